@@ -1,0 +1,26 @@
+//! The `projectcalico.org/v3` resources that the plugins read or write.
+//!
+//! Every type keeps the fields it does not know in `unknown`, so that read-modify-write never drops what a newer
+//! Calico wrote (design decision 3).
+
+mod cluster_information;
+mod ip_pool;
+mod ip_reservation;
+mod ipam_configuration;
+mod meta;
+mod node;
+mod object;
+mod profile;
+mod tier;
+mod workload_endpoint;
+
+pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
+pub use ip_pool::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
+pub use ip_reservation::{IpReservation, IpReservationSpec};
+pub use ipam_configuration::{IpamConfiguration, IpamConfigurationSpec};
+pub use meta::{ObjectMeta, Unknown};
+pub use node::{Node, NodeSpec};
+pub use object::{Object, ObjectKey, ObjectSelect, Spec};
+pub use profile::{Profile, ProfileSpec, Rule, RuleEntity};
+pub use tier::{Tier, TierSpec};
+pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};

@@ -1,0 +1,154 @@
+//! [`Object`]: the envelope that all v3 kinds share, and where it lives in the store.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::meta::{ObjectMeta, Unknown};
+use crate::store::{Kind, Revision};
+
+/// API version of every object here.
+pub(super) const API_VERSION: &str = "projectcalico.org/v3";
+const ROOT: &str = "/calico/resources/v3/projectcalico.org/";
+
+/// The `spec` of a v3 kind.
+pub trait Spec:
+    Serialize + DeserializeOwned + Clone + Default + fmt::Debug + PartialEq + Send + Sync + 'static
+{
+    /// `IPPool`.
+    const KIND: &'static str;
+    /// `ippools`.
+    const PLURAL: &'static str;
+    /// Whether objects live in a namespace.
+    const NAMESPACED: bool = false;
+}
+
+/// A v3 object.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", bound = "S: Spec")]
+pub struct Object<S: Spec> {
+    /// Always [`Spec::KIND`] on write (DS-30).
+    #[serde(default)]
+    pub kind: String,
+    /// Always [`API_VERSION`] on write (DS-30).
+    #[serde(default)]
+    pub api_version: String,
+    /// Metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// The kind's own fields.
+    #[serde(default)]
+    pub spec: S,
+    /// Status, kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Value>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl<S: Spec> Object<S> {
+    /// A new object with this name and nothing else in its metadata.
+    pub fn new(name: impl Into<String>, spec: S) -> Self {
+        Object {
+            kind: S::KIND.into(),
+            api_version: API_VERSION.into(),
+            metadata: ObjectMeta { name: name.into(), ..ObjectMeta::default() },
+            spec,
+            status: None,
+            unknown: Unknown::new(),
+        }
+    }
+
+    /// The key this object is stored under.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            namespace: S::NAMESPACED.then(|| self.metadata.namespace.clone()),
+            name: self.metadata.name.clone(),
+        }
+    }
+}
+
+/// Name of a v3 object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Namespace, for namespaced kinds.
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// A cluster-scoped name.
+    pub fn global(name: impl Into<String>) -> Self {
+        ObjectKey { namespace: None, name: name.into() }
+    }
+
+    /// A namespaced name.
+    pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        ObjectKey { namespace: Some(namespace.into()), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// What to list of a v3 kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectSelect {
+    /// Only this namespace; `None` lists all.
+    pub namespace: Option<String>,
+    /// Only names that begin so; needs a namespace for namespaced kinds (DS-42).
+    pub name_prefix: String,
+}
+
+impl<S: Spec> Kind for Object<S> {
+    const KIND: &'static str = S::KIND;
+    type Key = ObjectKey;
+    type Select = ObjectSelect;
+
+    fn path(key: &ObjectKey) -> String {
+        match &key.namespace {
+            Some(namespace) => format!("{ROOT}{}/{namespace}/{}", S::PLURAL, key.name),
+            None => format!("{ROOT}{}/{}", S::PLURAL, key.name),
+        }
+    }
+
+    fn parse_path(path: &str) -> Option<ObjectKey> {
+        let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
+        if S::NAMESPACED {
+            let (namespace, name) = rest.split_once('/')?;
+            (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+        } else {
+            (!rest.is_empty() && !rest.contains('/')).then(|| ObjectKey::global(rest))
+        }
+    }
+
+    fn prefix(select: &ObjectSelect) -> String {
+        match &select.namespace {
+            Some(namespace) => format!("{ROOT}{}/{namespace}/{}", S::PLURAL, select.name_prefix),
+            None => format!("{ROOT}{}/{}", S::PLURAL, select.name_prefix),
+        }
+    }
+
+    fn set_revision(&mut self, revision: &Revision) {
+        self.metadata.resource_version = revision.0.clone();
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut stored = self.clone();
+        stored.kind = S::KIND.into();
+        stored.api_version = API_VERSION.into();
+        stored.metadata.resource_version.clear();
+        stored.metadata.unknown.remove("selfLink");
+        serde_json::to_vec(&stored)
+    }
+}

@@ -1,0 +1,28 @@
+//! Tier: a rank of policies; `init` creates the three built-in ones (DS-51).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Object, Spec, Unknown};
+
+/// a rank of policies; `init` creates the three built-in ones (DS-51).
+pub type Tier = Object<TierSpec>;
+
+/// `spec` of Tier.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TierSpec {
+    /// Rank; lower comes first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<f64>,
+    /// `Deny` or `Pass`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_action: Option<String>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl Spec for TierSpec {
+    const KIND: &'static str = "Tier";
+    const PLURAL: &'static str = "tiers";
+}

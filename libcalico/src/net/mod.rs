@@ -1,0 +1,5 @@
+//! Addresses and ranges.
+
+mod cidr;
+
+pub use cidr::{Cidr, CidrParseError, IpVersion};

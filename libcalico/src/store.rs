@@ -1,0 +1,366 @@
+//! The datastore as the rest of the program sees it.
+//!
+//! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
+//! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests), which is why callers
+//! gather everything they know they need before they ask (IPAM-209). Every write is a compare-and-swap (IPAM-88).
+//!
+//! Values travel in the canonical encoding of [`Kind`]: the path and JSON of upstream's etcd layout (DS-24..DS-34).
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The compare-and-swap token of one stored object: etcd's mod-revision, SQLite's row revision, Kubernetes'
+/// resourceVersion. Opaque; equal tokens mean an unchanged object (IPAM-175).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Revision(pub String);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A kind of stored object: how it is keyed and where it lives.
+pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static {
+    /// The kind as people write it, `IPPool` or `IPAMBlock`.
+    const KIND: &'static str;
+    /// What names one object of this kind.
+    type Key: Clone + fmt::Debug + fmt::Display + PartialEq + Eq + std::hash::Hash + Send + Sync;
+    /// What narrows a list of this kind.
+    type Select;
+
+    /// The full path of one object (DS-24, DS-25).
+    fn path(key: &Self::Key) -> String;
+    /// The inverse of [`Kind::path`]; `None` for a path of another kind, which lists skip silently (DS-42).
+    fn parse_path(path: &str) -> Option<Self::Key>;
+    /// The path prefix that covers a selection.
+    fn prefix(select: &Self::Select) -> String;
+    /// Puts into `value` what the store knows better than the stored bytes (resourceVersion).
+    fn set_revision(&mut self, _revision: &Revision) {}
+    /// What is written: the value without what the store itself keeps.
+    fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+    /// The value of stored bytes. `Err` makes a single get fail and a list skip the entry (DS-40, DS-42).
+    fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// One object as it was read: key, value, and the revision to compare when it is written back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry<K: Kind> {
+    /// The object's name.
+    pub key: K::Key,
+    /// The object.
+    pub value: K,
+    /// The revision that was read.
+    pub revision: Revision,
+}
+
+/// What went wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The object is not there.
+    #[error("resource does not exist: {key}")]
+    NotFound {
+        /// Identifier of the object, `IPPool(pool4)`.
+        key: String,
+    },
+    /// A create found the object already there.
+    #[error("resource already exists: {key}")]
+    AlreadyExists {
+        /// Identifier of the object.
+        key: String,
+    },
+    /// The object changed since it was read.
+    #[error("update conflict: {key}")]
+    Conflict {
+        /// Identifier of the object.
+        key: String,
+    },
+    /// The datastore refused who we are or what we may do.
+    #[error("connection is unauthorized: {reason}")]
+    Unauthorized {
+        /// What the server said, and which credential it was about.
+        reason: String,
+    },
+    /// The datastore could not be reached or did not answer in time.
+    #[error("datastore {datastore} is unavailable: {reason}")]
+    Unavailable {
+        /// Which one: endpoints or path.
+        datastore: String,
+        /// The cause.
+        reason: String,
+        /// A write was on its way when the connection broke: it may have been applied (IPAM-184).
+        outcome_unknown: bool,
+    },
+    /// The embedded datastore's disk is full.
+    #[error("disk full: {path} cannot be written; free space on its file system and retry")]
+    DiskFull {
+        /// The database file.
+        path: String,
+    },
+    /// A stored value that cannot be read as its kind.
+    #[error("failed to parse datastore entry {key}: {reason}")]
+    Corrupt {
+        /// Path of the entry.
+        key: String,
+        /// The decoder's words.
+        reason: String,
+    },
+    /// Anything else the datastore answered.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl StoreError {
+    /// The datastore is out of reach, as opposed to reachable and refusing (design decision 7).
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, StoreError::Unavailable { .. })
+    }
+
+    /// Someone else was faster: read again and retry. Not-found on a write counts (IPAM-181).
+    pub fn is_race(&self) -> bool {
+        matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
+    }
+}
+
+/// One read: a single path or everything below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// The kind asked for.
+    pub kind: &'static str,
+    /// Path of one object, or prefix of many.
+    pub path: String,
+    /// Whether `path` is a prefix.
+    pub prefix: bool,
+}
+
+/// A raw stored pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawEntry {
+    /// Full path.
+    pub path: String,
+    /// Stored bytes.
+    pub value: Vec<u8>,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// Where the answer of a [`ReadBatch::get`] will be.
+#[derive(Debug)]
+pub struct GetTicket<K>(usize, PhantomData<K>);
+
+/// Where the answer of a [`ReadBatch::list`] will be.
+#[derive(Debug)]
+pub struct ListTicket<K>(usize, PhantomData<K>);
+
+/// Reads to be answered together, from one snapshot where the store can.
+#[derive(Debug, Default, Clone)]
+pub struct ReadBatch {
+    ranges: Vec<Range>,
+}
+
+impl ReadBatch {
+    /// No reads yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the read of one object.
+    pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
+        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false });
+        GetTicket(self.ranges.len() - 1, PhantomData)
+    }
+
+    /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
+    pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
+        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true });
+        ListTicket(self.ranges.len() - 1, PhantomData)
+    }
+
+    /// The ranges, in the order the answers must have.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+}
+
+/// The answers of one [`ReadBatch`].
+#[derive(Debug)]
+pub struct Answers(Vec<Vec<RawEntry>>);
+
+impl Answers {
+    /// One list of entries per range of the batch, each in path order.
+    pub fn new(per_range: Vec<Vec<RawEntry>>) -> Self {
+        Answers(per_range)
+    }
+
+    /// The object, or `None` when it is not there.
+    pub fn get<K: Kind>(&self, ticket: &GetTicket<K>) -> Result<Option<Entry<K>>, StoreError> {
+        self.0[ticket.0].first().map(decode_entry).transpose()
+    }
+
+    /// The objects of a selection. Entries that do not parse are left out, as upstream does (DS-42).
+    pub fn list<K: Kind>(&self, ticket: &ListTicket<K>) -> Vec<Entry<K>> {
+        self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
+    }
+}
+
+/// Decodes a raw pair as an object of kind `K`.
+pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
+    let corrupt = |reason: String| StoreError::Corrupt { key: raw.path.clone(), reason };
+    let key = K::parse_path(&raw.path).ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
+    let mut value = K::decode(&raw.value).map_err(|e| corrupt(e.to_string()))?;
+    value.set_revision(&raw.revision);
+    Ok(Entry { key, value, revision: raw.revision.clone() })
+}
+
+/// One compare-and-swap write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// Kind written.
+    pub kind: &'static str,
+    /// Full path.
+    pub path: String,
+    /// The object's identifier for errors, `IPPool(pool4)`.
+    pub key: String,
+    /// What to do.
+    pub op: WriteOp,
+}
+
+/// The condition and effect of a [`Write`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteOp {
+    /// Only if absent.
+    Create(Vec<u8>),
+    /// Only if still at this revision.
+    Update(Vec<u8>, Revision),
+    /// Only if still at this revision; without one, whatever is there (but something must be).
+    Delete(Option<Revision>),
+}
+
+impl Write {
+    fn of<K: Kind>(key: &K::Key, op: WriteOp) -> Self {
+        Write { kind: K::KIND, path: K::path(key), key: identifier::<K>(key), op }
+    }
+
+    /// Creates `value` under `key`.
+    pub fn create<K: Kind>(key: &K::Key, value: &K) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::Create(encode::<K>(key, value)?)))
+    }
+
+    /// Replaces the object that was read at `revision`.
+    pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
+    }
+
+    /// Deletes the object, if given only at `revision`.
+    pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
+        Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
+    }
+}
+
+fn encode<K: Kind>(key: &K::Key, value: &K) -> Result<Vec<u8>, StoreError> {
+    value.encode().map_err(|e| StoreError::Other(format!("cannot encode {}: {e}", identifier::<K>(key))))
+}
+
+/// `Kind(key)`, as error messages name an object (DS-118).
+pub fn identifier<K: Kind>(key: &K::Key) -> String {
+    format!("{}({key})", K::KIND)
+}
+
+/// A list of writes that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct WriteError {
+    /// Index of the write that failed.
+    pub index: usize,
+    /// How many writes before it took effect: 0 for a store with transactions. The caller undoes these.
+    pub applied: usize,
+    /// Why.
+    pub cause: StoreError,
+}
+
+/// A datastore.
+pub trait Store: Send + Sync {
+    /// Answers a batch of reads, with as few round trips as the datastore allows.
+    fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
+
+    /// Applies writes in order. A store with transactions applies all or none; another stops at the first that fails.
+    /// The order given must therefore be legal at every intermediate state (IPAM-221). Returns the new revisions (of a
+    /// delete: the revision deleted at, or the empty one).
+    fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
+
+    /// Reads one object; absent is [`StoreError::NotFound`].
+    fn get<K: Kind>(&self, key: &K::Key) -> impl Future<Output = Result<Entry<K>, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get::<K>(key);
+        let missing = identifier::<K>(key);
+        async move { self.read(&batch).await?.get(&ticket)?.ok_or(StoreError::NotFound { key: missing }) }
+    }
+
+    /// Reads a selection, in path order.
+    fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.list::<K>(select);
+        async move { Ok(self.read(&batch).await?.list(&ticket)) }
+    }
+
+    /// Creates one object.
+    fn create<K: Kind>(&self, key: &K::Key, value: &K) -> impl Future<Output = Result<Revision, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let write = Write::create::<K>(key, value);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Replaces one object at the revision it was read.
+    fn update<K: Kind>(
+        &self,
+        key: &K::Key,
+        value: &K,
+        revision: &Revision,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let write = Write::update::<K>(key, value, revision);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Deletes one object.
+    fn delete<K: Kind>(
+        &self,
+        key: &K::Key,
+        revision: Option<&Revision>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let write = Write::delete::<K>(key, revision);
+        async move { self.write_one(write).await.map(|_| ()) }
+    }
+
+    /// Applies a single write.
+    fn write_one(&self, write: Write) -> impl Future<Output = Result<Revision, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        async move {
+            let mut revisions = self.write(&[write]).await.map_err(|e| e.cause)?;
+            revisions.pop().ok_or_else(|| StoreError::Other("the datastore returned no revision".into()))
+        }
+    }
+}

@@ -7,4 +7,5 @@
 pub mod api;
 pub mod ipam;
 pub mod net;
+pub mod selector;
 pub mod store;

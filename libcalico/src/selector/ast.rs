@@ -1,0 +1,110 @@
+//! [`Expr`]: a selector as a tree, and its canonical text (DS-114).
+
+use std::fmt;
+
+/// A selector, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Expr {
+    All,
+    /// Selects everything here; policy processing gives it its meaning (DS-113).
+    Global,
+    Has(String),
+    Label(String, Compare),
+    Not(Box<Expr>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+}
+
+/// What a label's value is held against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Compare {
+    Equal(String),
+    NotEqual(String),
+    Contains(String),
+    StartsWith(String),
+    EndsWith(String),
+    In(ValueSet),
+    NotIn(ValueSet),
+}
+
+/// Values, sorted by bytes and without duplicates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ValueSet(Vec<String>);
+
+impl ValueSet {
+    pub(super) fn contains(&self, value: &str) -> bool {
+        self.0.binary_search_by(|v| v.as_str().cmp(value)).is_ok()
+    }
+}
+
+impl FromIterator<String> for ValueSet {
+    fn from_iter<I: IntoIterator<Item = String>>(values: I) -> Self {
+        let mut values: Vec<String> = values.into_iter().collect();
+        values.sort_unstable();
+        values.dedup();
+        ValueSet(values)
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expr::All => f.write_str("all()"),
+            Expr::Global => f.write_str("global()"),
+            Expr::Has(label) => write!(f, "has({label})"),
+            Expr::Label(label, compare) => write!(f, "{label} {compare}"),
+            Expr::Not(operand) => write!(f, "!{operand}"),
+            Expr::And(operands) => joined(f, operands, " && "),
+            Expr::Or(operands) => joined(f, operands, " || "),
+        }
+    }
+}
+
+fn joined(f: &mut fmt::Formatter<'_>, operands: &[Expr], operator: &str) -> fmt::Result {
+    f.write_str("(")?;
+    for (i, operand) in operands.iter().enumerate() {
+        if i > 0 {
+            f.write_str(operator)?;
+        }
+        write!(f, "{operand}")?;
+    }
+    f.write_str(")")
+}
+
+impl fmt::Display for Compare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compare::Equal(value) => write!(f, "== {}", Quoted(value)),
+            Compare::NotEqual(value) => write!(f, "!= {}", Quoted(value)),
+            Compare::Contains(value) => write!(f, "contains {}", Quoted(value)),
+            Compare::StartsWith(value) => write!(f, "starts with {}", Quoted(value)),
+            Compare::EndsWith(value) => write!(f, "ends with {}", Quoted(value)),
+            Compare::In(values) => write!(f, "in {values}"),
+            Compare::NotIn(values) => write!(f, "not in {values}"),
+        }
+    }
+}
+
+impl fmt::Display for ValueSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, value) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{}", Quoted(value))?;
+        }
+        f.write_str("}")
+    }
+}
+
+/// A value in double quotes, or in single ones when it contains a double quote. It cannot contain both: the language
+/// has no escapes.
+struct Quoted<'v>(&'v str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quote = if self.0.contains('"') { '\'' } else { '"' };
+        write!(f, "{quote}{}{quote}", self.0)
+    }
+}

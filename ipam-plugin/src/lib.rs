@@ -1,1 +1,3 @@
 //! ipam-plugin
+
+pub mod logging;

@@ -1,0 +1,250 @@
+//! The log file: many short processes append to it at once, whichever finds it full rotates it.
+//!
+//! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix. Rotation is done by
+//! `tracing-rolling-file` under a lock on the directory; a process that still holds the file that another one renamed
+//! goes on appending to it, so no line is lost. Of the kept rotation crates this is the one whose rotation can be
+//! triggered from outside, does not panic when a file vanishes (file-rotate asserts), and starts no thread (logroller).
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, Local};
+use tracing_rolling_file::{RollingCondition, RollingFileAppender};
+
+/// Mode of the log file, whatever the umask (CNI-229).
+const FILE_MODE: u32 = 0o644;
+
+/// When to rotate and what to keep: `name.1` is the youngest rotated file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Retention {
+    /// Size in bytes that no write takes the file beyond.
+    pub(super) max_bytes: u64,
+    /// Rotated files last written longer ago are removed at the next rotation.
+    pub(super) max_age: Duration,
+    /// Number of rotated files kept.
+    pub(super) max_count: usize,
+}
+
+/// A log file open for appending.
+pub(super) struct LogFile {
+    path: PathBuf,
+    retention: Retention,
+    current: Mutex<File>,
+}
+
+impl LogFile {
+    /// Opens the file, creating it (0644) and its directories (0755) where they are missing.
+    pub(super) fn open(path: &Path, retention: Retention) -> io::Result<Self> {
+        if path.to_str().is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not UTF-8"));
+        }
+        Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
+    }
+
+    /// Appends one line; rotates first when the line would take the file beyond its limit.
+    pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_full(&current, line.len())? {
+            // A rotation that fails leaves a file that is too long; the line matters more.
+            if let Ok(fresh) = self.rotate(&current, line.len()) {
+                *current = fresh;
+            }
+        }
+        current.write_all(line)
+    }
+
+    fn is_full(&self, file: &File, more: usize) -> io::Result<bool> {
+        let len = file.metadata()?.len();
+        Ok(len > 0 && len.saturating_add(more as u64) > self.retention.max_bytes)
+    }
+
+    /// Rotates unless another process does or did, and returns the file to write to from now on.
+    fn rotate(&self, current: &File, more: usize) -> io::Result<File> {
+        let lock = File::open(directory(&self.path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return current.try_clone(),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let by_path = open_append(&self.path)?;
+        if !is_same(&by_path, current)? && !self.is_full(&by_path, more)? {
+            return Ok(by_path);
+        }
+        RollingFileAppender::new(&self.path, OnlyWhenTold, self.retention.max_count)?.rollover()?;
+        self.remove_aged();
+        let fresh = open_append(&self.path)?;
+        fresh.set_permissions(Permissions::from_mode(FILE_MODE))?;
+        Ok(fresh)
+    }
+
+    fn remove_aged(&self) {
+        let Some(limit) = SystemTime::now().checked_sub(self.retention.max_age) else { return };
+        for number in 1..=self.retention.max_count {
+            let rotated = rotated_path(&self.path, number);
+            let Ok(modified) = fs::metadata(&rotated).and_then(|meta| meta.modified()) else { return };
+            if modified < limit {
+                let _ = fs::remove_file(rotated);
+            }
+        }
+    }
+}
+
+/// The library's own triggers count only the writes of one process; ours is [`LogFile::append`].
+#[derive(Debug)]
+struct OnlyWhenTold;
+
+impl RollingCondition for OnlyWhenTold {
+    fn should_rollover(&mut self, _now: &DateTime<Local>, _size: u64) -> bool {
+        false
+    }
+}
+
+fn open_append(path: &Path) -> io::Result<File> {
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path),
+        opened => opened,
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o755).create(directory(path))?;
+    let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn rotated_path(path: &Path, number: usize) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}
+
+fn is_same(a: &File, b: &File) -> io::Result<bool> {
+    let (a, b) = (a.metadata()?, b.metadata()?);
+    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn retention(max_bytes: u64, max_count: usize) -> Retention {
+        Retention { max_bytes, max_age: DAY, max_count }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("metadata").mode() & 0o777
+    }
+
+    #[test]
+    fn a_full_file_rotates_and_only_the_youngest_are_kept() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("logs/cni.log");
+        let log = LogFile::open(&path, retention(10, 2)).expect("open");
+        for line in ["one....\n", "two....\n", "three..\n", "four...\n"] {
+            log.append(line.as_bytes()).expect("append");
+        }
+        let text = |path: PathBuf| fs::read_to_string(path).expect("text");
+        assert_eq!(text(path.clone()), "four...\n");
+        assert_eq!(text(rotated_path(&path, 1)), "three..\n");
+        assert_eq!(text(rotated_path(&path, 2)), "two....\n");
+        assert!(!rotated_path(&path, 3).exists());
+        assert_eq!((mode(&path), mode(&rotated_path(&path, 1)), mode(directory(&path))), (0o644, 0o644, 0o755));
+    }
+
+    #[test]
+    fn a_line_longer_than_the_limit_is_written_whole() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cni.log");
+        let log = LogFile::open(&path, retention(4, 2)).expect("open");
+        log.append(b"longer than four\n").expect("append");
+        assert_eq!(fs::read_to_string(&path).expect("text"), "longer than four\n");
+    }
+
+    #[test]
+    fn rotated_files_past_their_age_are_removed_at_the_next_rotation() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cni.log");
+        let old = File::create(rotated_path(&path, 1)).expect("create");
+        old.set_modified(SystemTime::now() - 2 * DAY).expect("set time");
+        let log = LogFile::open(&path, retention(4, 5)).expect("open");
+        log.append(b"aaaa").expect("append");
+        assert!(rotated_path(&path, 1).exists(), "no rotation yet");
+        log.append(b"bbbb").expect("append");
+        assert_eq!(fs::read_to_string(rotated_path(&path, 1)).expect("text"), "aaaa");
+        assert!(!rotated_path(&path, 2).exists(), "the aged file is gone");
+    }
+
+    #[test]
+    fn a_file_renamed_by_another_program_is_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cni.log");
+        let log = LogFile::open(&path, retention(4, 5)).expect("open");
+        log.append(b"aaaa").expect("append");
+        fs::rename(&path, dir.path().join("moved")).expect("rename");
+        log.append(b"bbbb").expect("append");
+        assert_eq!(fs::read_to_string(&path).expect("text"), "bbbb");
+        assert!(!rotated_path(&path, 1).exists());
+    }
+
+    const LINES: usize = 2000;
+    const WRITER: &str = "TEST_LOG_WRITER";
+
+    /// The processes are this very test again, told by the environment what to write.
+    #[test]
+    fn processes_rotating_at_once_lose_no_line() {
+        if let Ok(spec) = std::env::var(WRITER) {
+            let (name, path) = spec.split_once('=').expect("name=path");
+            return write_lines(name, Path::new(path));
+        }
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cni.log");
+        let writers: Vec<Child> = ["a", "b", "c"].map(|name| spawn_writer(name, &path)).into();
+        for mut writer in writers {
+            assert!(writer.wait().expect("wait").success());
+        }
+
+        let mut lines: Vec<String> = fs::read_dir(dir.path())
+            .expect("list")
+            .map(|entry| fs::read_to_string(entry.expect("entry").path()).expect("text"))
+            .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        assert!(rotated_path(&path, 5).exists(), "the test must rotate");
+        assert!(!rotated_path(&path, 40).exists(), "nothing may have been dropped for its count");
+        lines.sort();
+        lines.dedup();
+        assert_eq!(lines.len(), 3 * 4 * LINES);
+        assert!(lines.iter().all(|line| line.split(' ').count() == 3), "lines do not mix");
+    }
+
+    fn write_lines(name: &str, path: &Path) {
+        for number in 0..LINES {
+            // Opened anew now and then, as short processes do.
+            let log = LogFile::open(path, retention(16 * 1024, 40)).expect("open");
+            for part in 0..4 {
+                log.append(format!("{name} {number} {part}\n").as_bytes()).expect("append");
+            }
+        }
+    }
+
+    fn spawn_writer(name: &str, path: &Path) -> Child {
+        Command::new(std::env::current_exe().expect("own path"))
+            .args(["--exact", "logging::file::tests::processes_rotating_at_once_lose_no_line", "--quiet"])
+            .env(WRITER, format!("{name}={}", path.display()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("spawn")
+    }
+}

@@ -1,0 +1,178 @@
+//! One event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value` (CNI-225, CNI-226).
+
+use std::fmt::{self, Debug};
+
+use chrono::Local;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Formats events; fields of the spans around an event follow its own.
+pub(super) struct LineFormat {
+    component: &'static str,
+    pid: u32,
+}
+
+/// Formats the fields of spans the way those of events are.
+pub(super) struct Fields;
+
+/// The message and the `key=value` pairs of one event or span.
+#[derive(Default)]
+struct Collected {
+    message: String,
+    pairs: Vec<(&'static str, String)>,
+}
+
+impl LineFormat {
+    pub(super) fn new(component: &'static str) -> Self {
+        Self { component, pid: std::process::id() }
+    }
+}
+
+impl<S> FormatEvent<S, Fields> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn format_event(&self, ctx: &FmtContext<'_, S, Fields>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let meta = event.metadata();
+        let mut event_fields = Collected::default();
+        event.record(&mut event_fields);
+        write!(
+            out,
+            "{} [{}][{}] {}/{} {}: {}",
+            Local::now().format("%Y-%m-%d %H:%M:%S%.3f"),
+            level_name(*meta.level()),
+            self.pid,
+            self.component,
+            place(meta.target()),
+            meta.line().unwrap_or_default(),
+            event_fields.message,
+        )?;
+        event_fields.write_pairs(&mut out)?;
+        for span in ctx.event_scope().into_iter().flatten() {
+            if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
+                out.write_str(fields)?;
+            }
+        }
+        out.write_char('\n')
+    }
+}
+
+impl<'writer> FormatFields<'writer> for Fields {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut collected = Collected::default();
+        fields.record(&mut collected);
+        collected.write_pairs(&mut writer)
+    }
+}
+
+impl Collected {
+    /// Writes ` key=value` for each pair in key order (CNI-225).
+    fn write_pairs(&mut self, out: &mut Writer<'_>) -> fmt::Result {
+        self.pairs.sort_by_key(|(key, _)| *key);
+        self.pairs.iter().try_for_each(|(key, value)| write!(out, " {key}={value}"))
+    }
+}
+
+impl Visit for Collected {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.message = one_line(value),
+            name => self.pairs.push((name, format!("{value:?}"))),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = one_line(&format!("{value:?}"));
+        match field.name() {
+            "message" => self.message = text,
+            name => self.pairs.push((name, text)),
+        }
+    }
+}
+
+/// The module of an event without its crate; the crate's own name for its root.
+fn place(target: &str) -> &str {
+    target.split_once("::").map_or(target, |(_, module)| module)
+}
+
+/// A value from outside cannot start a line of its own.
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARNING",
+        Level::INFO => "INFO",
+        Level::DEBUG | Level::TRACE => "DEBUG",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("buffer").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(events: impl FnOnce()) -> String {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .fmt_fields(Fields)
+            .event_format(LineFormat::new("ipam"))
+            .with_writer(move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), events);
+        let bytes = buffer.0.lock().expect("buffer").clone();
+        String::from_utf8(bytes).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_line_has_time_level_pid_place_message_and_sorted_fields() {
+        let text = logged(|| {
+            let error = io::Error::other("no space left");
+            tracing::warn!(target: "ipam_plugin::assign", pool = "a \"b\"", blocks = 2, error = %error, "pool skipped");
+        });
+        let head = regex_like(&text);
+        assert_eq!(head, "dddd-dd-dd dd:dd:dd.ddd ");
+        let rest = &text[head.len()..];
+        let expected = format!("[WARNING][{}] ipam/assign ", std::process::id());
+        assert!(rest.starts_with(&expected), "{rest}");
+        assert!(rest.ends_with(": pool skipped blocks=2 error=no space left pool=\"a \\\"b\\\"\"\n"), "{rest}");
+    }
+
+    #[test]
+    fn fields_of_the_surrounding_span_follow() {
+        let text = logged(|| {
+            let _span = tracing::info_span!("add", ContainerID = "c1").entered();
+            tracing::info!(step = 1, "started");
+        });
+        assert!(text.ends_with(": started step=1 ContainerID=\"c1\"\n"), "{text}");
+    }
+
+    /// The first 24 characters with each digit as `d`.
+    fn regex_like(text: &str) -> String {
+        text.chars().take(24).map(|c| if c.is_ascii_digit() { 'd' } else { c }).collect()
+    }
+}

@@ -1,8 +1,19 @@
 //! [`Block`]: the unit of compare-and-swap, as stored (IPAM-60..IPAM-67, DS-34).
 
+mod assign;
+mod create;
+mod garbage;
+mod inspect;
+mod release;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::assign::{AssignError, AssignRequest};
+pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
+pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
+pub use self::release::{ReleaseError, ReleaseRequest, Released};
 
 use crate::api::Unknown;
 use crate::net::{Cidr, IpVersion};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::block::null_as_empty;
 use crate::api::Unknown;
-use crate::net::Cidr;
+use crate::net::{Cidr, IpVersion};
 use crate::store::Kind;
 
 /// The stored handle.
@@ -22,6 +22,103 @@ pub struct Handle {
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// A handle and a block that do not agree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// The handle does not know the block. The text is upstream's (appendix B).
+    #[error("Tried to decrement block {block} by {by} but it isn't linked to handle {handle}")]
+    NotLinked {
+        /// The handle.
+        handle: HandleId,
+        /// The block.
+        block: Cidr,
+        /// How much was to be taken off.
+        by: usize,
+    },
+    /// The handle knows of fewer addresses. The text is upstream's (appendix B).
+    #[error("Tried to decrement block {block} by {by} but it only has {count} addresses on handle {handle}")]
+    TooFew {
+        /// The handle.
+        handle: HandleId,
+        /// The block.
+        block: Cidr,
+        /// How much was to be taken off.
+        by: usize,
+        /// How much there is.
+        count: i64,
+    },
+    /// The handle may hold no more addresses of this family (IPAM-130).
+    #[error("handle {handle} already has {held} allocation(s), cannot allocate more (maxAlloc={limit})")]
+    Limit {
+        /// The handle.
+        handle: HandleId,
+        /// Addresses of the family it holds.
+        held: i64,
+        /// The most it may hold.
+        limit: usize,
+    },
+}
+
+impl Handle {
+    /// Adds `n` addresses of `block`. To be stored before the block is (IPAM-128).
+    pub fn increment(&mut self, block: Cidr, n: usize) {
+        let count = self.block.entry(block).or_default();
+        *count = count.saturating_add(signed(n));
+    }
+
+    /// Whether `n` more addresses of `version` stay within `limit` per family; 0 is no limit (IPAM-130).
+    pub fn check_limit(&self, id: &HandleId, version: IpVersion, n: usize, limit: usize) -> Result<(), HandleError> {
+        let held = self.total(version);
+        if limit != 0 && held.saturating_add(signed(n)) > signed(limit) {
+            return Err(HandleError::Limit { handle: id.clone(), held, limit });
+        }
+        Ok(())
+    }
+
+    /// Takes `n` addresses of `block` off, and the block's entry with its last one. An error changes nothing
+    /// (IPAM-131).
+    pub fn decrement(&mut self, id: &HandleId, block: Cidr, n: usize) -> Result<(), HandleError> {
+        let Some(count) = self.block.get_mut(&block) else {
+            return Err(HandleError::NotLinked { handle: id.clone(), block, by: n });
+        };
+        let left = count.saturating_sub(signed(n));
+        if left < 0 {
+            return Err(HandleError::TooFew { handle: id.clone(), block, by: n, count: *count });
+        }
+        *count = left;
+        if left == 0 {
+            self.block.remove(&block);
+        }
+        Ok(())
+    }
+
+    /// Corrects the count of `block` to the truth; 0 removes the entry. For a handle that outlived its addresses (D6).
+    pub fn set_count(&mut self, block: Cidr, n: usize) {
+        if n == 0 {
+            self.block.remove(&block);
+        } else {
+            self.block.insert(block, signed(n));
+        }
+    }
+
+    /// No block is left: the handle is to be deleted.
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty()
+    }
+
+    /// Addresses of one family.
+    pub fn total(&self, version: IpVersion) -> i64 {
+        self.block
+            .iter()
+            .filter(|(block, _)| block.version() == version)
+            .fold(0, |sum: i64, (_, &count)| sum.saturating_add(count))
+    }
+}
+
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// Name of a handle, `<network>.<container id>` for a container (IPAM-22).

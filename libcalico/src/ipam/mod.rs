@@ -10,10 +10,29 @@
 
 mod affinity;
 mod block;
+mod blockwalk;
+mod candidates;
 mod config;
+mod gorand;
 mod handle;
+mod pool_choice;
+mod refusal;
+mod reservation;
+mod time;
 
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
-pub use block::{Attribute, Block};
+pub use block::{
+    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
+    MAX_BLOCK_CAPACITY, ReleaseError, ReleaseRequest, Released, WINDOWS_RESERVED_HANDLE,
+};
+pub use blockwalk::BlockWalk;
+pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, TheConfig};
-pub use handle::{Handle, HandleId};
+pub use gorand::GoRand;
+pub use handle::{Handle, HandleError, HandleId};
+pub use pool_choice::{
+    Labels, NoPool, Pool, PoolChoice, PoolChoiceError, PoolRequest, Selects, any_pool_of, choose_pools, enabled_pool,
+    stale_blocks,
+};
+pub use refusal::{Refusal, RefusedPool};
+pub use reservation::{MalformedReservation, Reservations};

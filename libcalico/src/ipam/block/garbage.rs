@@ -1,0 +1,79 @@
+//! Returning rested addresses to the free list, and dropping attributes nobody refers to (IPAM-162..IPAM-164).
+
+use time::{Duration, OffsetDateTime};
+
+use super::{Block, CorruptBlock};
+use crate::ipam::time::parse_stored;
+
+impl Block {
+    /// Frees addresses that have rested for `cooldown_seconds` and compacts the attributes; whether anything changed.
+    ///
+    /// To be called on every block that is read for any purpose of address management; what it changed is stored only
+    /// if the operation writes the block anyway (IPAM-162). This is the one place where ordinals enter the free list.
+    pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
+        self.verify()?;
+        let rested = self.rested_attributes(cooldown_seconds, now)?;
+        let freed = self.free_where(&rested);
+        let dropped = self.compact_attributes();
+        Ok(freed || dropped)
+    }
+
+    /// Per attribute: whether the addresses under it have rested long enough.
+    fn rested_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<Vec<bool>, CorruptBlock> {
+        // A clock that can be subtracted no further has outlived no cooldown.
+        let threshold = now.checked_sub(Duration::seconds(cooldown_seconds.max(0)));
+        let rested = |at: OffsetDateTime| match threshold {
+            // With no cooldown the mark may carry this very second, so equality counts as past (IPAM-164).
+            Some(threshold) if cooldown_seconds == 0 => at <= threshold,
+            Some(threshold) => cooldown_seconds < 0 || at < threshold,
+            None => false,
+        };
+        let attribute_rested = |(index, text): (usize, Option<&str>)| match text {
+            None => Ok(false),
+            Some(text) => parse_stored(text).map(rested).ok_or_else(|| CorruptBlock::ReleaseTime {
+                cidr: self.cidr.to_string(),
+                index,
+                text: text.to_owned(),
+            }),
+        };
+        self.attributes.iter().map(|a| a.released_at.as_deref()).enumerate().map(attribute_rested).collect()
+    }
+
+    fn free_where(&mut self, rested: &[bool]) -> bool {
+        let before = self.unallocated.len();
+        for ordinal in 0..self.allocations.len() {
+            if self.allocations[ordinal].is_some_and(|index| rested[index]) {
+                self.allocations[ordinal] = None;
+                self.unallocated.push(ordinal);
+                self.sequence_number_for_allocation.remove(&ordinal.to_string());
+            }
+        }
+        self.unallocated.len() != before
+    }
+
+    /// Drops attributes that no allocation refers to and renumbers the rest, keeping their order.
+    fn compact_attributes(&mut self) -> bool {
+        let mut used = vec![false; self.attributes.len()];
+        for &index in self.allocations.iter().flatten() {
+            used[index] = true;
+        }
+        if used.iter().all(|&used| used) {
+            return false;
+        }
+        let mut next = 0;
+        let renumbered: Vec<usize> = used
+            .iter()
+            .map(|&used| {
+                let index = next;
+                next += usize::from(used);
+                index
+            })
+            .collect();
+        for index in self.allocations.iter_mut().flatten() {
+            *index = renumbered[*index];
+        }
+        let mut used = used.into_iter();
+        self.attributes.retain(|_| used.next().unwrap_or(true));
+        true
+    }
+}

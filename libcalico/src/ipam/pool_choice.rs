@@ -1,0 +1,320 @@
+//! Which pools serve a request, and why the others do not (IPAM-93..IPAM-99).
+
+use std::collections::BTreeMap;
+
+use super::refusal::{Refusal, RefusedPool};
+use crate::api::{AllowedUse, IpPool};
+use crate::net::{Cidr, IpVersion};
+
+/// Labels of a node or namespace.
+pub type Labels = BTreeMap<String, String>;
+
+/// A pool that addresses may come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its range.
+    pub cidr: Cidr,
+    /// Prefix length of its blocks.
+    pub block_prefix: u8,
+    /// Which nodes it serves; empty is all.
+    pub node_selector: String,
+    /// What its addresses are for.
+    pub allowed_uses: Vec<AllowedUse>,
+}
+
+impl Pool {
+    /// The block that `ip` belongs to; `None` outside the pool.
+    pub fn block_of(&self, ip: std::net::IpAddr) -> Option<Cidr> {
+        self.cidr.contains(ip).then(|| Cidr::new(ip, self.block_prefix)).flatten()
+    }
+
+    /// Whether addresses may be used for `purpose`.
+    pub fn allows(&self, purpose: AllowedUse) -> bool {
+        self.allowed_uses.contains(&purpose)
+    }
+}
+
+/// For whom a pool is sought.
+#[derive(Debug, Clone)]
+pub struct PoolRequest<'a> {
+    /// The family.
+    pub version: IpVersion,
+    /// Ranges of the pools that the request names, in its order; empty leaves the choice to the selectors.
+    pub requested: &'a [Cidr],
+    /// What the addresses are for.
+    pub purpose: AllowedUse,
+    /// The node's name, for messages.
+    pub node: &'a str,
+    /// The node's labels.
+    pub node_labels: &'a Labels,
+    /// The namespace's name and labels. Without a namespace selectors see no labels (IPAM-96).
+    pub namespace: Option<(&'a str, &'a Labels)>,
+    /// Longest block prefix that leaves room for what the host reserves (IPAM-108); `None` is no bound.
+    pub max_block_prefix: Option<u8>,
+}
+
+/// The pools of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolChoice {
+    /// The pools to use, in this order: the request's, or by name.
+    pub chosen: Vec<Pool>,
+    /// `chosen` and those that only the intended use excluded: a node's blocks in them are not stale (IPAM-99).
+    pub selected: Vec<Pool>,
+    /// Every pool of the family that is in service.
+    pub enabled: Vec<Pool>,
+    /// Every other pool, with the reason.
+    pub refused: Vec<RefusedPool>,
+}
+
+/// Why there is no pool. The texts are upstream's (appendix B).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPool {
+    /// A requested range is no pool in service.
+    #[error("the given pool ({0}) does not exist, or is not enabled")]
+    NotEnabled(Cidr),
+    /// No pool of the family is in service.
+    #[error("cannot find a qualified ippool")]
+    NoneEnabled,
+    /// No pool selects the node and namespace.
+    #[error("no configured Calico pools for node {0}")]
+    NoneSelected(String),
+    /// The pools that do are for other uses.
+    #[error("cannot find a qualified ippool, no pools match the required use ({0:?})")]
+    NoneForUse(AllowedUse),
+    /// A selector is malformed: an error for the whole request (IPAM-96).
+    #[error("IPPool {pool}: {field} `{selector}` is invalid: {reason}")]
+    Selector {
+        /// The pool.
+        pool: String,
+        /// `nodeSelector` or `namespaceSelector`.
+        field: &'static str,
+        /// The selector.
+        selector: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A request that no pool serves.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct PoolChoiceError {
+    /// Why.
+    pub cause: NoPool,
+    /// Every pool that was looked at, with the reason it was not used.
+    pub refused: Vec<RefusedPool>,
+}
+
+/// Evaluates a selector over labels; `Err` says what is wrong with the selector.
+pub trait Selects: Fn(&str, &Labels) -> Result<bool, String> {}
+impl<F: Fn(&str, &Labels) -> Result<bool, String>> Selects for F {}
+
+/// Chooses the pools of a request. Named pools are used in the order of the request, whatever their selectors and
+/// assignment mode say; otherwise the selectors decide, and pools come by name (IPAM-94, IPAM-95).
+pub fn choose_pools(
+    pools: &[IpPool],
+    request: &PoolRequest<'_>,
+    selects: impl Selects,
+) -> Result<PoolChoice, PoolChoiceError> {
+    let mut sorted: Vec<&IpPool> = pools.iter().collect();
+    sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+
+    let mut choice = PoolChoice::default();
+    let mut in_service: Vec<(&IpPool, Pool)> = Vec::new();
+    for object in sorted {
+        match enabled_pool(object, request.version) {
+            Ok(pool) => in_service.push((object, pool)),
+            Err(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
+    in_service.retain(|(object, pool)| match check_block_size(pool, request.max_block_prefix) {
+        Ok(()) => true,
+        Err(refusal) => {
+            choice.refuse(object, refusal);
+            false
+        }
+    });
+
+    match select(&mut choice, in_service, request, selects) {
+        Ok(()) => Ok(choice),
+        Err(cause) => Err(PoolChoiceError { cause, refused: choice.refused }),
+    }
+}
+
+fn select(
+    choice: &mut PoolChoice,
+    in_service: Vec<(&IpPool, Pool)>,
+    request: &PoolRequest<'_>,
+    selects: impl Selects,
+) -> Result<(), NoPool> {
+    if in_service.is_empty() {
+        return Err(NoPool::NoneEnabled);
+    }
+    choice.selected = if request.requested.is_empty() {
+        by_selectors(choice, in_service, request, selects)?
+    } else {
+        by_request(choice, in_service, request.requested)?
+    };
+    if choice.selected.is_empty() {
+        return Err(NoPool::NoneSelected(request.node.to_owned()));
+    }
+    for pool in &choice.selected {
+        if pool.allows(request.purpose) {
+            choice.chosen.push(pool.clone());
+        } else {
+            let refusal = Refusal::Use { allowed: pool.allowed_uses.clone(), wanted: request.purpose };
+            choice.refused.push(RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal });
+        }
+    }
+    if choice.chosen.is_empty() { Err(NoPool::NoneForUse(request.purpose)) } else { Ok(()) }
+}
+
+fn by_request(
+    choice: &mut PoolChoice,
+    in_service: Vec<(&IpPool, Pool)>,
+    requested: &[Cidr],
+) -> Result<Vec<Pool>, NoPool> {
+    for (object, pool) in &in_service {
+        if !requested.contains(&pool.cidr) {
+            choice.refuse(object, Refusal::NotRequested);
+        }
+    }
+    let find = |cidr: &Cidr| in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr).map(|(_, pool)| pool.clone());
+    requested.iter().map(|cidr| find(cidr).ok_or(NoPool::NotEnabled(*cidr))).collect()
+}
+
+fn by_selectors(
+    choice: &mut PoolChoice,
+    in_service: Vec<(&IpPool, Pool)>,
+    request: &PoolRequest<'_>,
+    selects: impl Selects,
+) -> Result<Vec<Pool>, NoPool> {
+    let mut selected = Vec::new();
+    for (object, pool) in in_service {
+        match refusal_by_selectors(object, request, &selects)? {
+            None => selected.push(pool),
+            Some(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    Ok(selected)
+}
+
+fn refusal_by_selectors(
+    object: &IpPool,
+    request: &PoolRequest<'_>,
+    selects: &impl Selects,
+) -> Result<Option<Refusal>, NoPool> {
+    if !object.spec.is_automatic() {
+        return Ok(Some(Refusal::Manual));
+    }
+    let matches = |field, selector: &str, labels: &Labels| {
+        if selector.trim().is_empty() {
+            return Ok(true);
+        }
+        selects(selector, labels).map_err(|reason| NoPool::Selector {
+            pool: object.metadata.name.clone(),
+            field,
+            selector: selector.to_owned(),
+            reason,
+        })
+    };
+    let node_selector = &object.spec.node_selector;
+    if !matches("nodeSelector", node_selector, request.node_labels)? {
+        return Ok(Some(Refusal::NodeSelector { selector: node_selector.clone(), node: request.node.to_owned() }));
+    }
+    let namespace_selector = &object.spec.namespace_selector;
+    let no_labels = Labels::new();
+    let labels = request.namespace.map_or(&no_labels, |(_, labels)| labels);
+    if !matches("namespaceSelector", namespace_selector, labels)? {
+        let namespace = request.namespace.map(|(name, _)| name.to_owned());
+        return Ok(Some(Refusal::NamespaceSelector { selector: namespace_selector.clone(), namespace }));
+    }
+    Ok(None)
+}
+
+/// The pool of an object, if it is in service for a family (IPAM-93). What asking for one address needs to find the
+/// pool it lies in, too (IPAM-132).
+pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, Refusal> {
+    let spec = &object.spec;
+    let cidr = spec.range().map_err(|_| Refusal::InvalidCidr { cidr: spec.cidr.clone() })?;
+    if cidr.version() != version {
+        return Err(Refusal::OtherFamily { version: cidr.version() });
+    }
+    if object.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::Deleting);
+    }
+    if spec.disabled {
+        return Err(Refusal::Disabled);
+    }
+    if let Some(message) = not_allocatable(object) {
+        return Err(Refusal::NotAllocatable { message });
+    }
+    Ok(pool_of(object, cidr))
+}
+
+/// The pool that holds `ip`, in service or not: what a release needs (IPAM-141).
+pub fn any_pool_of(pools: &[IpPool], ip: std::net::IpAddr) -> Option<Pool> {
+    pools.iter().find_map(|object| {
+        let cidr = object.spec.range().ok().filter(|cidr| cidr.contains(ip))?;
+        Some(pool_of(object, cidr))
+    })
+}
+
+/// Of a node's blocks, those it should give up if they are empty: outside the pools of the request, in a pool in
+/// service whose selector no longer selects the node (IPAM-99).
+pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels, selects: impl Selects) -> Vec<Cidr> {
+    let inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
+    let deselected = |block: &&Cidr| {
+        let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
+        // A selector that cannot be read deselects nothing.
+        pool.is_some_and(|pool| {
+            !pool.node_selector.trim().is_empty() && selects(&pool.node_selector, node_labels) == Ok(false)
+        })
+    };
+    owned.iter().filter(|block| !inside(&choice.selected, block)).filter(deselected).copied().collect()
+}
+
+fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
+    let spec = &object.spec;
+    let uses = [AllowedUse::Workload, AllowedUse::Tunnel, AllowedUse::LoadBalancer];
+    Pool {
+        name: object.metadata.name.clone(),
+        cidr,
+        block_prefix: spec.block_prefix(cidr.version()),
+        node_selector: spec.node_selector.clone(),
+        allowed_uses: uses.into_iter().filter(|purpose| spec.allows(*purpose)).collect(),
+    }
+}
+
+fn not_allocatable(object: &IpPool) -> Option<String> {
+    let conditions = object.status.as_ref()?.get("conditions")?.as_array()?;
+    let says = |condition: &serde_json::Value, key: &str, value: &str| {
+        condition.get(key).and_then(|found| found.as_str()) == Some(value)
+    };
+    let condition = conditions.iter().find(|c| says(c, "type", "Allocatable") && says(c, "status", "False"))?;
+    let words = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
+    Some(words.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
+}
+
+fn check_block_size(pool: &Pool, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
+    let (shortest, longest) = match pool.cidr.version() {
+        IpVersion::V4 => (20, 32),
+        IpVersion::V6 => (116, 128),
+    };
+    let (min, max) = (pool.cidr.prefix().max(shortest), max_block_prefix.unwrap_or(longest).min(longest));
+    if (min..=max).contains(&pool.block_prefix) {
+        Ok(())
+    } else {
+        Err(Refusal::BlockSize { block_size: pool.block_prefix, min, max })
+    }
+}
+
+impl PoolChoice {
+    fn refuse(&mut self, object: &IpPool, refusal: Refusal) {
+        let cidr = object.spec.range().ok();
+        self.refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr, refusal });
+    }
+}

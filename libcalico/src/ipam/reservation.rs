@@ -1,0 +1,173 @@
+//! [`Reservations`]: the addresses that automatic assignment leaves alone (IPAM-101, IPAM-102).
+
+use std::net::IpAddr;
+
+use crate::api::IpReservation;
+use crate::net::Cidr;
+
+/// An entry of an IPReservation that is neither CIDR nor address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("IPReservation {reservation}: `{entry}` is neither a CIDR nor an IP address; it is ignored")]
+pub struct MalformedReservation {
+    /// Name of the IPReservation.
+    pub reservation: String,
+    /// The entry.
+    pub entry: String,
+}
+
+/// All reserved ranges, none inside another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reservations {
+    ranges: Vec<Cidr>,
+}
+
+impl Reservations {
+    /// Nothing is reserved.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// These ranges are reserved.
+    pub fn new(ranges: impl IntoIterator<Item = Cidr>) -> Self {
+        let mut ranges: Vec<Cidr> = ranges.into_iter().collect();
+        // A range sorts before those inside it.
+        ranges.sort();
+        ranges.dedup_by(|inner, outer| outer.covers(inner));
+        Reservations { ranges }
+    }
+
+    /// What the stored objects reserve, and their entries that could not be read.
+    pub fn of<'a>(objects: impl IntoIterator<Item = &'a IpReservation>) -> (Self, Vec<MalformedReservation>) {
+        let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
+        for object in objects {
+            for entry in &object.spec.reserved_cidrs {
+                match parse_entry(entry) {
+                    Some(range) => ranges.push(range),
+                    None => malformed
+                        .push(MalformedReservation { reservation: object.metadata.name.clone(), entry: entry.clone() }),
+                }
+            }
+        }
+        (Reservations::new(ranges), malformed)
+    }
+
+    /// Whether nothing is reserved.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Whether `ip` is reserved.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.range_of(ip).is_some()
+    }
+
+    /// Whether every address of `block` is reserved, by one range or by several together.
+    pub fn covers(&self, block: &Cidr) -> bool {
+        !self.is_empty() && self.within(block) == block.size()
+    }
+
+    /// The one range that reserves all of `block`, if there is such.
+    pub fn covering(&self, block: &Cidr) -> Option<Cidr> {
+        self.range_of(block.network()).filter(|range| range.covers(block))
+    }
+
+    /// How many addresses of `cidr` are reserved.
+    pub fn within(&self, cidr: &Cidr) -> u128 {
+        if self.covering(cidr).is_some() {
+            return cidr.size();
+        }
+        let inside = self.ranges.iter().filter(|range| cidr.covers(range));
+        inside.fold(0, |sum: u128, range| sum.saturating_add(range.size()))
+    }
+
+    /// The reserved ranges, none inside another.
+    pub fn ranges(&self) -> &[Cidr] {
+        &self.ranges
+    }
+
+    fn range_of(&self, ip: IpAddr) -> Option<Cidr> {
+        let after = self.ranges.partition_point(|range| range.network() <= ip);
+        self.ranges[..after].last().copied().filter(|range| range.contains(ip))
+    }
+}
+
+fn parse_entry(entry: &str) -> Option<Cidr> {
+    let entry = entry.trim();
+    entry.parse().ok().or_else(|| entry.parse().ok().map(Cidr::host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::IpReservationSpec;
+
+    fn reservations(ranges: &[&str]) -> Reservations {
+        Reservations::new(ranges.iter().map(|text| parse_entry(text).unwrap()))
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn entries_are_cidrs_or_addresses_trimmed_and_masked() {
+        let spec = IpReservationSpec {
+            reserved_cidrs: [" 10.0.0.5/24 ", "10.1.0.1", "fd00::1", "\tfd01::5/64\n", "", "10.0.0.0/33", "ten"]
+                .map(String::from)
+                .into(),
+            ..IpReservationSpec::default()
+        };
+        let (parsed, malformed) = Reservations::of([&IpReservation::new("office", spec)]);
+        let ranges = ["10.0.0.0/24", "10.1.0.1/32", "fd00::1/128", "fd01::/64"].map(cidr);
+        assert_eq!(parsed.ranges(), ranges);
+        assert_eq!(malformed.iter().map(|m| m.entry.as_str()).collect::<Vec<_>>(), ["", "10.0.0.0/33", "ten"]);
+        assert_eq!(
+            malformed[2].to_string(),
+            "IPReservation office: `ten` is neither a CIDR nor an IP address; it is ignored"
+        );
+    }
+
+    #[test]
+    fn an_address_is_reserved_by_the_range_it_is_in() {
+        let reserved = reservations(&["10.0.0.0/30", "10.0.0.8", "fd00::/127"]);
+        for (ip, expected) in [
+            ("9.255.255.255", false),
+            ("10.0.0.0", true),
+            ("10.0.0.3", true),
+            ("10.0.0.4", false),
+            ("10.0.0.8", true),
+            ("10.0.0.9", false),
+            ("fd00::1", true),
+            ("fd00::2", false),
+        ] {
+            assert_eq!(reserved.contains(ip.parse().unwrap()), expected, "{ip}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_covered_by_one_range_or_by_the_union() {
+        let block = cidr("10.0.0.0/30");
+        for (ranges, covered, within) in [
+            (&[][..], false, 0),
+            (&["10.0.0.0/8"][..], true, 4),
+            (&["10.0.0.0/30"], true, 4),
+            (&["10.0.0.0/31", "10.0.0.2/31"], true, 4),
+            (&["10.0.0.0/31", "10.0.0.2", "10.0.0.3"], true, 4),
+            (&["10.0.0.0/31", "10.0.0.2"], false, 3),
+            // Counted once, though named three times.
+            (&["10.0.0.0/31", "10.0.0.0", "10.0.0.1", "10.0.0.0/31", "10.0.0.2"], false, 3),
+            (&["10.0.0.4/30", "0.0.0.0/32", "fd00::/8"], false, 0),
+        ] {
+            let reserved = reservations(ranges);
+            assert_eq!((reserved.covers(&block), reserved.within(&block)), (covered, within), "{ranges:?}");
+        }
+        assert!(reservations(&["::/0"]).covers(&cidr("fd00::/122")));
+    }
+
+    #[test]
+    fn covering_names_the_one_range() {
+        let reserved = reservations(&["10.0.0.0/24", "10.1.0.0/31", "10.1.0.2/31"]);
+        assert_eq!(reserved.covering(&cidr("10.0.0.64/26")), Some(cidr("10.0.0.0/24")));
+        assert_eq!(reserved.covering(&cidr("10.1.0.0/30")), None);
+    }
+}

@@ -1,1 +1,3 @@
 //! cni-plugin
+
+pub mod dataplane;

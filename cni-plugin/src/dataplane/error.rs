@@ -1,0 +1,84 @@
+//! [`DataplaneError`]: everything that can go wrong in the kernel's half of an operation.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libcalico::net::Cidr;
+
+use super::mac::MacAddr;
+use super::netlink::NetlinkError;
+use super::netns::NetnsError;
+use super::plan::PlanError;
+use super::sysctl::SysctlError;
+
+/// Why the dataplane could not do, undo or inspect an endpoint's network.
+#[derive(Debug, thiserror::Error)]
+pub enum DataplaneError {
+    /// The plan asks for something impossible; nothing was touched.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The pod's namespace cannot be used.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// The kernel refused a request; the message names the step.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A kernel setting could not be read or written.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    /// The pod already has an interface of that name, made by someone else. It was left alone.
+    #[error("interface {ifname} already exists in {}; delete it, or call with another CNI_IFNAME", .netns.display())]
+    ContainerInterfaceExists {
+        /// CNI_IFNAME.
+        ifname: String,
+        /// The pod's namespace.
+        netns: PathBuf,
+    },
+    /// Another interface that is in use already has the host route to one of the addresses.
+    #[error("host route to {destination} for {ifname} conflicts with the one {owner}: another endpoint uses this address")]
+    RouteConflict {
+        /// The route wanted.
+        destination: Cidr,
+        /// The host interface it was wanted for.
+        ifname: String,
+        /// The route found.
+        owner: String,
+    },
+    /// The kernel, or a program that renames and readdresses new interfaces, does not keep the host end's MAC address.
+    #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
+    HostMac {
+        /// The host interface.
+        ifname: String,
+        /// What was set.
+        expected: MacAddr,
+        /// What the interface has.
+        found: String,
+    },
+    /// The host end has no IPv6 link-local address, which is the pod's gateway.
+    #[error("host interface {ifname} got no IPv6 link-local address within {} ms ({hint})", .waited.as_millis())]
+    NoLinkLocal {
+        /// The host interface.
+        ifname: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// The likely cause.
+        hint: &'static str,
+    },
+    /// The kernel did not finish deleting the interface in time. It may still do so.
+    #[error("deleting interface {ifname} took longer than {} s", .waited.as_secs())]
+    DeletionTimeout {
+        /// The interface.
+        ifname: String,
+        /// The deadline.
+        waited: Duration,
+    },
+    /// No thread for a deletion.
+    #[error("start a thread to delete interface {ifname}: {source}")]
+    Thread {
+        /// The interface.
+        ifname: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,108 @@
+//! [`MacAddr`]: an Ethernet address.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A 48-bit Ethernet address. Displays in lower case with colons; parses the forms Go's `net.ParseMAC` takes for 48 bits:
+/// `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` and `aabb.ccdd.eeff`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MacAddr([u8; 6]);
+
+/// Text that is not a 48-bit Ethernet address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid MAC address {0:?}: expected six bytes such as 0a:58:0a:41:00:02")]
+pub struct MacParseError(String);
+
+impl MacAddr {
+    /// The address every host end of a Calico interface pair carries.
+    pub const HOST_SIDE: MacAddr = MacAddr([0xee; 6]);
+
+    /// The address made of these bytes.
+    pub const fn new(bytes: [u8; 6]) -> Self {
+        MacAddr(bytes)
+    }
+
+    /// The address as it goes over the wire.
+    pub const fn bytes(&self) -> [u8; 6] {
+        self.0
+    }
+
+    /// Whether an interface may carry it: not all zero, and not a group (multicast) address.
+    pub fn is_assignable(&self) -> bool {
+        self.0 != [0; 6] && self.0[0] & 1 == 0
+    }
+}
+
+impl FromStr for MacAddr {
+    type Err = MacParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || MacParseError(text.to_owned());
+        let (separator, group) = match text.as_bytes().get(2) {
+            Some(b':') => (':', 2),
+            Some(b'-') => ('-', 2),
+            _ => ('.', 4),
+        };
+        let groups: Vec<&str> = text.split(separator).collect();
+        let well_formed = groups.iter().all(|g| g.len() == group && g.bytes().all(|b| b.is_ascii_hexdigit()));
+        let digits = groups.concat();
+        if !well_formed || digits.len() != 12 {
+            return Err(bad());
+        }
+        let value = u64::from_str_radix(&digits, 16).map_err(|_| bad())?;
+        let [_, _, bytes @ ..] = value.to_be_bytes();
+        Ok(MacAddr(bytes))
+    }
+}
+
+impl TryFrom<&[u8]> for MacAddr {
+    type Error = MacParseError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
+        bytes.try_into().map(MacAddr).map_err(|_| MacParseError(format!("{bytes:02x?}")))
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_notations_mean_the_same_and_display_normalised() {
+        for text in ["0A:58:0a:41:00:02", "0a-58-0a-41-00-02", "0a58.0a41.0002"] {
+            let mac: MacAddr = text.parse().unwrap();
+            assert_eq!(mac.to_string(), "0a:58:0a:41:00:02", "{text}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        let bad = [
+            "", "0a", "0a:58:0a:41:00", "0a:58:0a:41:00:02:03", "0a:58:0a:41:00:0g", "0a:58-0a:41:00:02", "0a580a410002",
+            "a:58:0a:41:00:022", "0a58.0a41.00020", "+a:58:0a:41:00:02", "02:00:5e:10:00:00:00:01", "日本:58:0a:41:00:02",
+        ];
+        for text in bad {
+            assert_eq!(text.parse::<MacAddr>(), Err(MacParseError(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn zero_and_group_addresses_cannot_be_assigned() {
+        assert!(MacAddr::HOST_SIDE.is_assignable());
+        assert!(!MacAddr::new([0; 6]).is_assignable());
+        assert!(!MacAddr::new([0x01, 0, 0x5e, 0, 0, 1]).is_assignable());
+    }
+}

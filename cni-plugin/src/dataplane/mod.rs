@@ -1,0 +1,24 @@
+//! The Linux dataplane: the interface pair, addresses, routes and kernel settings of one endpoint.
+//!
+//! [`plan`] says what the network looks like (pure), [`setup()`] brings the kernel there (ADD), [`verify()`] compares (CHECK),
+//! [`Teardown`] takes it away (DEL). Everything is synchronous; this is the only place that speaks netlink.
+
+mod error;
+mod mac;
+mod netlink;
+pub mod netns;
+pub mod plan;
+mod setup;
+mod sysctl;
+mod teardown;
+mod verify;
+
+pub use error::DataplaneError;
+pub use mac::{MacAddr, MacParseError};
+pub use netlink::NetlinkError;
+pub use netns::{NetnsError, NetnsFd};
+pub use plan::{DeviceType, EndpointPlan};
+pub use setup::{Attached, Stage, setup};
+pub use sysctl::SysctlError;
+pub use teardown::{Endpoint, HostLinkProof, Removed, Teardown};
+pub use verify::{Aspect, Difference, verify};

@@ -1,0 +1,140 @@
+//! Opening a network namespace by path, and doing work inside one.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, statfs};
+
+/// Why a network namespace could not be opened or entered.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// Nothing exists at the path. For DEL this is success.
+    #[error("network namespace {} does not exist", .path.display())]
+    NotFound {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// Something exists at the path, and it is not a network namespace.
+    #[error("{} is not a network namespace", .path.display())]
+    NotANamespace {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The path is the namespace the plugin itself runs in (CNI error code 8, CNI-250).
+    #[error("the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own", .path.display())]
+    SameNamespace {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{action} network namespace {}: {source}", .path.display())]
+    Io {
+        /// What was tried: `look up`, `open`, `enter` …
+        action: &'static str,
+        /// The namespace.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// An open network namespace. It lives as long as this value does, even when its path is removed.
+#[derive(Debug)]
+pub struct NetnsFd {
+    path: PathBuf,
+    file: File,
+}
+
+impl NetnsFd {
+    /// Opens the namespace at `path`.
+    pub fn open(path: &Path) -> Result<Self, NetnsError> {
+        let not_found = || NetnsError::NotFound { path: path.to_owned() };
+        let kind = statfs(path).map_err(|errno| match errno {
+            Errno::ENOENT => not_found(),
+            errno => failed("look up", path, errno.into()),
+        })?;
+        // Kernels before 3.19 show namespaces as procfs files; entering tells those from other procfs files.
+        if ![NSFS_MAGIC, PROC_SUPER_MAGIC].contains(&kind.filesystem_type()) {
+            return Err(NetnsError::NotANamespace { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => not_found(),
+            _ => failed("open", path, error),
+        })?;
+        Ok(NetnsFd { path: path.to_owned(), file })
+    }
+
+    /// Opens the namespace of the calling thread.
+    pub fn current() -> Result<Self, NetnsError> {
+        // Not /proc/self: that is the main thread's namespace.
+        NetnsFd::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// Fails with [`NetnsError::SameNamespace`] when this is the namespace of the calling thread. To be called before any
+    /// work (CNI-250).
+    pub fn ensure_foreign(&self) -> Result<(), NetnsError> {
+        let identity = |file: &File, path: &Path| -> Result<(u64, u64), NetnsError> {
+            let found: Metadata = file.metadata().map_err(|e| failed("look up", path, e))?;
+            Ok((found.dev(), found.ino()))
+        };
+        let own = NetnsFd::current()?;
+        if identity(&self.file, &self.path)? == identity(&own.file, &own.path)? {
+            return Err(NetnsError::SameNamespace { path: self.path.clone() });
+        }
+        Ok(())
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor's number, for netlink attributes. Valid as long as this value lives.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Runs `job` inside this namespace and waits for it.
+    ///
+    /// The job has a thread of its own, which ends with it: no early return and no panic can leave the caller in the
+    /// wrong namespace.
+    pub fn run_in<T, E>(&self, job: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
+    where
+        T: Send,
+        E: From<NetnsError> + Send,
+    {
+        thread::scope(|scope| {
+            let worker = thread::Builder::new().name("pod-netns".into()).spawn_scoped(scope, || {
+                self.enter()?;
+                job()
+            });
+            let worker = worker.map_err(|error| failed("start a thread for", &self.path, error))?;
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread into this namespace, for good.
+    fn enter(&self) -> Result<(), NetnsError> {
+        setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
+            Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },
+            errno => failed("enter", &self.path, errno.into()),
+        })
+    }
+}
+
+impl AsFd for NetnsFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> NetnsError {
+    NetnsError::Io { action, path: path.to_owned(), source }
+}

@@ -1,0 +1,321 @@
+//! What one endpoint's network looks like, as values: ADD brings the kernel to this state, CHECK compares the kernel with it.
+//! Pure: nothing here touches the system.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libcalico::net::{Cidr, IpVersion};
+
+use super::mac::MacAddr;
+
+/// Where in-pod IPv4 routes point when nothing else was asked for. The host end answers ARP for it (proxy_arp).
+pub const DEFAULT_IPV4_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// The host end's link-local address: EUI-64 of [`MacAddr::HOST_SIDE`].
+pub const HOST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+
+/// The MTU the kernel gives an interface pair when none is asked for.
+pub const KERNEL_DEFAULT_MTU: u32 = 1500;
+
+/// Longest interface name, in bytes.
+const IFNAME_MAX: usize = 15;
+
+/// The kind of interface pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DeviceType {
+    /// A virtual Ethernet pair.
+    #[default]
+    Veth,
+    /// A netkit pair, for eBPF. A kernel without it gets a veth pair instead.
+    Netkit,
+}
+
+/// Everything that decides what one endpoint's network looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointPlan {
+    /// Interface name in the host's namespace (`cali…`).
+    pub host_ifname: String,
+    /// Interface name in the pod's namespace (CNI_IFNAME).
+    pub container_ifname: String,
+    /// The pod's addresses, in IPAM order. IPv4-mapped IPv6 counts as IPv4.
+    pub addresses: Vec<IpAddr>,
+    /// MTU of both ends in bytes; 0 leaves the kernel's default (CNI-185).
+    pub mtu: u32,
+    /// Transmit and receive queues of each end, at least 1.
+    pub num_queues: u32,
+    /// The kind of interface pair.
+    pub device: DeviceType,
+    /// MAC address of the pod's end. ADD: `None` lets the kernel choose. CHECK: `None` accepts any.
+    pub container_mac: Option<MacAddr>,
+    /// Routes inside the pod, of either family; a family the pod has no address of is skipped. See [`default_routes`].
+    pub routes: Vec<Cidr>,
+    /// Next hop of the pod's IPv4 routes.
+    pub ipv4_gateway: Ipv4Addr,
+    /// Whether the pod may forward packets (`container_settings.allow_ip_forwarding`).
+    pub allow_ip_forwarding: bool,
+    /// Whether the host gets a route to each address.
+    pub host_routes: bool,
+}
+
+/// The in-pod routes of an endpoint that asked for none in particular: `0.0.0.0/0` and `::/0`.
+pub fn default_routes() -> Vec<Cidr> {
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
+        .into_iter()
+        .filter_map(|any| Cidr::new(any, 0))
+        .collect()
+}
+
+/// A plan that no kernel could carry out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// An interface name the kernel would refuse.
+    #[error("{0:?} is not an interface name: 1 to 15 bytes without '/', ':' or white space")]
+    InterfaceName(String),
+    /// An endpoint without addresses.
+    #[error("no address to give to interface {0}")]
+    NoAddress(String),
+    /// A MAC address that no interface may carry.
+    #[error("MAC address {0} cannot be given to an interface: it is zero or a multicast address")]
+    Mac(MacAddr),
+    /// No queues.
+    #[error("interface {0} needs at least one queue")]
+    NoQueue(String),
+}
+
+/// One end of the pair: its link, and what its namespace holds for it. The order of each list is the order of work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Interface name.
+    pub ifname: String,
+    /// MAC address, when one is prescribed.
+    pub mac: Option<MacAddr>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Addresses on the interface, as host prefixes.
+    pub addresses: Vec<Cidr>,
+    /// Kernel settings.
+    pub sysctls: Vec<Sysctl>,
+    /// Routes through the interface, in the main table, protocol boot.
+    pub routes: Vec<Route>,
+}
+
+/// One route through an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// Where to.
+    pub destination: Cidr,
+    /// Next hop; `None` for a route of scope link.
+    pub gateway: Option<Gateway>,
+}
+
+/// A next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gateway {
+    /// This address.
+    Address(Ipv4Addr),
+    /// The IPv6 link-local address of the host end, whatever the kernel made it; [`HOST_LINK_LOCAL`] as a rule.
+    HostLinkLocal,
+}
+
+/// One kernel setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sysctl {
+    /// Its name.
+    pub key: SysctlKey,
+    /// Its value.
+    pub value: u8,
+    /// Whether ADD fails when it cannot be written; otherwise it warns.
+    pub required: bool,
+}
+
+/// The name of a kernel setting. Displays with slashes, as sysctl(8) reads it: an interface name may contain dots.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SysctlKey {
+    /// A setting of the namespace, in dotted form (`net.ipv4.ip_forward`).
+    Namespace(&'static str),
+    /// A setting of one interface: `net/<tree>/<ifname>/<leaf>`.
+    Interface {
+        /// `ipv4/conf`, `ipv4/neigh` or `ipv6/conf`.
+        tree: &'static str,
+        /// The interface.
+        ifname: String,
+        /// The setting.
+        leaf: &'static str,
+    },
+}
+
+impl EndpointPlan {
+    /// Refuses what no kernel would take, so that nothing is touched for a plan that must fail.
+    pub fn validate(&self) -> Result<(), PlanError> {
+        for name in [&self.host_ifname, &self.container_ifname] {
+            if !is_ifname(name) {
+                return Err(PlanError::InterfaceName(name.clone()));
+            }
+        }
+        if self.addresses.is_empty() {
+            return Err(PlanError::NoAddress(self.container_ifname.clone()));
+        }
+        if self.num_queues == 0 {
+            return Err(PlanError::NoQueue(self.container_ifname.clone()));
+        }
+        match self.container_mac {
+            Some(mac) if !mac.is_assignable() => Err(PlanError::Mac(mac)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the endpoint has an address of this family.
+    pub fn has(&self, family: IpVersion) -> bool {
+        self.hosts().any(|host| host.version() == family)
+    }
+
+    /// The end in the host's namespace.
+    pub fn host_end(&self) -> End {
+        let route = |destination| Route { destination, gateway: None };
+        End {
+            ifname: self.host_ifname.clone(),
+            mac: Some(MacAddr::HOST_SIDE),
+            mtu: self.effective_mtu(),
+            addresses: Vec::new(),
+            sysctls: self.host_sysctls(),
+            routes: if self.host_routes { distinct(self.hosts()).map(route).collect() } else { Vec::new() },
+        }
+    }
+
+    /// The end in the pod's namespace.
+    pub fn container_end(&self) -> End {
+        End {
+            ifname: self.container_ifname.clone(),
+            mac: self.container_mac,
+            mtu: self.effective_mtu(),
+            addresses: distinct(self.hosts()).collect(),
+            sysctls: self.container_sysctls(),
+            routes: self.container_routes(),
+        }
+    }
+
+    /// The pod's addresses as /32 and /128.
+    fn hosts(&self) -> impl Iterator<Item = Cidr> + '_ {
+        self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
+    }
+
+    fn effective_mtu(&self) -> u32 {
+        if self.mtu == 0 { KERNEL_DEFAULT_MTU } else { self.mtu }
+    }
+
+    /// Spec table 7.3, host side. All before the link goes up.
+    fn host_sysctls(&self) -> Vec<Sysctl> {
+        let set = |tree, leaf, value| Sysctl::of_interface(tree, &self.host_ifname, leaf, value);
+        let mut list = Vec::with_capacity(9);
+        if self.has(IpVersion::V4) {
+            list.push(set("ipv4/conf", "route_localnet", 1));
+            list.push(set("ipv4/neigh", "proxy_delay", 0).optional());
+            list.push(set("ipv4/conf", "proxy_arp", 1));
+            list.push(set("ipv4/conf", "forwarding", 1));
+        }
+        if self.has(IpVersion::V6) {
+            list.push(set("ipv6/conf", "accept_dad", 0));
+            list.push(set("ipv6/conf", "disable_ipv6", 0));
+            list.push(set("ipv6/conf", "proxy_ndp", 1));
+            list.push(set("ipv6/conf", "forwarding", 1));
+        }
+        list.push(set("ipv6/conf", "accept_ra", 0).optional());
+        list
+    }
+
+    /// Spec table 7.3, container side. Upstream writes all but accept_dad after the link is up; the kernel ends in the same
+    /// state when they come before, and the rest of the work is then one batch.
+    fn container_sysctls(&self) -> Vec<Sysctl> {
+        let forwarding = u8::from(self.allow_ip_forwarding);
+        let mut list = Vec::with_capacity(6);
+        if self.has(IpVersion::V6) {
+            list.push(Sysctl::of_interface("ipv6/conf", &self.container_ifname, "accept_dad", 0));
+            list.push(Sysctl::of_namespace("net.ipv6.conf.all.disable_ipv6", 0));
+            list.push(Sysctl::of_namespace("net.ipv6.conf.default.disable_ipv6", 0));
+            list.push(Sysctl::of_namespace("net.ipv6.conf.lo.disable_ipv6", 0));
+        }
+        if self.has(IpVersion::V4) {
+            list.push(Sysctl::of_namespace("net.ipv4.ip_forward", forwarding));
+        }
+        if self.has(IpVersion::V6) {
+            list.push(Sysctl::of_namespace("net.ipv6.conf.all.forwarding", forwarding));
+        }
+        list
+    }
+
+    /// The gateway's own route first: without it the kernel finds no way to the gateway of the others (CNI-171, CNI-174).
+    fn container_routes(&self) -> Vec<Route> {
+        let mut list = Vec::with_capacity(self.routes.len() + 1);
+        if self.has(IpVersion::V4) {
+            list.push(Route { destination: Cidr::host(self.ipv4_gateway.into()), gateway: None });
+        }
+        for destination in distinct(self.routes.iter().copied()) {
+            let gateway = match destination.version() {
+                IpVersion::V4 => Gateway::Address(self.ipv4_gateway),
+                IpVersion::V6 => Gateway::HostLinkLocal,
+            };
+            if self.has(destination.version()) {
+                list.push(Route { destination, gateway: Some(gateway) });
+            }
+        }
+        list
+    }
+}
+
+impl Sysctl {
+    fn of_namespace(name: &'static str, value: u8) -> Self {
+        Sysctl { key: SysctlKey::Namespace(name), value, required: true }
+    }
+
+    fn of_interface(tree: &'static str, ifname: &str, leaf: &'static str, value: u8) -> Self {
+        Sysctl { key: SysctlKey::Interface { tree, ifname: ifname.to_owned(), leaf }, value, required: true }
+    }
+
+    fn optional(self) -> Self {
+        Sysctl { required: false, ..self }
+    }
+}
+
+/// The kernel's own rule for interface names.
+pub(super) fn is_ifname(name: &str) -> bool {
+    let forbidden = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
+    !name.is_empty() && name.len() <= IFNAME_MAX && name != "." && name != ".." && !name.contains(forbidden)
+}
+
+/// The first of each, in order: an address or route given twice is one address or route, not the error EEXIST.
+fn distinct(cidrs: impl Iterator<Item = Cidr>) -> impl Iterator<Item = Cidr> {
+    let mut seen = HashSet::new();
+    cidrs.filter(move |cidr| seen.insert(*cidr))
+}
+
+impl fmt::Display for DeviceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceType::Veth => "veth",
+            DeviceType::Netkit => "netkit",
+        })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gateway {
+            None => write!(f, "{} scope link", self.destination),
+            Some(Gateway::Address(gateway)) => write!(f, "{} via {gateway}", self.destination),
+            Some(Gateway::HostLinkLocal) => write!(f, "{} via the host end's link-local address", self.destination),
+        }
+    }
+}
+
+impl fmt::Display for SysctlKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SysctlKey::Namespace(name) => f.write_str(&name.replace('.', "/")),
+            SysctlKey::Interface { tree, ifname, leaf } => write!(f, "net/{tree}/{ifname}/{leaf}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

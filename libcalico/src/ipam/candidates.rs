@@ -100,11 +100,9 @@ pub fn borrow_order(
     order
 }
 
-/// A claim protects for 60 s; none at all is very old, one in the future is a clock that runs ahead and counts as now
-/// only until 60 s have passed on it (D32). A claim time that cannot be read protects.
+/// A claim protects for 60 s, reckoned both ways: a claim time far in the future is a wrong clock, which must not
+/// protect a block for as long as it is wrong (D32). No claim time is a very old one; one that cannot be read protects.
 fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
-    let Some(claimed) = parse_stored(claimed) else { return false };
-    let age = now - claimed;
-    age >= RECLAIM_AFTER
+    parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }

@@ -31,7 +31,7 @@ pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
 pub use pool_choice::{
-    Labels, NoPool, Pool, PoolChoice, PoolChoiceError, PoolRequest, Selects, any_pool_of, choose_pools, enabled_pool,
+    Labels, NoPool, Pool, PoolChoice, PoolChoiceError, PoolRequest, any_pool_of, choose_pools, enabled_pool,
     stale_blocks,
 };
 pub use refusal::{Refusal, RefusedPool};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::refusal::{Refusal, RefusedPool};
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
+use crate::selector::{Selector, SelectorError};
 
 /// Labels of a node or namespace.
 pub type Labels = BTreeMap<String, String>;
@@ -93,7 +94,7 @@ pub enum NoPool {
         /// The selector.
         selector: String,
         /// What is wrong with it.
-        reason: String,
+        reason: SelectorError,
     },
 }
 
@@ -107,17 +108,9 @@ pub struct PoolChoiceError {
     pub refused: Vec<RefusedPool>,
 }
 
-/// Evaluates a selector over labels; `Err` says what is wrong with the selector.
-pub trait Selects: Fn(&str, &Labels) -> Result<bool, String> {}
-impl<F: Fn(&str, &Labels) -> Result<bool, String>> Selects for F {}
-
 /// Chooses the pools of a request. Named pools are used in the order of the request, whatever their selectors and
 /// assignment mode say; otherwise the selectors decide, and pools come by name (IPAM-94, IPAM-95).
-pub fn choose_pools(
-    pools: &[IpPool],
-    request: &PoolRequest<'_>,
-    selects: impl Selects,
-) -> Result<PoolChoice, PoolChoiceError> {
+pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
 
@@ -138,23 +131,18 @@ pub fn choose_pools(
         }
     });
 
-    match select(&mut choice, in_service, request, selects) {
+    match select(&mut choice, in_service, request) {
         Ok(()) => Ok(choice),
         Err(cause) => Err(PoolChoiceError { cause, refused: choice.refused }),
     }
 }
 
-fn select(
-    choice: &mut PoolChoice,
-    in_service: Vec<(&IpPool, Pool)>,
-    request: &PoolRequest<'_>,
-    selects: impl Selects,
-) -> Result<(), NoPool> {
+fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<(), NoPool> {
     if in_service.is_empty() {
         return Err(NoPool::NoneEnabled);
     }
     choice.selected = if request.requested.is_empty() {
-        by_selectors(choice, in_service, request, selects)?
+        by_selectors(choice, in_service, request)?
     } else {
         by_request(choice, in_service, request.requested)?
     };
@@ -190,11 +178,10 @@ fn by_selectors(
     choice: &mut PoolChoice,
     in_service: Vec<(&IpPool, Pool)>,
     request: &PoolRequest<'_>,
-    selects: impl Selects,
 ) -> Result<Vec<Pool>, NoPool> {
     let mut selected = Vec::new();
     for (object, pool) in in_service {
-        match refusal_by_selectors(object, request, &selects)? {
+        match refusal_by_selectors(object, request)? {
             None => selected.push(pool),
             Some(refusal) => choice.refuse(object, refusal),
         }
@@ -202,19 +189,12 @@ fn by_selectors(
     Ok(selected)
 }
 
-fn refusal_by_selectors(
-    object: &IpPool,
-    request: &PoolRequest<'_>,
-    selects: &impl Selects,
-) -> Result<Option<Refusal>, NoPool> {
+fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<Refusal>, NoPool> {
     if !object.spec.is_automatic() {
         return Ok(Some(Refusal::Manual));
     }
     let matches = |field, selector: &str, labels: &Labels| {
-        if selector.trim().is_empty() {
-            return Ok(true);
-        }
-        selects(selector, labels).map_err(|reason| NoPool::Selector {
+        Selector::parse(selector).map(|parsed| parsed.matches(labels)).map_err(|reason| NoPool::Selector {
             pool: object.metadata.name.clone(),
             field,
             selector: selector.to_owned(),
@@ -271,7 +251,7 @@ pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels, s
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
         // A selector that cannot be read deselects nothing.
         pool.is_some_and(|pool| {
-            !pool.node_selector.trim().is_empty() && selects(&pool.node_selector, node_labels) == Ok(false)
+            Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
         })
     };
     owned.iter().filter(|block| !inside(&choice.selected, block)).filter(deselected).copied().collect()

@@ -245,7 +245,7 @@ pub fn any_pool_of(pools: &[IpPool], ip: std::net::IpAddr) -> Option<Pool> {
 
 /// Of a node's blocks, those it should give up if they are empty: outside the pools of the request, in a pool in
 /// service whose selector no longer selects the node (IPAM-99).
-pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels, selects: impl Selects) -> Vec<Cidr> {
+pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
     let inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));

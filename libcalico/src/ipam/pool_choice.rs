@@ -94,7 +94,7 @@ pub enum NoPool {
         /// The selector.
         selector: String,
         /// What is wrong with it.
-        reason: SelectorError,
+        reason: Box<SelectorError>,
     },
 }
 
@@ -198,7 +198,7 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
             pool: object.metadata.name.clone(),
             field,
             selector: selector.to_owned(),
-            reason,
+            reason: Box::new(reason),
         })
     };
     let node_selector = &object.spec.node_selector;

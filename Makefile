@@ -1,0 +1,63 @@
+# The commands people type. `make` alone lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Where the plugin is put: one file under its two names.
+PLUGIN := target/plugin
+MUSL := $(shell uname -m)-unknown-linux-musl
+# CI builds exactly what Cargo.lock says.
+LOCKED := $(if $(filter true,$(CI)),--locked)
+
+.PHONY: help demo test bench build build-test generate lint clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## three pods on two nodes in private namespaces, start to end (KEEP=1: leave them up)
+	@tests/install-needs.sh demo
+	@tests/demo/run.sh
+
+test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
+	@tests/run.sh
+
+bench: build ## speed against the floor of this machine, as a table
+	@tests/install-needs.sh bench
+	@tests/bench.sh
+
+build: ## the plugin, one static binary under two names, in target/plugin
+	@tests/install-needs.sh build
+	@$(MAKE) --no-print-directory plugin PROFILE=release
+
+build-test: ## the same with a faster build, for daily work
+	@tests/install-needs.sh build
+	@$(MAKE) --no-print-directory plugin PROFILE=quick
+
+.PHONY: plugin
+plugin:
+	@if rustc --print target-libdir --target $(MUSL) 2>/dev/null | xargs -I{} test -d {}; then \
+	    cargo build $(LOCKED) --profile $(PROFILE) -p cni-plugin --bin calico --target $(MUSL); \
+	    built=target/$(MUSL)/$(PROFILE)/calico; \
+	else \
+	    echo "note: no Rust target $(MUSL) here; building against this machine's glibc (slower start)" >&2; \
+	    cargo build $(LOCKED) --profile $(PROFILE) -p cni-plugin --bin calico; \
+	    built=target/$(PROFILE)/calico; \
+	fi; \
+	mkdir -p $(PLUGIN); \
+	install -m 0755 "$$built" $(PLUGIN)/.calico.new; \
+	mv -f $(PLUGIN)/.calico.new $(PLUGIN)/calico; \
+	ln -f $(PLUGIN)/calico $(PLUGIN)/calico-ipam; \
+	echo "$(PLUGIN)/calico = $(PLUGIN)/calico-ipam: $$(stat -c %s $(PLUGIN)/calico) bytes ($(PROFILE))"
+
+generate: ## write deploy/ files that come from the code (the JSON Schema of the network configuration)
+	@UPDATE_GENERATED=1 cargo test $(LOCKED) -q -p netconf --test schema
+	@git status --short deploy
+
+lint: ## formatting, clippy and documentation, warnings as errors
+	@cargo fmt --all --check
+	@cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps --document-private-items
+
+clean: ## remove what was built
+	cargo clean

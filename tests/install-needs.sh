@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what a command of the Makefile needs on Debian 12 and this machine lacks, and says what.
+#
+#   tests/install-needs.sh build|demo|test|bench ...
+#
+# Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
+# (rust-toolchain.toml names the version), Go tools go to ~/.cache/calico-tests/bin.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+TOOLS=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin
+
+# command or file that shows the need is met, and the Debian package that brings it
+declare -A NEEDS=(
+    [build]="cc:gcc musl-gcc:musl-tools protoc:protobuf-compiler /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
+    [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
+    [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
+            podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
+            openssl:openssl sqlite3:sqlite3 go:golang-go"
+    [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace"
+)
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+        echo "need root for: $*" >&2
+        return 1
+    fi
+}
+
+present() {
+    case $1 in
+    /*) [ -e "$1" ] ;;
+    *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+    esac
+}
+
+install_packages() {
+    local missing=() need
+    for need in "$@"; do
+        present "${need%:*}" || missing+=("${need##*:}")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || { echo "please install: ${missing[*]} (Debian's names)" >&2; return 1; }
+    echo "installing from Debian: ${missing[*]}"
+    as_root apt-get -qq update
+    # Services are not started: the suites run their own.
+    as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+        apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+install_toolchain() {
+    command -v cargo >/dev/null || { echo "please install rustup first: https://rustup.rs" >&2; return 1; }
+    command -v rustup >/dev/null || return 0
+    local channel musl
+    channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+    musl=$(uname -m)-unknown-linux-musl
+    if ! rustup toolchain list | grep -q "^$channel-"; then
+        echo "installing Rust $channel"
+        rustup toolchain install --no-self-update "$channel"
+    fi
+    if ! rustup target list --installed --toolchain "$channel" | grep -qx "$musl"; then
+        echo "installing the Rust target $musl"
+        rustup target add --toolchain "$channel" "$musl" || echo "note: $musl cannot be installed" >&2
+    fi
+}
+
+# The CNI project's own caller. Debian's Go 1.19 builds the older release.
+install_cnitool() {
+    local version=v1.3.1
+    [ ! -x "$TOOLS/cnitool" ] || return 0
+    case $(go env GOVERSION) in go1.1[0-9]* | go1.20*) version=v1.1.2 ;; esac
+    echo "installing cnitool $version into $TOOLS"
+    GOBIN=$TOOLS GOTOOLCHAIN=local go install "github.com/containernetworking/cni/cnitool@$version"
+}
+
+for group in "$@"; do
+    # shellcheck disable=SC2086 # the entries are words
+    install_packages ${NEEDS[$group]}
+    [ "$group" != build ] || install_toolchain
+    [ "$group" != test ] || install_cnitool
+done

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# `make test`: every stage in turn, each with its time, then one line that counts all tests. A failing stage does not
+# stop the ones after it. With CI=true a skipped test is a failed one.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
+export CARGO_TERM_PROGRESS_WHEN=never
+locked=()
+[ "${CI:-}" != true ] || locked=(--locked)
+
+logs=target/test-logs
+rm -rf "$logs"
+mkdir -p "$logs"
+failed=()
+
+# stage NAME COMMAND...: runs it, keeps what it printed, says how long it took
+stage() {
+    local name=$1 begin=$SECONDS status=ok
+    shift
+    echo "=== $name"
+    "$@" </dev/null 2>&1 | tee "$logs/$name.log" || {
+        status=FAILED
+        failed+=("$name")
+    }
+    echo "=== $name: $status, $((SECONDS - begin)) s"
+}
+
+stage needs tests/install-needs.sh build test
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "nothing can run without these" >&2
+    exit 1
+fi
+stage format cargo fmt --all --check
+stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings
+stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --no-deps --document-private-items
+stage unit cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
+stage plugin make --no-print-directory build
+stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
+
+# The sums of libtest's closing lines.
+count() { sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$logs"/*.log | awk '{ n += $1 } END { print n + 0 }'; }
+skips=$(grep -h '^SKIPPED ' "$logs"/*.log | sort -u || true)
+skipped=$(($(grep -c . <<<"$skips") + $(count ignored)))
+[ -z "$skips" ] || printf 'skipped on this machine:\n%s\n' "$skips"
+[ ${#failed[@]} = 0 ] || echo "failed stages: ${failed[*]}"
+echo "whole run: $SECONDS s"
+# A skipped test is counted by libtest as passed.
+echo "$(($(count passed) - $(grep -c . <<<"$skips"))) passed, $(count failed) failed, $skipped skipped"
+
+[ ${#failed[@]} = 0 ] || exit 1
+[ "${CI:-}" != true ] || [ "$skipped" = 0 ] || { echo "skips are failures in CI" >&2; exit 1; }

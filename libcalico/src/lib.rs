@@ -6,6 +6,8 @@
 
 pub mod api;
 pub mod ipam;
+pub mod names;
 pub mod net;
 pub mod selector;
 pub mod store;
+pub mod validation;

@@ -1,0 +1,113 @@
+//! [`ValidationError`]: which fields of an object are wrong, in the text form that users of Calico know (DS-118).
+
+use std::fmt;
+
+/// One wrong field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// The field, as upstream names it (`LabelsToApply`, `IPPool.Spec.CIDR`, `node`).
+    pub name: String,
+    /// What the field holds; `None` when it holds nothing.
+    pub value: Option<String>,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl FieldError {
+    /// A field whose value is wrong.
+    pub fn new(name: impl Into<String>, value: impl fmt::Display, reason: impl Into<String>) -> Self {
+        FieldError { name: name.into(), value: Some(value.to_string()), reason: reason.into() }
+    }
+
+    /// A field that should have a value.
+    pub fn missing(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        FieldError { name: name.into(), value: None, reason: reason.into() }
+    }
+
+    /// A field that breaks the rule `tag` of DS-93.
+    pub(crate) fn tag(name: &str, value: impl fmt::Display, tag: &str) -> Self {
+        FieldError::new(name, value, format!("Reason: failed to validate Field: {name} because of Tag: {tag} "))
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(value) = &self.value {
+            write!(f, " = '{value}'")?;
+        }
+        if !self.reason.is_empty() {
+            write!(f, " ({})", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
+/// An object that may not be written. Holds at least one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValidationError {
+    first: FieldError,
+    rest: Vec<FieldError>,
+}
+
+impl ValidationError {
+    /// All wrong fields, in the order they were found.
+    pub fn fields(&self) -> impl Iterator<Item = &FieldError> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// `Ok` when nothing was found.
+    pub(crate) fn from_findings(findings: Vec<FieldError>) -> Result<(), Self> {
+        let mut findings = findings.into_iter();
+        match findings.next() {
+            Some(first) => Err(ValidationError { first, rest: findings.collect() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<FieldError> for ValidationError {
+    fn from(first: FieldError) -> Self {
+        ValidationError { first, rest: Vec::new() }
+    }
+}
+
+impl fmt::Display for ValidationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rest.is_empty() {
+            return write!(f, "error with field {}", self.first);
+        }
+        f.write_str("error with the following fields:\n")?;
+        for field in self.fields() {
+            writeln!(f, "-  {field}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ValidationError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_field_is_one_line() {
+        let error: ValidationError = FieldError::tag("LabelsToApply", "map[a b:]", "labels").into();
+        assert_eq!(
+            error.to_string(),
+            "error with field LabelsToApply = 'map[a b:]' (Reason: failed to validate Field: LabelsToApply because of Tag: labels )"
+        );
+        let error: ValidationError = FieldError::missing("node", "field should be assigned").into();
+        assert_eq!(error.to_string(), "error with field node (field should be assigned)");
+    }
+
+    #[test]
+    fn several_fields_are_a_list() {
+        let findings = vec![FieldError::new("A", 1, "small"), FieldError::missing("B", "")];
+        let error = ValidationError::from_findings(findings).unwrap_err();
+        assert_eq!(error.to_string(), "error with the following fields:\n-  A = '1' (small)\n-  B\n");
+        assert_eq!(error.fields().count(), 2);
+        assert_eq!(ValidationError::from_findings(vec![]), Ok(()));
+    }
+}

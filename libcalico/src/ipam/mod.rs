@@ -9,6 +9,7 @@
 //! * claim a block: affinity pending, block, affinity confirmed; give it up: affinity pendingDeletion, block, affinity.
 
 mod affinity;
+mod audit;
 mod block;
 mod blockwalk;
 mod candidates;
@@ -19,8 +20,10 @@ mod pool_choice;
 mod refusal;
 mod reservation;
 mod time;
+mod utilization;
 
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
+pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, audit};
 pub use block::{
     Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
     MAX_BLOCK_CAPACITY, ReleaseError, ReleaseRequest, Released, WINDOWS_RESERVED_HANDLE,
@@ -36,3 +39,4 @@ pub use pool_choice::{
 };
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
+pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

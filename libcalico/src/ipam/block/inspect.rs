@@ -92,7 +92,7 @@ impl Attribute {
         self.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::new)
     }
 
-    fn is_windows_reserved(&self) -> bool {
+    pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
         self.handle_id.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(WINDOWS_RESERVED_HANDLE))
     }
 }

@@ -1,0 +1,136 @@
+//! Taken addresses against the endpoints that have them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use super::{EndpointFacts, Finding, HeldAddress, Inventory};
+use crate::ipam::{Allocation, HandleId};
+
+/// Handles of addresses that never belong to an endpoint: tunnels, services (IPAM-26).
+const OTHER_HANDLES: [&str; 6] = [
+    "ipip-tunnel-addr-",
+    "vxlan-tunnel-addr-",
+    "vxlan-v6-tunnel-addr-",
+    "wireguard-tunnel-addr-",
+    "wireguard-v6-tunnel-addr-",
+    "lb-",
+];
+
+type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
+type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
+
+pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
+    let holders = holders(inventory.endpoints);
+    let mut taken = Taken::new();
+    let mut findings = Vec::new();
+    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+        for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
+            let held = HeldAddress::new(block.cidr, &allocation);
+            findings.extend(of_allocation(&allocation, &held, &holders, inventory));
+            taken.entry(allocation.ip).or_default().push(held);
+        }
+    }
+    findings.extend(of_endpoints(&holders, &taken, inventory));
+    findings.extend(doubles(&holders, &taken));
+    findings
+}
+
+fn holders(endpoints: &[EndpointFacts]) -> Holders<'_> {
+    let mut holders = Holders::new();
+    for endpoint in endpoints {
+        for &address in &endpoint.addresses {
+            holders.entry(address).or_default().push(endpoint);
+        }
+    }
+    holders
+}
+
+fn of_allocation(
+    allocation: &Allocation<'_>,
+    held: &HeldAddress,
+    holders: &Holders<'_>,
+    inventory: &Inventory<'_>,
+) -> Option<Finding> {
+    match holders.get(&allocation.ip).map(Vec::as_slice) {
+        None if needs_no_endpoint(allocation) || is_in_flight(allocation, inventory) => None,
+        None => Some(Finding::AddressWithoutEndpoint(held.clone())),
+        Some([endpoint]) => {
+            let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
+            (!holds_for(&handle, &container_id)).then(|| Finding::AddressOfAnother {
+                held: held.clone(),
+                endpoint: endpoint.name.clone(),
+                container_id,
+            })
+        }
+        // Reported once, as a double allocation.
+        Some(_) => None,
+    }
+}
+
+fn needs_no_endpoint(allocation: &Allocation<'_>) -> bool {
+    let of_others = |handle: HandleId| OTHER_HANDLES.iter().any(|prefix| handle.as_str().starts_with(prefix));
+    allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved())
+        || allocation.handle().is_some_and(of_others)
+        // Tunnels of every kind carry a type, endpoints none.
+        || allocation.attributes().is_some_and(|attributes| attributes.contains_key("type"))
+}
+
+fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {
+    let since = allocation.attributes().and_then(|attributes| parse_timestamp(attributes.get("timestamp")?));
+    since.is_some_and(|since| inventory.now - since < inventory.in_flight)
+}
+
+/// A container's handle ends in its id; a virtual machine's outlives its containers (IPAM-22..IPAM-24).
+fn holds_for(handle: &HandleId, container_id: &str) -> bool {
+    let handle = handle.as_str();
+    let of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    of_container || handle.contains(".vmi.")
+}
+
+fn of_endpoints<'a>(
+    holders: &'a Holders<'_>,
+    taken: &'a Taken<'_>,
+    inventory: &'a Inventory<'_>,
+) -> impl Iterator<Item = Finding> + 'a {
+    // Addresses of foreign IPAM plugins are in no pool.
+    let ours = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
+    let free = holders.iter().filter(move |(address, _)| ours(**address) && !taken.contains_key(*address));
+    free.flat_map(|(&address, endpoints)| {
+        endpoints.iter().map(move |endpoint| Finding::EndpointWithoutAddress {
+            address,
+            endpoint: endpoint.name.clone(),
+            node: endpoint.node.clone(),
+        })
+    })
+}
+
+fn doubles(holders: &Holders<'_>, taken: &Taken<'_>) -> Vec<Finding> {
+    let by_endpoints = holders.iter().filter(|(_, endpoints)| endpoints.len() > 1).map(|(&address, endpoints)| {
+        (address, endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name)).collect())
+    });
+    let by_blocks = taken.iter().filter(|(_, held)| held.len() > 1).map(|(&address, held)| {
+        let name = |held: &HeldAddress| {
+            format!("block {} for handle {}", held.block, held.handle.as_deref().unwrap_or("(none)"))
+        };
+        (address, held.iter().map(name).collect::<Vec<String>>())
+    });
+    let mut all: BTreeMap<IpAddr, Vec<String>> = by_blocks.collect();
+    for (address, names) in by_endpoints {
+        let names: Vec<String> = names;
+        all.entry(address).or_default().extend(names);
+    }
+    all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()
+}
+
+/// Reads the `timestamp` attribute: Go's default form of a UTC time (IPAM-28).
+fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
+    let utc = text.strip_suffix(" UTC")?;
+    let format = format_description!(
+        version = 2,
+        "[year]-[month]-[day] [hour]:[minute]:[second][optional [.[subsecond]]] [offset_hour sign:mandatory][offset_minute]"
+    );
+    OffsetDateTime::parse(utc, &format).ok()
+}

@@ -1,0 +1,63 @@
+//! Handles against the blocks they name and are named by.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{Finding, HeldAddress, Inventory};
+use crate::ipam::{Handle, HandleId};
+use crate::net::Cidr;
+use crate::store::Entry;
+
+/// Per handle and block, how many addresses the block says it holds.
+type Held = HashMap<HandleId, BTreeMap<Cidr, usize>>;
+
+pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
+    let held = held(inventory);
+    let mut findings: Vec<Finding> = inventory.handles.iter().flat_map(|entry| of_handle(entry, &held)).collect();
+    findings.extend(missing(inventory));
+    findings
+}
+
+fn held(inventory: &Inventory<'_>) -> Held {
+    let mut held = Held::new();
+    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+        for handle in block.allocated().filter_map(|allocation| allocation.handle()) {
+            *held.entry(handle).or_default().entry(block.cidr).or_default() += 1;
+        }
+    }
+    held
+}
+
+fn of_handle(entry: &Entry<Handle>, held: &Held) -> Vec<Finding> {
+    let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
+    let counted = &entry.value.block;
+    let Some(held) = held.get(&HandleId::new(entry.key.as_str())) else {
+        return vec![Finding::OrphanHandle { handle, revision, blocks: counted.clone() }];
+    };
+    let blocks: std::collections::BTreeSet<Cidr> = counted.keys().chain(held.keys()).copied().collect();
+    let mismatch = |block: Cidr| {
+        let (counted, held) = (counted.get(&block).copied().unwrap_or(0), held.get(&block).copied().unwrap_or(0));
+        (usize::try_from(counted) != Ok(held)).then(|| Finding::HandleCount {
+            handle: handle.clone(),
+            revision: revision.clone(),
+            block,
+            counted,
+            held,
+        })
+    };
+    blocks.into_iter().filter_map(mismatch).collect()
+}
+
+/// Addresses whose handle is not there. What Windows reserves never has one.
+fn missing(inventory: &Inventory<'_>) -> Vec<Finding> {
+    let known: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
+    let mut findings = Vec::new();
+    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+        for allocation in block.allocated() {
+            let reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
+            if !reserved && allocation.handle().is_some_and(|handle| !known.contains(&handle)) {
+                findings.push(Finding::MissingHandle(HeldAddress::new(block.cidr, &allocation)));
+            }
+        }
+    }
+    findings
+}

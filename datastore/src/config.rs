@@ -1,0 +1,340 @@
+//! Which datastore to use and how to reach it (DS-3..DS-11, CNI-13, CNI-15).
+//!
+//! A setting comes from three places, strongest first: `CALICO_X` in the environment, the network configuration
+//! ([`Settings`]), and `X` in the environment. The environment is passed in as a lookup, so that this is pure.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the embedded datastore lives when nothing else is said.
+pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
+
+/// How long one request may take when nothing else is said. Upstream sets no limit (DS-125); a plugin that hangs
+/// holds up the kubelet.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+
+const ETCD: &str = "etcdv3";
+const LOCAL: &str = "local";
+const KUBERNETES: &str = "kubernetes";
+
+/// What a network configuration can say about the datastore. An empty string says nothing (CNI-15).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `datastore_type`: `etcdv3` or `local`.
+    pub datastore_type: String,
+    /// `datastore_path`: file of the embedded datastore.
+    pub datastore_path: String,
+    /// `etcd_endpoints`: comma list of URLs.
+    pub etcd_endpoints: String,
+    /// `etcd_discovery_srv`: DNS domain. Refused, see [`ConfigError::Discovery`].
+    pub etcd_discovery_srv: String,
+    /// `etcd_ca_cert_file`: the authorities that etcd's certificate is checked against.
+    pub etcd_ca_cert_file: String,
+    /// `etcd_cert_file`: our certificate.
+    pub etcd_cert_file: String,
+    /// `etcd_key_file`: the key of our certificate.
+    pub etcd_key_file: String,
+    /// The authorities inline, as PEM or as base64 of PEM.
+    pub etcd_ca_cert: String,
+    /// Our certificate inline, as PEM or as base64 of PEM.
+    pub etcd_cert: String,
+    /// The key of our certificate inline, as PEM or as base64 of PEM.
+    pub etcd_key: String,
+    /// `kubernetes.kubeconfig`.
+    pub kubeconfig: String,
+    /// `kubernetes.k8s_api_root`.
+    pub k8s_api_root: String,
+    /// How long one request may take; [`DEFAULT_DEADLINE`] when absent.
+    pub deadline: Option<Duration>,
+}
+
+/// A datastore and all that is needed to reach it. Nothing has been opened or read yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DatastoreConfig {
+    /// An etcd cluster.
+    Etcd(EtcdConfig),
+    /// A SQLite file on this node.
+    Local(LocalConfig),
+}
+
+/// How to reach etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// At least one URL, each with the scheme that is used for it.
+    pub endpoints: Vec<String>,
+    /// Present when the endpoints are `https://`.
+    pub tls: Option<TlsConfig>,
+    /// User name and password.
+    pub credentials: Option<(String, String)>,
+    /// How long one request may take, connecting included.
+    pub deadline: Duration,
+}
+
+/// Where certificates and keys come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Authorities for etcd's certificate; the system's when absent.
+    pub authorities: Option<Pem>,
+    /// Our certificate and its key.
+    pub identity: Option<(Pem, Pem)>,
+}
+
+/// One PEM text.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In a file.
+    File {
+        /// The setting that named it, for errors.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Given inline, as PEM or as base64 of PEM.
+    Inline {
+        /// The setting that held it, for errors.
+        setting: &'static str,
+        /// The text.
+        text: String,
+    },
+}
+
+/// Where the embedded datastore lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalConfig {
+    /// The database file.
+    pub path: PathBuf,
+    /// How long one request may wait for other processes.
+    pub deadline: Duration,
+}
+
+/// A configuration that names no usable datastore.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither type, endpoints nor path: upstream would use Kubernetes (DS-8).
+    #[error(
+        "no datastore is configured; set datastore_type to `local` (one file, {DEFAULT_PATH}) or to `etcdv3` with \
+         etcd_endpoints, in the network configuration or as DATASTORE_TYPE in the environment (without these, \
+         Calico means `kubernetes`, which this build does not support)"
+    )]
+    Nothing,
+    /// A type this build has no client for.
+    #[error("datastore_type `{found}` is not supported by this build; set it to `etcdv3` or `local`")]
+    UnsupportedType {
+        /// The type asked for, or implied.
+        found: String,
+    },
+    /// A type nobody knows.
+    #[error("unknown datastore type: {found}; datastore_type must be `etcdv3` or `local`")]
+    UnknownType {
+        /// The type asked for.
+        found: String,
+    },
+    /// `etcdv3` without endpoints.
+    #[error(
+        "no etcd endpoints specified; set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the \
+         environment, for example `https://10.0.0.1:2379`"
+    )]
+    NoEndpoints,
+    /// An endpoint that is no URL of etcd's.
+    #[error("etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`")]
+    Endpoint {
+        /// The offending item.
+        found: String,
+    },
+    /// DNS discovery costs a lookup per invocation and is not offered.
+    #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
+    Discovery {
+        /// The domain asked for.
+        domain: String,
+    },
+    /// Files and inline texts may not be mixed (DS-17).
+    #[error("{file} and {inline} exclude each other; give etcd's certificates either as files or inline")]
+    MixedTls {
+        /// A setting that names a file.
+        file: &'static str,
+        /// A setting that holds a text.
+        inline: &'static str,
+    },
+    /// A certificate needs its key and the other way round (DS-17).
+    #[error("{present} is set but {missing} is not; set both, or neither")]
+    HalfIdentity {
+        /// The setting that is there.
+        present: &'static str,
+        /// Its other half.
+        missing: &'static str,
+    },
+    /// TLS material that cannot be read.
+    #[error("{setting}: {reason}")]
+    Pem {
+        /// The setting.
+        setting: &'static str,
+        /// What is wrong with which file.
+        reason: String,
+    },
+}
+
+// === impl DatastoreConfig ===
+
+impl DatastoreConfig {
+    /// Chooses and describes the datastore. `env` looks up one environment variable; a variable that is set to
+    /// nothing is `Some("")` and hides what is weaker (DS-3).
+    pub fn new(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let source = Source { env: &env };
+        let endpoints = source.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
+        let path = source.get(&settings.datastore_path, "DATASTORE_PATH");
+        let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
+        let asked = source.get(&settings.datastore_type, "DATASTORE_TYPE");
+        let chosen = match asked.as_str() {
+            "" if !endpoints.is_empty() => ETCD,
+            "" if !path.is_empty() => LOCAL,
+            "" => return Err(implied_kubernetes(settings, &source)),
+            other => other,
+        };
+        match chosen {
+            ETCD => EtcdConfig::new(settings, &source, &endpoints, deadline).map(DatastoreConfig::Etcd),
+            LOCAL => {
+                let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };
+                Ok(DatastoreConfig::Local(LocalConfig { path: path.into(), deadline }))
+            }
+            KUBERNETES => Err(ConfigError::UnsupportedType { found: KUBERNETES.into() }),
+            other => Err(ConfigError::UnknownType { found: other.into() }),
+        }
+    }
+}
+
+/// Nothing was said, which upstream reads as Kubernetes (DS-8): the error depends on whether it was hinted at.
+fn implied_kubernetes(settings: &Settings, source: &Source<'_>) -> ConfigError {
+    let hinted = !source.get(&settings.kubeconfig, "KUBECONFIG").is_empty()
+        || !source.get(&settings.k8s_api_root, "K8S_API_ENDPOINT").is_empty();
+    match hinted {
+        true => ConfigError::UnsupportedType { found: KUBERNETES.into() },
+        false => ConfigError::Nothing,
+    }
+}
+
+/// The three places of a setting.
+struct Source<'a> {
+    env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Source<'_> {
+    /// `CALICO_X`, else what the network configuration says, else `X` (DS-3, DS-10, DS-11).
+    fn get(&self, configured: &str, variable: &str) -> String {
+        match (self.env)(&format!("CALICO_{variable}")) {
+            Some(value) => value,
+            None if !configured.is_empty() => configured.to_owned(),
+            None => (self.env)(variable).unwrap_or_default(),
+        }
+    }
+}
+
+// === impl EtcdConfig ===
+
+impl EtcdConfig {
+    fn new(settings: &Settings, source: &Source<'_>, endpoints: &str, deadline: Duration) -> Result<Self, ConfigError> {
+        let domain = source.get(&settings.etcd_discovery_srv, "ETCD_DISCOVERY_SRV");
+        if !domain.is_empty() {
+            return Err(ConfigError::Discovery { domain });
+        }
+        let (endpoints, encrypted) = parse_endpoints(endpoints)?;
+        // Checked even where it goes unused: an http:// endpoint is served in plain text whatever is set (DS-17).
+        let material = tls_config(settings, source)?;
+        let tls = encrypted.then_some(material);
+        let user = source.get("", "ETCD_USERNAME");
+        let password = source.get("", "ETCD_PASSWORD");
+        let credentials = (!user.is_empty() && !password.is_empty()).then_some((user, password));
+        Ok(EtcdConfig { endpoints, tls, credentials, deadline })
+    }
+}
+
+/// The URLs, and whether they are encrypted: the first decides for all, and a missing scheme means TLS (DS-17).
+fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
+    let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+    let encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
+    let scheme = if encrypted { "https" } else { "http" };
+    let url = |item: &str| {
+        let rest = item.strip_prefix("https://").or_else(|| item.strip_prefix("http://")).unwrap_or(item);
+        let authority = rest.trim_end_matches('/');
+        let invalid = || ConfigError::Endpoint { found: item.into() };
+        let parsed: tonic::transport::Uri = format!("{scheme}://{authority}").parse().map_err(|_| invalid())?;
+        let plain = parsed.path() == "/" && parsed.query().is_none() && parsed.host().is_some_and(|h| !h.is_empty());
+        match plain {
+            true => Ok(format!("{scheme}://{authority}")),
+            false => Err(invalid()),
+        }
+    };
+    Ok((items.into_iter().map(url).collect::<Result<_, _>>()?, encrypted))
+}
+
+fn tls_config(settings: &Settings, source: &Source<'_>) -> Result<TlsConfig, ConfigError> {
+    let file = |setting, configured: &str, variable| {
+        let path = source.get(configured, variable);
+        (!path.is_empty()).then(|| Pem::File { setting, path: path.into() })
+    };
+    let inline = |setting, text: &str| (!text.is_empty()).then(|| Pem::Inline { setting, text: text.into() });
+
+    let files = [
+        file("etcd_ca_cert_file", &settings.etcd_ca_cert_file, "ETCD_CA_CERT_FILE"),
+        file("etcd_cert_file", &settings.etcd_cert_file, "ETCD_CERT_FILE"),
+        file("etcd_key_file", &settings.etcd_key_file, "ETCD_KEY_FILE"),
+    ];
+    let texts = [
+        inline("etcd_ca_cert", &settings.etcd_ca_cert),
+        inline("etcd_cert", &settings.etcd_cert),
+        inline("etcd_key", &settings.etcd_key),
+    ];
+    let first = |list: &[Option<Pem>]| list.iter().flatten().next().map(Pem::setting);
+    let (names, [authorities, certificate, key]) = match (first(&files), first(&texts)) {
+        (Some(file), Some(inline)) => return Err(ConfigError::MixedTls { file, inline }),
+        (_, None) => (["etcd_cert_file", "etcd_key_file"], files),
+        (None, Some(_)) => (["etcd_cert", "etcd_key"], texts),
+    };
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(ConfigError::HalfIdentity { present: names[0], missing: names[1] }),
+        (None, Some(_)) => return Err(ConfigError::HalfIdentity { present: names[1], missing: names[0] }),
+    };
+    Ok(TlsConfig { authorities, identity })
+}
+
+impl std::fmt::Debug for EtcdConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdConfig")
+            .field("endpoints", &self.endpoints)
+            .field("tls", &self.tls)
+            .field("user", &self.credentials.as_ref().map(|(user, _)| user))
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Pem ===
+
+impl Pem {
+    /// The setting this came from.
+    pub fn setting(&self) -> &'static str {
+        match self {
+            Pem::File { setting, .. } | Pem::Inline { setting, .. } => setting,
+        }
+    }
+}
+
+/// As errors name it; an inline text may be a key and is never shown.
+impl std::fmt::Display for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pem::File { setting, path } => write!(f, "{setting} {}", path.display()),
+            Pem::Inline { setting, .. } => f.write_str(setting),
+        }
+    }
+}
+
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+use super::*;
+
+fn resolve(settings: &Settings, env: &[(&str, &str)]) -> Result<DatastoreConfig, ConfigError> {
+    DatastoreConfig::new(settings, |name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+}
+
+fn etcd(settings: &Settings, env: &[(&str, &str)]) -> EtcdConfig {
+    match resolve(settings, env) {
+        Ok(DatastoreConfig::Etcd(config)) => config,
+        other => panic!("not etcd: {other:?}"),
+    }
+}
+
+fn local_path(settings: &Settings, env: &[(&str, &str)]) -> PathBuf {
+    match resolve(settings, env) {
+        Ok(DatastoreConfig::Local(config)) => config.path,
+        other => panic!("not local: {other:?}"),
+    }
+}
+
+fn endpoints(list: &str) -> Settings {
+    Settings { etcd_endpoints: list.into(), ..Settings::default() }
+}
+
+#[test]
+fn prefixed_variable_beats_configuration_beats_plain_variable() {
+    let conf = endpoints("http://conf:1");
+    let both = [("CALICO_ETCD_ENDPOINTS", "http://prefixed:1"), ("ETCD_ENDPOINTS", "http://plain:1")];
+    assert_eq!(etcd(&conf, &both).endpoints, ["http://prefixed:1"]);
+    assert_eq!(etcd(&conf, &both[1..]).endpoints, ["http://conf:1"]);
+    assert_eq!(etcd(&Settings::default(), &both[1..]).endpoints, ["http://plain:1"]);
+}
+
+#[test]
+fn present_but_empty_prefixed_variable_hides_the_rest() {
+    let env = [("CALICO_ETCD_ENDPOINTS", ""), ("ETCD_ENDPOINTS", "http://plain:1"), ("DATASTORE_TYPE", "etcdv3")];
+    assert_eq!(resolve(&endpoints("http://conf:1"), &env), Err(ConfigError::NoEndpoints));
+}
+
+#[test]
+fn type_defaults_from_endpoints_then_path_then_error() {
+    let path = Settings { datastore_path: "/x.db".into(), ..Settings::default() };
+    let both = Settings { etcd_endpoints: "http://a:1".into(), ..path.clone() };
+    assert_eq!(etcd(&both, &[]).endpoints, ["http://a:1"]);
+    assert_eq!(local_path(&path, &[]), PathBuf::from("/x.db"));
+    assert_eq!(
+        local_path(&Settings { datastore_type: "local".into(), ..Settings::default() }, &[]).as_os_str(),
+        DEFAULT_PATH
+    );
+    assert_eq!(resolve(&Settings::default(), &[]), Err(ConfigError::Nothing));
+}
+
+#[test]
+fn kubernetes_in_any_form_names_the_supported_types() {
+    let kubernetes = ConfigError::UnsupportedType { found: "kubernetes".into() };
+    let kubeconfig = Settings { kubeconfig: "/k".into(), ..Settings::default() };
+    assert_eq!(resolve(&kubeconfig, &[]), Err(kubernetes.clone()));
+    assert_eq!(resolve(&Settings::default(), &[("DATASTORE_TYPE", "kubernetes")]), Err(kubernetes.clone()));
+    assert!(kubernetes.to_string().contains("`etcdv3` or `local`"));
+    let upper = resolve(&Settings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
+    assert_eq!(upper, Err(ConfigError::UnknownType { found: "ETCDv3".into() }));
+}
+
+#[test]
+fn first_endpoint_decides_encryption_for_all() {
+    let mixed = etcd(&endpoints(" https://a:1/ ,http://b:2,,c:3"), &[]);
+    assert_eq!(mixed.endpoints, ["https://a:1", "https://b:2", "https://c:3"]);
+    assert_eq!(mixed.tls, Some(TlsConfig::default()));
+    assert_eq!(etcd(&endpoints("10.0.0.1:2379"), &[]).endpoints, ["https://10.0.0.1:2379"]);
+    assert_eq!(etcd(&endpoints("http://[::1]:2379"), &[]).tls, None);
+}
+
+#[test]
+fn endpoints_that_are_no_urls_are_named() {
+    for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1"] {
+        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::Endpoint { found: bad.into() }), "{bad}");
+    }
+}
+
+#[test]
+fn discovery_is_refused_only_where_etcd_is_chosen() {
+    let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
+    let discovery = ConfigError::Discovery { domain: "example.org".into() };
+    assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
+    assert_eq!(resolve(&Settings::default(), &srv), Err(ConfigError::Nothing));
+}
+
+#[test]
+fn tls_from_files_and_environment() {
+    let conf = Settings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
+    let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];
+    let tls = etcd(&conf, &env).tls.unwrap();
+    assert_eq!(
+        format!("{tls:?}"),
+        format!(
+            "TlsConfig {{ authorities: Some(etcd_ca_cert_file /ca), identity: Some((etcd_cert_file /cert, etcd_key_file /key)) }}"
+        )
+    );
+}
+
+#[test]
+fn tls_settings_that_do_not_fit_are_refused() {
+    let https = endpoints("https://a:1");
+    let half = Settings { etcd_cert_file: "/cert".into(), ..https.clone() };
+    let missing = ConfigError::HalfIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
+    assert_eq!(resolve(&half, &[]), Err(missing));
+    let half = Settings { etcd_key: "k".into(), ..https.clone() };
+    assert_eq!(resolve(&half, &[]), Err(ConfigError::HalfIdentity { present: "etcd_key", missing: "etcd_cert" }));
+    let mixed = Settings { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/ca".into(), ..https };
+    let exclude = ConfigError::MixedTls { file: "etcd_ca_cert_file", inline: "etcd_ca_cert" };
+    assert_eq!(resolve(&mixed, &[]), Err(exclude));
+    let plain = Settings { etcd_ca_cert_file: "/ca".into(), ..endpoints("http://a:1") };
+    assert_eq!(etcd(&plain, &[]).tls, None);
+}
+
+#[test]
+fn credentials_need_both_halves_and_are_not_printed() {
+    let conf = endpoints("http://a:1");
+    let env = [("ETCD_USERNAME", "u"), ("CALICO_ETCD_PASSWORD", "secret")];
+    let config = etcd(&conf, &env);
+    assert_eq!(config.credentials, Some(("u".into(), "secret".into())));
+    assert!(!format!("{config:?}").contains("secret"));
+    assert_eq!(etcd(&conf, &env[..1]).credentials, None);
+}

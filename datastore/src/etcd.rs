@@ -1,0 +1,126 @@
+//! etcd version 3 as a datastore.
+//!
+//! A read batch is one transaction of ranges, a list of writes is one transaction that compares revisions (DS-36..DS-42):
+//! one round trip each. The connection is made by the first request, to the first endpoint that answers, and kept.
+
+mod connection;
+mod error;
+mod tls;
+mod txn;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use etcd_client::{KvClient, Txn, TxnResponse};
+use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use tokio::time::{Instant, timeout_at};
+
+use crate::check_distinct;
+use crate::config::{ConfigError, EtcdConfig};
+use connection::Connection;
+use error::Failure;
+
+/// An etcd cluster as a datastore.
+pub struct Etcd {
+    connection: Connection,
+    deadline: Duration,
+    requests: AtomicU64,
+}
+
+impl Etcd {
+    /// Prepares a client. Reads certificates and keys; sends nothing.
+    pub fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
+        Ok(Etcd { connection: Connection::new(config)?, deadline: config.deadline, requests: AtomicU64::new(0) })
+    }
+
+    /// How many remote procedure calls have been sent so far, authentication included.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed) + self.connection.authentications()
+    }
+
+    /// All pairs whose path begins with `prefix`, in path order.
+    pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
+        let range = Range { kind: "", path: prefix.into(), prefix: true };
+        let answers = self.read_ranges(std::slice::from_ref(&range)).await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// One request for as many ranges as a transaction may have; what is beyond is read at the revision of the first
+    /// answer, so that all is one snapshot.
+    async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+        let mut answers = Vec::with_capacity(ranges.len());
+        let mut snapshot = None;
+        for part in ranges.chunks(txn::MAX_OPS) {
+            let response = self.transact(txn::of_ranges(part, snapshot), Purpose::Read).await?;
+            snapshot.get_or_insert(txn::revision(&response)?);
+            answers.extend(txn::answers(&response)?);
+        }
+        Ok(answers)
+    }
+
+    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint; a
+    /// write does so only while it cannot have been sent.
+    async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
+        let deadline = Instant::now() + self.deadline;
+        let mut attempts_left = self.connection.endpoints();
+        loop {
+            let mut client = self.connection.get(deadline).await?;
+            attempts_left -= 1;
+            let failure = match self.send(&mut client, transaction.clone(), deadline).await {
+                Ok(response) => return Ok(response),
+                Err(failure) => failure,
+            };
+            if failure.breaks_connection() {
+                self.connection.discard().await;
+            }
+            let harmless = purpose == Purpose::Read && failure.breaks_connection() && !failure.is_timeout();
+            let resend = failure.was_not_sent() || harmless;
+            if !resend || attempts_left == 0 {
+                return Err(self.connection.explain(&failure, purpose == Purpose::Write));
+            }
+        }
+    }
+
+    async fn send(&self, client: &mut KvClient, transaction: Txn, deadline: Instant) -> Result<TxnResponse, Failure> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match timeout_at(deadline, client.txn(transaction)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(Failure::from(error)),
+            Err(_) => Err(Failure::Timeout(self.deadline)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+/// Whether sending a request twice can do harm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Read,
+    Write,
+}
+
+impl Store for Etcd {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        self.read_ranges(batch.ranges()).await.map(Answers::new)
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        check_distinct(writes)?;
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let transaction = txn::of_writes(writes)?;
+        let whole = |cause| WriteError { index: 0, applied: 0, cause };
+        let response = self.transact(transaction, Purpose::Write).await.map_err(whole)?;
+        if !response.succeeded() {
+            return Err(txn::refusal(writes, &response));
+        }
+        let revision = txn::revision(&response).map_err(whole)?;
+        Ok(vec![Revision(revision.to_string()); writes.len()])
+    }
+}

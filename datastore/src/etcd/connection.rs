@@ -1,0 +1,138 @@
+//! The one connection to the cluster.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use etcd_client::{Channel, Client, ConnectOptions, KvClient};
+use libcalico::store::StoreError;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+use tonic::transport::Endpoint;
+
+use super::error::{self, Failure};
+use super::tls;
+use crate::config::{ConfigError, EtcdConfig};
+
+/// An answer may be larger than tonic's 4 MiB: all handles of a large cluster.
+const MAX_ANSWER: usize = usize::MAX;
+
+/// Where the cluster is, and the connection to the endpoint that answered.
+pub(super) struct Connection {
+    endpoints: Vec<Endpoint>,
+    credentials: Option<(String, String)>,
+    tls: Option<String>,
+    authentications: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    client: Option<KvClient>,
+    /// The endpoint to try first: the one in use, or the one after it when that failed.
+    next: usize,
+}
+
+impl Connection {
+    /// Reads certificates and keys.
+    pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
+        let tls = config.tls.as_ref().map(tls::load).transpose()?;
+        let endpoint = |url: &String| {
+            let invalid = |_| ConfigError::Endpoint { found: url.clone() };
+            let endpoint = Endpoint::from_shared(url.clone()).map_err(invalid)?;
+            match &tls {
+                Some(tls) => endpoint.tls_config(tls.clone()).map_err(|e| {
+                    let setting = "etcd_cert_file, etcd_key_file, etcd_ca_cert_file";
+                    ConfigError::Pem { setting, reason: error::chain(&e) }
+                }),
+                None => Ok(endpoint),
+            }
+        };
+        Ok(Connection {
+            endpoints: config.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
+            credentials: config.credentials.clone(),
+            tls: config.tls.as_ref().map(tls::describe),
+            authentications: AtomicU64::new(0),
+            state: Mutex::default(),
+        })
+    }
+
+    /// How many endpoints there are.
+    pub(super) fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// How many times a password was presented.
+    pub(super) fn authentications(&self) -> u64 {
+        self.authentications.load(Ordering::Relaxed)
+    }
+
+    /// The connected client. Connects when there is none: to each endpoint in turn, each with its share of the time
+    /// that is left, until one answers.
+    pub(super) async fn get(&self, deadline: Instant) -> Result<KvClient, StoreError> {
+        let mut state = self.state.lock().await;
+        if let Some(client) = &state.client {
+            return Ok(client.clone());
+        }
+        let mut failures = Vec::new();
+        for left in (1..=self.endpoints.len()).rev() {
+            let now = Instant::now();
+            let share = now + deadline.saturating_duration_since(now) / left as u32;
+            let endpoint = &self.endpoints[state.next];
+            match self.connect(endpoint, share).await {
+                Ok(client) => {
+                    state.client = Some(client.clone());
+                    return Ok(client);
+                }
+                Err(failure) => failures.push((endpoint.uri().to_string(), failure)),
+            }
+            state.next = (state.next + 1) % self.endpoints.len();
+        }
+        Err(error::of_connecting(&failures, self.tls.as_deref(), self.user()))
+    }
+
+    /// Forgets a connection that broke; the next request goes to the next endpoint.
+    pub(super) async fn discard(&self) {
+        let mut state = self.state.lock().await;
+        if state.client.take().is_some() {
+            state.next = (state.next + 1) % self.endpoints.len();
+        }
+    }
+
+    /// What a failed request means to the caller.
+    pub(super) fn explain(&self, failure: &Failure, writing: bool) -> StoreError {
+        let datastore = self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
+        failure.explain(datastore, self.tls.as_deref(), self.user(), writing)
+    }
+
+    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<KvClient, Failure> {
+        let begun = Instant::now();
+        let connecting = async {
+            let channel = endpoint.connect().await.map_err(Failure::Connect)?;
+            self.authenticate(Channel::Tonic(channel)).await
+        };
+        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(Failure::Timeout(until - begun)))
+    }
+
+    async fn authenticate(&self, channel: Channel) -> Result<KvClient, Failure> {
+        let options = ConnectOptions::new().with_auto_token_refresh(true);
+        let mut client = Client::from_channel(channel, Some(options)).await?;
+        if self.credentials.is_some() {
+            self.authentications.fetch_add(1, Ordering::Relaxed);
+            match client.update_user(self.credentials.clone()).await.map_err(Failure::from) {
+                // As etcd's own client: a password that no one asks for does no harm.
+                Err(failure) if failure.is_auth_disabled() => {}
+                other => other?,
+            }
+        }
+        Ok(client.kv_client().max_decoding_message_size(MAX_ANSWER))
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.credentials.as_ref().map(|(user, _)| user.as_str())
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.endpoints.iter().map(Endpoint::uri)).finish()
+    }
+}

@@ -1,0 +1,209 @@
+//! What went wrong between us and etcd, told apart: out of reach, refused, and answers lost on the way.
+
+use std::error::Error;
+use std::time::Duration;
+
+use libcalico::store::StoreError;
+use tonic::{Code, ConnectError, Status};
+
+/// A request or a connection that failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// No connection was made, so nothing was sent.
+    Connect(tonic::transport::Error),
+    /// No answer in this time.
+    Timeout(Duration),
+    /// The server's refusal, or the end of the connection.
+    Status(Status),
+    /// The client library's refusal.
+    Client(etcd_client::Error),
+}
+
+impl From<etcd_client::Error> for Failure {
+    fn from(error: etcd_client::Error) -> Self {
+        match error {
+            etcd_client::Error::GRpcStatus(status) => Failure::Status(status),
+            other => Failure::Client(other),
+        }
+    }
+}
+
+/// What the pieces of a failure amount to.
+#[derive(Debug, PartialEq, Eq)]
+enum Meaning {
+    Unreachable(String),
+    Refused(String),
+    Other(String),
+}
+
+impl Failure {
+    /// The connection is of no more use.
+    pub(super) fn breaks_connection(&self) -> bool {
+        match self {
+            Failure::Connect(_) | Failure::Timeout(_) => true,
+            Failure::Status(status) => status.source().is_some() || status.code() == Code::Unavailable,
+            Failure::Client(_) => false,
+        }
+    }
+
+    /// The server cannot have seen the request.
+    pub(super) fn was_not_sent(&self) -> bool {
+        match self {
+            Failure::Connect(_) => true,
+            Failure::Timeout(_) | Failure::Client(_) => false,
+            Failure::Status(status) => causes(status).any(|cause| cause.is::<ConnectError>()),
+        }
+    }
+
+    /// Time is up, so there is no use in trying elsewhere.
+    pub(super) fn is_timeout(&self) -> bool {
+        matches!(self, Failure::Timeout(_))
+    }
+
+    /// The server has no users, so a password is not needed.
+    pub(super) fn is_auth_disabled(&self) -> bool {
+        matches!(self, Failure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
+    }
+
+    /// The failure of a request as the store's caller sees it. `datastore` names the cluster, `tls` the certificates.
+    pub(super) fn explain(
+        &self,
+        datastore: String,
+        tls: Option<&str>,
+        user: Option<&str>,
+        writing: bool,
+    ) -> StoreError {
+        match self.meaning(tls, user) {
+            Meaning::Unreachable(reason) => {
+                StoreError::Unavailable { datastore, reason, outcome_unknown: writing && !self.was_not_sent() }
+            }
+            Meaning::Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
+            Meaning::Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
+        }
+    }
+
+    fn meaning(&self, tls: Option<&str>, user: Option<&str>) -> Meaning {
+        match self {
+            Failure::Connect(error) => of_transport(chain(error), tls),
+            Failure::Timeout(time) => Meaning::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64())),
+            Failure::Status(status) => match status.source() {
+                Some(source) => of_transport(chain(source), tls),
+                None => of_answer(status, user),
+            },
+            Failure::Client(error) => Meaning::Other(error.to_string()),
+        }
+    }
+}
+
+/// No endpoint could be connected to: each endpoint with its failure.
+pub(super) fn of_connecting(failures: &[(String, Failure)], tls: Option<&str>, user: Option<&str>) -> StoreError {
+    let mut reasons = Vec::new();
+    for (endpoint, failure) in failures {
+        match failure.explain(endpoint.clone(), tls, user, false) {
+            StoreError::Unavailable { datastore, reason, .. } if failures.len() > 1 => {
+                reasons.push(format!("{datastore}: {reason}"));
+            }
+            StoreError::Unavailable { reason, .. } => reasons.push(reason),
+            // A refusal is the better explanation: waiting will not mend it.
+            refused => return refused,
+        }
+    }
+    let endpoints: Vec<&str> = failures.iter().map(|(endpoint, _)| endpoint.as_str()).collect();
+    StoreError::Unavailable { datastore: endpoints.join(","), reason: reasons.join("; "), outcome_unknown: false }
+}
+
+/// Below the protocol: the text is all there is, the types of the causes are private to their crates.
+fn of_transport(text: String, tls: Option<&str>) -> Meaning {
+    let material = tls.unwrap_or("no TLS");
+    if text.contains("invalid peer certificate") {
+        return Meaning::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
+    }
+    if text.contains("received fatal alert") {
+        return Meaning::Refused(format!("etcd refuses our certificate: {text} ({material})"));
+    }
+    if text.contains("InvalidContentType") {
+        return Meaning::Unreachable(format!("{text}; the server does not speak TLS, write http:// in etcd_endpoints"));
+    }
+    let hint = match tls {
+        None if text.contains("frame with invalid size") || text.contains("GoAway") => {
+            "; does the server want TLS? then write https:// in etcd_endpoints"
+        }
+        _ => "",
+    };
+    Meaning::Unreachable(format!("{text}{hint}"))
+}
+
+/// The server's own words.
+fn of_answer(status: &Status, user: Option<&str>) -> Meaning {
+    let said = status.message();
+    let who = || match user {
+        Some(user) => format!("{said} (user `{user}` of ETCD_USERNAME)"),
+        None => format!("{said} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
+    };
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => Meaning::Refused(who()),
+        Code::InvalidArgument if said.contains("authentication failed") || said.contains("user name is empty") => {
+            Meaning::Refused(who())
+        }
+        Code::ResourceExhausted if said.contains("database space exceeded") => {
+            Meaning::Other(format!("{said}; compact and defragment etcd, then `etcdctl alarm disarm`"))
+        }
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Meaning::Unreachable(said.into()),
+        code => Meaning::Other(format!("{said} ({code:?})")),
+    }
+}
+
+/// An error and its causes, each said once.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        let said = cause.to_string();
+        if said == "transport error" || text.contains(&said) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&said);
+    }
+    text
+}
+
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(code: Code, message: &str) -> StoreError {
+        Failure::Status(Status::new(code, message)).explain("http://a:1".into(), None, Some("root"), true)
+    }
+
+    #[test]
+    fn refusals_and_absence_are_told_apart() {
+        for (code, text) in [
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+        ] {
+            assert!(matches!(explain(code, text), StoreError::Unauthorized { .. }), "{text}");
+        }
+        let lost = explain(Code::Unavailable, "etcdserver: leader changed");
+        assert!(matches!(lost, StoreError::Unavailable { outcome_unknown: true, .. }), "{lost:?}");
+        let full = explain(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(&full, StoreError::Other(text) if text.contains("alarm disarm")), "{full:?}");
+    }
+
+    #[test]
+    fn one_refusal_outweighs_endpoints_out_of_reach() {
+        let silent = || ("http://a:1".to_owned(), Failure::Timeout(Duration::from_secs(1)));
+        let refusal = ("http://b:1".to_owned(), Failure::Status(Status::new(Code::PermissionDenied, "no")));
+        let both = of_connecting(&[silent(), refusal], None, None);
+        assert!(matches!(both, StoreError::Unauthorized { .. }), "{both:?}");
+        let error = of_connecting(&[silent()], None, None);
+        assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
+    }
+}

@@ -1,0 +1,106 @@
+//! Certificates and keys, from files or inline.
+
+use data_encoding::BASE64;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+use crate::config::{ConfigError, Pem, TlsConfig};
+
+/// Reads what the configuration names. Whether a certificate is any good shows with the first connection.
+pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
+    let tls = match &config.authorities {
+        Some(authorities) => {
+            ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(authorities, "CERTIFICATE")?)])
+        }
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    Ok(match &config.identity {
+        Some((certificate, key)) => {
+            tls.identity(Identity::from_pem(read(certificate, "CERTIFICATE")?, read(key, "PRIVATE KEY")?))
+        }
+        None => tls,
+    })
+}
+
+/// Names the material in use, for errors of a handshake.
+pub(super) fn describe(config: &TlsConfig) -> String {
+    let authorities = match &config.authorities {
+        Some(pem) => format!("authorities from {pem}"),
+        None => "authorities of this system (etcd_ca_cert_file is not set)".into(),
+    };
+    let identity = match &config.identity {
+        Some((certificate, key)) => format!("certificate from {certificate}, key from {key}"),
+        None => "no client certificate (etcd_cert_file is not set)".into(),
+    };
+    format!("{authorities}; {identity}")
+}
+
+/// The PEM text, which must hold a block whose label ends so.
+fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
+    let refuse = |reason: String| ConfigError::Pem { setting: pem.setting(), reason };
+    let text = match pem {
+        Pem::File { path, .. } => {
+            std::fs::read(path).map_err(|e| refuse(format!("cannot read {}: {e}", path.display())))?
+        }
+        Pem::Inline { text, .. } => decode_inline(text).map_err(|e| refuse(e.into()))?,
+    };
+    if has_block(&text, label) {
+        return Ok(text);
+    }
+    let place = match pem {
+        Pem::File { path, .. } => path.display().to_string(),
+        Pem::Inline { .. } => "the text".into(),
+    };
+    Err(refuse(format!("{place} holds no PEM block `-----BEGIN ... {label}-----`")))
+}
+
+/// PEM as it is, anything else as base64 of PEM.
+fn decode_inline(text: &str) -> Result<Vec<u8>, &'static str> {
+    if text.contains("-----BEGIN") {
+        return Ok(text.as_bytes().to_vec());
+    }
+    let compact: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    BASE64.decode(&compact).map_err(|_| "the text is neither PEM nor base64 of PEM")
+}
+
+fn has_block(text: &[u8], label: &str) -> bool {
+    let end = format!("{label}-----");
+    text.split(|byte| *byte == b'\n').any(|line| {
+        let line = line.trim_ascii();
+        line.starts_with(b"-----BEGIN ") && line.ends_with(end.as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEM: &str = "-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n";
+
+    fn inline(text: &str) -> Pem {
+        Pem::Inline { setting: "etcd_key", text: text.into() }
+    }
+
+    #[test]
+    fn inline_is_pem_or_base64_of_pem() {
+        assert_eq!(read(&inline(PEM), "PRIVATE KEY").unwrap(), PEM.as_bytes());
+        let mut wrapped = BASE64.encode(PEM.as_bytes());
+        wrapped.insert(40, '\n');
+        assert_eq!(read(&inline(&wrapped), "PRIVATE KEY").unwrap(), PEM.as_bytes());
+    }
+
+    #[test]
+    fn what_is_no_pem_is_refused_without_showing_it() {
+        for (text, label) in [("s3cret!", "PRIVATE KEY"), (PEM, "CERTIFICATE"), ("czNjcmV0", "PRIVATE KEY")] {
+            let error = read(&inline(text), label).unwrap_err().to_string();
+            assert!(error.starts_with("etcd_key: the text "), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_its_setting() {
+        let pem = Pem::File { setting: "etcd_ca_cert_file", path: "/nowhere/ca.pem".into() };
+        let error = read(&pem, "CERTIFICATE").unwrap_err().to_string();
+        assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Requests and answers as etcd transactions.
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
+use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
+
+/// How many compares or operations a server takes in one transaction unless told otherwise (`--max-txn-ops`).
+pub(super) const MAX_OPS: usize = 128;
+
+// === reads ===
+
+/// A transaction that reads all ranges; at a revision, or at the latest.
+pub(super) fn of_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
+    let operations: Vec<TxnOp> = ranges.iter().map(|range| get(range, revision)).collect();
+    Txn::new().and_then(operations)
+}
+
+fn get(range: &Range, revision: Option<i64>) -> TxnOp {
+    let mut options = GetOptions::new();
+    if range.prefix {
+        options = options.with_prefix().with_sort(SortTarget::Key, SortOrder::Ascend);
+    }
+    if let Some(revision) = revision {
+        options = options.with_revision(revision);
+    }
+    TxnOp::get(range.path.as_bytes(), Some(options))
+}
+
+/// The pairs of each range. A path that is not text is none of Calico's and left out.
+pub(super) fn answers(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+    let entries = |operation: TxnOpResponse| match operation {
+        TxnOpResponse::Get(mut found) => Ok(found.take_kvs().into_iter().filter_map(raw_entry).collect()),
+        _ => Err(out_of_protocol("another operation's response to a range")),
+    };
+    response.op_responses().into_iter().map(entries).collect()
+}
+
+fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
+    let revision = Revision(pair.mod_revision().to_string());
+    let (key, value) = pair.into_key_value();
+    Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })
+}
+
+/// The store's revision that the response was made at: for a write, the new one.
+pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
+    response.header().map(|header| header.revision()).ok_or_else(|| out_of_protocol("a response without a header"))
+}
+
+fn out_of_protocol(what: &str) -> StoreError {
+    StoreError::Other(format!("etcd answered with {what}; is the endpoint an etcd server?"))
+}
+
+// === writes ===
+
+/// A transaction that applies all writes if all conditions hold, and otherwise asks for what is there.
+pub(super) fn of_writes(writes: &[Write]) -> Result<Txn, WriteError> {
+    if writes.len() > MAX_OPS {
+        let text = format!("{} writes in one transaction; etcd takes {MAX_OPS}, send them apart", writes.len());
+        return Err(WriteError { index: MAX_OPS, applied: 0, cause: StoreError::Other(text) });
+    }
+    let conditions = writes
+        .iter()
+        .enumerate()
+        .map(|(index, write)| condition(write).map_err(|cause| WriteError { index, applied: 0, cause }))
+        .collect::<Result<Vec<_>, _>>()?;
+    let effects: Vec<TxnOp> = writes.iter().map(effect).collect();
+    let keys_only = || Some(GetOptions::new().with_keys_only());
+    let questions: Vec<TxnOp> = writes.iter().map(|write| TxnOp::get(write.path.as_bytes(), keys_only())).collect();
+    Ok(Txn::new().when(conditions).and_then(effects).or_else(questions))
+}
+
+fn condition(write: &Write) -> Result<Compare, StoreError> {
+    let key = write.path.as_bytes();
+    Ok(match &write.op {
+        WriteOp::Create(_) => Compare::version(key, CompareOp::Equal, 0),
+        WriteOp::Update(_, revision) | WriteOp::Delete(Some(revision)) => {
+            Compare::mod_revision(key, CompareOp::Equal, mod_revision(write, revision)?)
+        }
+        WriteOp::Delete(None) => Compare::version(key, CompareOp::Greater, 0),
+    })
+}
+
+fn mod_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError> {
+    let refuse = |_| StoreError::Other(format!("cannot write {}: `{revision}` is not a revision of etcd", write.key));
+    revision.0.parse().map_err(refuse)
+}
+
+fn effect(write: &Write) -> TxnOp {
+    let key = write.path.as_bytes();
+    match &write.op {
+        WriteOp::Create(value) | WriteOp::Update(value, _) => TxnOp::put(key, value.as_slice(), None),
+        WriteOp::Delete(_) => TxnOp::delete(key, None),
+    }
+}
+
+/// Which write's condition did not hold, from what the transaction found instead.
+pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
+    let found = match answers_of_refusal(response) {
+        Ok(found) => found,
+        Err(cause) => return WriteError { index: 0, applied: 0, cause },
+    };
+    let first = writes.iter().zip(&found).enumerate().find_map(|(index, (write, found))| {
+        let cause = why(write, *found)?;
+        Some(WriteError { index, applied: 0, cause })
+    });
+    first.unwrap_or_else(|| WriteError {
+        index: 0,
+        applied: 0,
+        cause: out_of_protocol("a refusal of conditions that hold"),
+    })
+}
+
+/// The revision of each write's key, `None` where there is none.
+fn answers_of_refusal(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
+    let revision = |operation: TxnOpResponse| match operation {
+        TxnOpResponse::Get(found) => Ok(found.kvs().first().map(KeyValue::mod_revision)),
+        _ => Err(out_of_protocol("another operation's response to a range")),
+    };
+    response.op_responses().into_iter().map(revision).collect()
+}
+
+fn why(write: &Write, found: Option<i64>) -> Option<StoreError> {
+    let key = write.key.clone();
+    match (&write.op, found) {
+        (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),
+        (WriteOp::Create(_), None) | (WriteOp::Delete(None), Some(_)) => None,
+        (WriteOp::Update(..) | WriteOp::Delete(_), None) => Some(StoreError::NotFound { key }),
+        (WriteOp::Update(_, expected) | WriteOp::Delete(Some(expected)), Some(found)) => {
+            (expected.0 != found.to_string()).then_some(StoreError::Conflict { key })
+        }
+    }
+}

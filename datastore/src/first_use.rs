@@ -1,0 +1,116 @@
+//! What an empty datastore needs before Calico works on it (DS-51, DS-52).
+
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, Object, ObjectKey, ObjectMeta, Spec, Tier, TierSpec};
+use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+const DEFAULT: &str = "default";
+/// The built-in tiers: name, default action, order (DS-51).
+const TIERS: [(&str, &str, f64); 3] =
+    [(DEFAULT, "Deny", 1_000_000.0), ("kube-admin", "Pass", 1_000.0), ("kube-baseline", "Pass", 10_000_000.0)];
+/// Someone who initialises at the same moment wins a few times at most: each round sees more done.
+const ATTEMPTS: usize = 10;
+
+/// Adds what is missing, by compare-and-swap, and leaves alone what is there. One read, and one write unless nothing
+/// is missing. A ClusterInformation that says it is not ready stays so; one that says nothing becomes ready (DS-52).
+pub async fn ensure_initialized(store: &impl Store) -> Result<(), StoreError> {
+    for _ in 1..ATTEMPTS {
+        match try_initialize(store).await {
+            Err(error) if error.is_race() => continue,
+            done => return done,
+        }
+    }
+    try_initialize(store).await
+}
+
+async fn try_initialize(store: &impl Store) -> Result<(), StoreError> {
+    let mut batch = ReadBatch::new();
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
+    let tiers = TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
+    let answers = store.read(&batch).await?;
+
+    let now = OffsetDateTime::now_utc();
+    let mut writes = Vec::new();
+    match answers.get(&cluster)? {
+        None => writes.push(create(cluster_information(now))?),
+        Some(found) => writes.extend(complete(found)?),
+    }
+    for (ticket, fields) in tiers.iter().zip(TIERS) {
+        if answers.get(ticket)?.is_none() {
+            writes.push(create(tier(fields, now))?);
+        }
+    }
+    if writes.is_empty() {
+        return Ok(());
+    }
+    store.write(&writes).await.map(|_| ()).map_err(|e| e.cause)
+}
+
+/// The writes that fill a new datastore.
+pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
+    let now = OffsetDateTime::now_utc();
+    let mut writes = vec![create(cluster_information(now))?];
+    for fields in TIERS {
+        writes.push(create(tier(fields, now))?);
+    }
+    Ok(writes)
+}
+
+/// Whether a path is one of those that [`ensure_initialized`] fills.
+pub(crate) fn is_initial(path: &str) -> bool {
+    ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT)
+        || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
+}
+
+/// The update that gives a ClusterInformation the fields it lacks.
+fn complete(found: Entry<ClusterInformation>) -> Result<Option<Write>, StoreError> {
+    let mut value = found.value.clone();
+    value.spec.datastore_ready.get_or_insert(true);
+    if value.spec.cluster_guid.is_empty() {
+        value.spec.cluster_guid = new_guid();
+    }
+    if value == found.value {
+        return Ok(None);
+    }
+    Write::update(&found.key, &value, &found.revision).map(Some)
+}
+
+fn cluster_information(now: OffsetDateTime) -> ClusterInformation {
+    let spec = ClusterInformationSpec {
+        cluster_guid: new_guid(),
+        datastore_ready: Some(true),
+        ..ClusterInformationSpec::default()
+    };
+    ClusterInformation { metadata: metadata(DEFAULT, now), ..ClusterInformation::new(DEFAULT, spec) }
+}
+
+fn tier((name, action, order): (&str, &str, f64), now: OffsetDateTime) -> Tier {
+    let spec = TierSpec { order: Some(order), default_action: Some(action.into()), ..TierSpec::default() };
+    // Upstream always writes a tier's status (DS-131).
+    Tier { metadata: metadata(name, now), status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }
+}
+
+/// Name, a random UID and the creation time in whole seconds, as a client without a server must fill them (DS-32).
+fn metadata(name: &str, now: OffsetDateTime) -> ObjectMeta {
+    let (year, month, day) = now.to_calendar_date();
+    let (hour, minute, second) = now.to_hms();
+    let month = u8::from(month);
+    ObjectMeta {
+        name: name.into(),
+        uid: Uuid::new_v4().to_string(),
+        creation_timestamp: Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")),
+        ..ObjectMeta::default()
+    }
+}
+
+/// 32 lower-case hex digits (DS-52).
+fn new_guid() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+fn create<S: Spec>(object: Object<S>) -> Result<Write, StoreError> {
+    let key = object.key();
+    Write::create(&key, &object)
+}

@@ -1,0 +1,117 @@
+//! SQLite's errors in the store's words, each with the file and the way out.
+
+use std::io;
+use std::path::Path;
+
+use libcalico::store::StoreError;
+use nix::sys::statvfs::statvfs;
+use rusqlite::{ErrorCode, ffi};
+
+use super::lock_holder;
+use super::schema::{SchemaError, VERSION};
+use super::wait::Wait;
+
+/// What a failed transaction means.
+pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> StoreError {
+    let file = path.display();
+    let rusqlite::Error::SqliteFailure(failure, _) = error else {
+        return StoreError::Other(format!("datastore {file}: {error}"));
+    };
+    match failure.code {
+        ErrorCode::DiskFull => StoreError::DiskFull { path: file.to_string() },
+        ErrorCode::SystemIoFailure if no_space_left(path) => StoreError::DiskFull { path: file.to_string() },
+        ErrorCode::SystemIoFailure => StoreError::Unavailable {
+            datastore: file.to_string(),
+            reason: format!("input/output error ({error}); check the disk and the kernel log"),
+            // The log may have reached the disk although the sync of a commit failed.
+            outcome_unknown: failure.extended_code == ffi::SQLITE_IOERR_FSYNC,
+        },
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
+            let who = lock_holder::find(path).unwrap_or_else(|| "another process".into());
+            let held = wait.longest.as_secs_f64();
+            unavailable(path, format!("{who} has kept it locked for {held:.1} s; end that process or retry"))
+        }
+        ErrorCode::ReadOnly => unavailable(
+            path,
+            "it or its directory is read-only; make both writable (the directory holds the log beside the database)",
+        ),
+        ErrorCode::PermissionDenied => {
+            StoreError::Unauthorized { reason: format!("permission denied on {file}; run as its owner") }
+        }
+        ErrorCode::CannotOpen => cannot_open(path),
+        ErrorCode::DatabaseCorrupt => StoreError::Other(format!(
+            "datastore {file} is damaged ({error}); move it away together with {file}-wal and {file}-shm and load an \
+             export with `calico-ipam import`, or rescue its content with `sqlite3 {file} .recover`"
+        )),
+        ErrorCode::NotADatabase => StoreError::Other(format!(
+            "datastore {file} is not a SQLite database ({error}); move the file away or name another one in \
+             datastore_path"
+        )),
+        _ => StoreError::Other(format!("datastore {file}: {error}")),
+    }
+}
+
+/// What a file without our tables means.
+pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> StoreError {
+    let file = path.display();
+    match error {
+        SchemaError::Sqlite(error) => explain(path, &error, wait),
+        SchemaError::Foreign => StoreError::Other(format!(
+            "{file} is a SQLite database of another program; name another file in datastore_path"
+        )),
+        SchemaError::NoWal(mode) => StoreError::Other(format!(
+            "datastore {file} cannot be shared between processes: its file system has no shared memory (journal mode \
+             stays `{mode}`); name a file on a local disk in datastore_path"
+        )),
+        SchemaError::Initial(error) => error,
+    }
+}
+
+/// A file of another version of this program.
+pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
+    StoreError::Other(format!(
+        "datastore {} has schema version {found} and this build knows version {VERSION}; upgrade this program, or \
+         export with the version that wrote the file and import here",
+        path.display()
+    ))
+}
+
+/// A file or directory that is not there and cannot be made.
+pub(super) fn cannot_create(path: &Path, what: &str, of: &Path, error: &io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StoreError::DiskFull { path: path.display().to_string() }
+        }
+        io::ErrorKind::PermissionDenied => {
+            StoreError::Unauthorized { reason: format!("cannot create {what} {}: {error}; run as root", of.display()) }
+        }
+        _ => unavailable(
+            path,
+            format!("cannot create {what} {}: {error}; name another file in datastore_path", of.display()),
+        ),
+    }
+}
+
+/// SQLite does not say why; asking the system again does.
+fn cannot_open(path: &Path) -> StoreError {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            StoreError::Unauthorized { reason: format!("cannot open {}: {e}; run as root", path.display()) }
+        }
+        Err(e) => unavailable(path, format!("cannot open the file: {e}; name another one in datastore_path")),
+        Ok(_) if no_space_left(path) => StoreError::DiskFull { path: path.display().to_string() },
+        Ok(_) => unavailable(path, "cannot open the log beside it; make its directory writable"),
+    }
+}
+
+/// Some ways to run out of space reach SQLite as input/output errors (a shared-memory file that cannot grow).
+fn no_space_left(path: &Path) -> bool {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    statvfs(directory)
+        .is_ok_and(|fs| fs.blocks() > 0 && (fs.blocks_available() == 0 || fs.files() > 0 && fs.files_available() == 0))
+}
+
+fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
+    StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
+}

@@ -1,0 +1,161 @@
+//! Pairs as rows: the statements of reads and writes.
+
+use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+
+const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
+const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
+const SELECT_BETWEEN: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
+
+/// A [`Write`] in SQLite's terms.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    path: &'a str,
+    op: Op<'a>,
+}
+
+#[derive(Debug)]
+enum Op<'a> {
+    Create(&'a str),
+    Update(&'a str, i64),
+    Delete(Option<i64>),
+}
+
+/// A condition that did not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Exists,
+    Missing,
+    Changed,
+}
+
+impl Refusal {
+    /// As the caller of the store sees it.
+    pub(super) fn explain(self, key: &str) -> StoreError {
+        let key = key.to_owned();
+        match self {
+            Refusal::Exists => StoreError::AlreadyExists { key },
+            Refusal::Missing => StoreError::NotFound { key },
+            Refusal::Changed => StoreError::Conflict { key },
+        }
+    }
+}
+
+// === reads ===
+
+/// The pairs of one range, in path order.
+pub(super) fn read(transaction: &Transaction<'_>, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
+    if !range.prefix {
+        let mut statement = transaction.prepare(SELECT_ONE)?;
+        return statement.query_map([&range.path], entry)?.collect();
+    }
+    match end_of_prefix(&range.path) {
+        Some(end) => transaction.prepare(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
+        None => transaction.prepare(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
+    }
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
+    let revision: i64 = row.get(2)?;
+    let value: String = row.get(1)?;
+    Ok(RawEntry { path: row.get(0)?, value: value.into_bytes(), revision: Revision(revision.to_string()) })
+}
+
+/// The first text, in byte order, after all that begin with `prefix`; `None` when there is none.
+fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return Some(end.into_iter().collect());
+        }
+    }
+    None
+}
+
+// === writes ===
+
+/// Checks what SQLite cannot take: a value that is not text, a revision that is none of ours.
+pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
+    let refuse = |index: usize, reason: String| {
+        let cause = StoreError::Other(format!("cannot write {}: {reason}", writes[index].key));
+        WriteError { index, applied: 0, cause }
+    };
+    let prepare_one = |(index, write)| prepare_one(write).map_err(|reason| refuse(index, reason));
+    writes.iter().enumerate().map(prepare_one).collect()
+}
+
+fn prepare_one(write: &Write) -> Result<Prepared<'_>, String> {
+    let op = match &write.op {
+        WriteOp::Create(value) => Op::Create(text(value)?),
+        WriteOp::Update(value, revision) => Op::Update(text(value)?, number(revision)?),
+        WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(number).transpose()?),
+    };
+    Ok(Prepared { path: &write.path, op })
+}
+
+fn text(value: &[u8]) -> Result<&str, String> {
+    str::from_utf8(value).map_err(|e| format!("the embedded datastore holds text, and the value is not: {e}"))
+}
+
+fn number(revision: &Revision) -> Result<i64, String> {
+    revision.0.parse().map_err(|_| format!("`{revision}` is not a revision of the embedded datastore"))
+}
+
+/// Applies all writes at one new revision, or says which one's condition does not hold. The caller commits or drops
+/// the transaction.
+pub(super) fn apply(
+    transaction: &Transaction<'_>,
+    writes: &[Prepared<'_>],
+) -> rusqlite::Result<Result<i64, (usize, Refusal)>> {
+    let revision =
+        transaction.query_row("UPDATE counter SET revision = revision + 1 RETURNING revision", [], |row| {
+            row.get::<_, i64>(0)
+        })?;
+    for (index, write) in writes.iter().enumerate() {
+        if let Some(refusal) = apply_one(transaction, write, revision)? {
+            return Ok(Err((index, refusal)));
+        }
+    }
+    Ok(Ok(revision))
+}
+
+fn apply_one(transaction: &Transaction<'_>, write: &Prepared<'_>, revision: i64) -> rusqlite::Result<Option<Refusal>> {
+    let path = write.path;
+    let changed = match write.op {
+        Op::Create(value) => transaction.execute(
+            "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING",
+            params![path, value, revision],
+        )?,
+        Op::Update(value, expected) => transaction.execute(
+            "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4",
+            params![path, value, revision, expected],
+        )?,
+        Op::Delete(Some(expected)) => {
+            transaction.execute("DELETE FROM kv WHERE path = ?1 AND revision = ?2", params![path, expected])?
+        }
+        Op::Delete(None) => transaction.execute("DELETE FROM kv WHERE path = ?1", [path])?,
+    };
+    if changed > 0 {
+        return Ok(None);
+    }
+    if matches!(write.op, Op::Create(_)) {
+        return Ok(Some(Refusal::Exists));
+    }
+    let found = transaction.query_row("SELECT 1 FROM kv WHERE path = ?1", [path], |_| Ok(())).optional()?;
+    Ok(Some(found.map_or(Refusal::Missing, |()| Refusal::Changed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_prefix_is_the_next_text() {
+        assert_eq!(end_of_prefix("/calico/").as_deref(), Some("/calico0"));
+        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(end_of_prefix("\u{10ffff}"), None);
+        assert_eq!(end_of_prefix(""), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! A real etcd for one private host, on the endpoint that the recordings have, and a raw client for its content.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::command::present;
+use crate::namespaces::Host;
+
+/// Where etcd listens inside the private host.
+pub const ENDPOINT: &str = "http://127.0.0.1:2379";
+
+/// The server, or why it is not installed.
+pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
+
+/// A single-member etcd. Killed on drop, its data gone with the host's tmpfs.
+#[derive(Debug)]
+pub struct Etcd {
+    data: PathBuf,
+    args: Vec<String>,
+    server: Option<Child>,
+}
+
+impl Etcd {
+    /// Whether the server is installed.
+    pub fn installed() -> bool {
+        present("etcd")
+    }
+
+    /// Starts an empty server and waits until it answers.
+    pub fn start(host: &Host) -> Result<Etcd> {
+        Self::start_with(host, &[])
+    }
+
+    /// As [`Etcd::start`], with more arguments (TLS, authentication).
+    pub fn start_with(host: &Host, args: &[&str]) -> Result<Etcd> {
+        let args = args.iter().map(|&a| a.to_owned()).collect();
+        let mut etcd = Etcd { data: host.dir("etcd"), args, server: None };
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// Starts the server again on the same data.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop();
+        let log = std::fs::File::options().create(true).append(true).open(self.data.with_extension("log"))?;
+        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
+        let server = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "warn", "--data-dir"])
+            .arg(&self.data)
+            .args(["--listen-peer-urls", "http://127.0.0.1:2380", "--advertise-client-urls", ENDPOINT])
+            .args(["--listen-client-urls", ENDPOINT])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start etcd")?;
+        self.server = Some(server);
+        self.await_answer()
+    }
+
+    /// Kills the server; its data stay.
+    pub fn stop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+
+    /// Process id of the running server.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    fn await_answer(&mut self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = self.dump() {
+            let exited = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
+            if let Some(status) = exited {
+                let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
+                bail!("etcd ended ({status}): {log}");
+            }
+            if Instant::now() > deadline {
+                return Err(error.context("etcd does not answer"));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Puts every pair.
+    pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
+        for (key, value) in content {
+            self.put(key, value.to_string().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Puts one raw value.
+    pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
+        post("kv/put", &json!({ "key": BASE64.encode(key), "value": BASE64.encode(value) })).map(|_| ())
+    }
+
+    /// Deletes one key.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        post("kv/deleterange", &json!({ "key": BASE64.encode(key) })).map(|_| ())
+    }
+
+    /// Every pair, values as raw bytes.
+    pub fn dump_raw(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        // Key and range end of one zero byte: from the first key to the last.
+        let all = BASE64.encode([0]);
+        let answer = post("kv/range", &json!({ "key": all, "range_end": all }))?;
+        let none = Vec::new();
+        let pairs = answer["kvs"].as_array().unwrap_or(&none);
+        pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
+    }
+
+    /// Every pair, values parsed.
+    pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
+        let parse = |(key, value): (String, Vec<u8>)| {
+            let value = serde_json::from_slice(&value).with_context(|| format!("{key} holds no JSON"))?;
+            Ok((key, value))
+        };
+        self.dump_raw()?.into_iter().map(parse).collect()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// One request to etcd's JSON gateway.
+fn post(method: &str, body: &Value) -> Result<Value> {
+    let url = format!("{ENDPOINT}/v3/{method}");
+    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
+    let mut answer = ureq::Agent::from(agent).post(&url).send_json(body).with_context(|| url.clone())?;
+    answer.body_mut().read_json().with_context(|| url)
+}
+
+/// A base64 field; the gateway leaves out empty ones.
+fn bytes(field: &Value) -> Result<Vec<u8>> {
+    Ok(BASE64.decode(field.as_str().unwrap_or_default())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespaces::isolated;
+    use crate::skip::skipped;
+
+    #[test]
+    fn content_survives_a_restart_and_two_servers_do_not_meet() {
+        if !Etcd::installed() {
+            return skipped(REQUIRES);
+        }
+        isolated(|host| {
+            let mut etcd = Etcd::start(host).unwrap();
+            let content = BTreeMap::from([("/calico/a".to_owned(), json!({"n": 1}))]);
+            etcd.load(&content).unwrap();
+            assert_eq!(etcd.dump().unwrap(), content);
+            etcd.stop();
+            assert!(etcd.dump().is_err());
+            etcd.restart().unwrap();
+            assert_eq!(etcd.dump().unwrap(), content);
+
+            isolated(|other| {
+                let other = Etcd::start(other).unwrap();
+                assert!(other.dump().unwrap().is_empty());
+            });
+            etcd.delete("/calico/a").unwrap();
+            assert!(etcd.dump().unwrap().is_empty());
+        });
+    }
+}

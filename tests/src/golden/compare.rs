@@ -1,0 +1,69 @@
+//! What differs between a recorded value and ours, leaf by leaf.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::marks::Bindings;
+use crate::kernel::sorted_routes;
+
+/// One place that is not as recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// JSON pointer (RFC 6901) into the step.
+    pub path: String,
+    /// What was recorded; `None` where there was nothing.
+    pub recorded: Option<Value>,
+    /// What we have; `None` where there is nothing.
+    pub ours: Option<Value>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
+        write!(f, "{}\n    recorded: {}\n    ours:     {}", self.path, text(&self.recorded), text(&self.ours))
+    }
+}
+
+/// Every difference below `path`. Marks are bound on the way.
+pub fn differences(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare(recorded, ours, path, bindings, &mut found);
+    found
+}
+
+fn compare(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings, found: &mut Vec<Difference>) {
+    match (recorded, ours) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (name, recorded) in a {
+                let path = member(path, name);
+                match b.get(name) {
+                    Some(ours) => compare(recorded, ours, &path, bindings, found),
+                    None => found.push(Difference { path, recorded: Some(recorded.clone()), ours: None }),
+                }
+            }
+            for (name, ours) in b.iter().filter(|(name, _)| !a.contains_key(*name)) {
+                found.push(Difference { path: member(path, name), recorded: None, ours: Some(ours.clone()) });
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            let (a, b) = if path.ends_with("/routes") && path.starts_with("/after/") {
+                (sorted_routes(a.clone()), sorted_routes(b.clone()))
+            } else {
+                (a.clone(), b.clone())
+            };
+            for (i, (recorded, ours)) in a.iter().zip(&b).enumerate() {
+                compare(recorded, ours, &format!("{path}/{i}"), bindings, found);
+            }
+        }
+        _ if bindings.matches(recorded, ours) => {}
+        _ => {
+            found.push(Difference { path: path.to_owned(), recorded: Some(recorded.clone()), ours: Some(ours.clone()) })
+        }
+    }
+}
+
+/// `path` extended by one member name, escaped as a JSON pointer asks for.
+fn member(path: &str, name: &str) -> String {
+    format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
+}

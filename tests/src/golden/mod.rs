@@ -1,0 +1,13 @@
+//! Recordings of upstream (tests/golden/README.md) and their replay against our binaries.
+//!
+//! [`recording`] reads a file, [`marks`] gives its marks values, [`compare`] finds what differs, [`wanted`] holds the
+//! differences that we want, [`replay`] runs the steps.
+
+pub mod compare;
+pub mod marks;
+pub mod recording;
+pub mod replay;
+pub mod wanted;
+
+#[cfg(test)]
+mod tests;

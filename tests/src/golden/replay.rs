@@ -1,0 +1,113 @@
+//! Runs the steps of a recording against our binaries and compares what comes of each.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::compare::{Difference, differences};
+use super::marks::{Bindings, Concrete, Places};
+use super::recording::{Before, Recording, Step};
+use super::wanted::Wanted;
+use crate::kernel;
+use crate::namespaces::{Host, NETNS_DIR};
+use crate::plugin::{Outcome, Plugins};
+use crate::store::Store;
+
+/// Namespaces of the recorded pods.
+const POD_PREFIX: &str = "gold-";
+
+/// Replays a recording; an error lists every difference that is not wanted.
+pub fn replay(recording: &Recording, host: &Host, plugins: &Plugins, store: &Store) -> Result<()> {
+    let places = Places {
+        bin: plugins.dir().display().to_string(),
+        tmp: host.dir("tmp").display().to_string(),
+        lab: host.dir("recorder").display().to_string(),
+    };
+    let mut expectation = Expectation::new(recording, &places);
+    store.load(&serde_json::from_value(expectation.loaded.clone())?)?;
+
+    let mut wanted = Wanted::load(recording, store.name())?;
+    let mut report = String::new();
+    for (index, step) in recording.steps.iter().enumerate() {
+        let (ours, outcome) =
+            run(step, &places, host, plugins, store).with_context(|| format!("step {index} of {}", recording.name))?;
+        let found = expectation.differences(step, &ours);
+        for difference in wanted.unexcused(index, found, &ours, &mut expectation.bindings) {
+            report += &format!("step {index} ({}): {difference}\n", described(step));
+            if difference.path == "/exit" {
+                report += &format!("    stdout: {}\n    stderr: {}\n", outcome.stdout, outcome.stderr);
+            }
+        }
+    }
+    for entry in wanted.unmet() {
+        report += &format!("no difference met the wanted one: {entry:?}\n");
+    }
+    ensure!(report.is_empty(), "{} on {}: {}\n{report}", recording.name, store.name(), recording.what);
+    Ok(())
+}
+
+/// What a recording makes us expect, learning the values of its marks step by step.
+#[derive(Debug, Clone)]
+pub(super) struct Expectation {
+    initial: Value,
+    /// What is to be loaded before the first step.
+    pub(super) loaded: Value,
+    pub(super) bindings: Bindings,
+}
+
+impl Expectation {
+    pub(super) fn new(recording: &Recording, places: &Places) -> Expectation {
+        let initial = json!(recording.initial);
+        let loaded = Concrete::new(places).value(&initial);
+        Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
+    }
+
+    /// How `ours`, a whole step, differs from the recorded one.
+    pub(super) fn differences(&mut self, step: &Step, ours: &Value) -> Vec<Difference> {
+        let mut recorded = json!({ "exit": step.exit, "stdout": step.stdout, "after": step.after });
+        let store = self.bindings.keep_loaded(&step.after.store, &self.initial, &self.loaded);
+        recorded["after"]["store"] = store;
+        differences(&recorded, ours, "", &mut self.bindings)
+    }
+}
+
+/// Runs one step and gives it back in the form of a recorded one.
+fn run(step: &Step, places: &Places, host: &Host, plugins: &Plugins, store: &Store) -> Result<(Value, Outcome)> {
+    match &step.before {
+        None => {}
+        Some(Before::DeleteNetns(name)) => host.delete_pod(name)?,
+        Some(Before::CreatePod(_)) => bail!("there is no Kubernetes here to create a pod in"),
+    }
+    make_namespace(step, host)?;
+    let concrete = Concrete::new(places);
+    let stdin = match store.reconfigured(&concrete.value(&step.stdin)) {
+        Value::String(text) => text,
+        conf => conf.to_string(),
+    };
+    let mut call = plugins.call(&step.prog).args(step.argv.iter().cloned()).stdin(stdin);
+    for (name, value) in &step.env {
+        call = call.env(name, value);
+    }
+    let outcome = call.run()?;
+    let after = json!({ "host": kernel::host()?, "pods": kernel::pods(host)?, "store": store.dump()? });
+    Ok((json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }), outcome))
+}
+
+/// The recorder made the namespace of each pod that was to be added. One that a failed ADD used stays, so that what
+/// the ADD left in it is seen.
+fn make_namespace(step: &Step, host: &Host) -> Result<()> {
+    let adds = step.env.get("CNI_COMMAND").is_some_and(|verb| verb == "ADD");
+    let path = step.env.get("CNI_NETNS").map(Path::new);
+    let name = path.and_then(|path| path.strip_prefix(NETNS_DIR).ok()).and_then(Path::to_str);
+    if let Some(name) = name.filter(|name| adds && name.starts_with(POD_PREFIX)) {
+        host.ensure_pod(name)?;
+    }
+    Ok(())
+}
+
+/// A step in a few words.
+fn described(step: &Step) -> String {
+    let of = |name: &str| step.env.get(name).map_or("", String::as_str);
+    format!("{} {} {}", step.prog, of("CNI_COMMAND"), of("CNI_CONTAINERID").get(..10).unwrap_or_default())
+}

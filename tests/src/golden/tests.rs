@@ -1,0 +1,244 @@
+//! The comparison against the recordings themselves: each equals itself, and no leaf of one can change unnoticed.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::compare::Difference;
+use super::marks::{Bindings, Concrete, LOADED_TIME, Places};
+use super::recording::{self, Recording};
+use super::replay::Expectation;
+use super::wanted::{Entry, Wanted};
+
+fn places() -> Places {
+    Places { bin: "/binaries".into(), tmp: "/scratch".into(), lab: "/lab".into() }
+}
+
+/// A recorded step as our binaries would have to produce it: marks made concrete, later times than those loaded.
+fn perfect_step(expectation: &mut Expectation, recording: &Recording, index: usize) -> Value {
+    let places = places();
+    let step = &recording.steps[index];
+    let mut after = json!(step.after);
+    after["store"] =
+        expectation.bindings.keep_loaded(&step.after.store, &json!(recording.initial), &expectation.loaded);
+    let whole = json!({ "exit": step.exit, "stdout": step.stdout, "after": after });
+    made_later(&Concrete::new(&places).value(&whole), &whole)
+}
+
+/// What is not loaded gets a later time and other uids than what is.
+fn made_later(concrete: &Value, recorded: &Value) -> Value {
+    match (concrete, recorded) {
+        (Value::Object(fields), Value::Object(recorded)) => {
+            fields.iter().map(|(name, v)| (name.clone(), made_later(v, &recorded[name]))).collect()
+        }
+        (Value::Array(items), Value::Array(recorded)) => {
+            items.iter().zip(recorded).map(|(v, recorded)| made_later(v, recorded)).collect()
+        }
+        (Value::String(_), Value::String(mark)) if mark == "<time>" => json!("2026-11-21T12:00:00Z"),
+        (Value::String(uid), Value::String(mark)) if mark.starts_with("<uid") => json!(uid.replace("-8000-", "-9000-")),
+        _ => concrete.clone(),
+    }
+}
+
+fn all_recordings() -> Vec<Recording> {
+    let names = recording::names("etcd").unwrap();
+    names.iter().map(|name| recording::read("etcd", name).unwrap()).collect()
+}
+
+#[test]
+fn every_recording_equals_itself() {
+    for recording in all_recordings() {
+        assert_eq!((recording.datastore.as_str(), recording.steps.is_empty()), ("etcd", false));
+        let mut expectation = Expectation::new(&recording, &places());
+        for index in 0..recording.steps.len() {
+            let ours = perfect_step(&mut expectation, &recording, index);
+            let found = expectation.differences(&recording.steps[index], &ours);
+            assert_eq!(found, [], "{} step {index}", recording.name);
+        }
+    }
+}
+
+/// Changes each leaf of each step in turn.
+#[test]
+fn no_leaf_changes_unnoticed() {
+    for recording in all_recordings() {
+        let mut seen = BTreeSet::new();
+        let mut before = Expectation::new(&recording, &places());
+        for (index, step) in recording.steps.iter().enumerate() {
+            let ours = perfect_step(&mut before, &recording, index);
+            for path in leaves(&ours, String::new()) {
+                // Objects that no step changes appear in every step: once is enough.
+                let leaf = ours.pointer(&path).unwrap();
+                if !seen.insert((path.clone(), leaf.to_string())) {
+                    continue;
+                }
+                if is_lone_sequence_number(&recording, index, &path) {
+                    continue;
+                }
+                let mut mutated = ours.clone();
+                *mutated.pointer_mut(&path).unwrap() = other_than(leaf);
+                let found = before.clone().differences(step, &mutated);
+                assert!(!found.is_empty(), "{} step {index}: {path} changed unnoticed", recording.name);
+            }
+            assert_eq!(before.differences(step, &ours), []);
+        }
+    }
+}
+
+/// The first sequence number of a block is random: alone it can be anything.
+fn is_lone_sequence_number(recording: &Recording, index: usize, path: &str) -> bool {
+    let step = |index: usize| json!({ "after": recording.steps[index].after });
+    let here = step(index);
+    let Some(mark) = here.pointer(path).and_then(Value::as_str).filter(|mark| mark.starts_with("<seq")) else {
+        return false;
+    };
+    let family = mark.split(['+', '-']).next().unwrap();
+    (0..=index).map(|index| step(index).to_string().matches(family).count()).sum::<usize>() == 1
+}
+
+#[test]
+fn no_member_appears_or_goes_unnoticed() {
+    let recording = recording::read("etcd", "v4-add-del").unwrap();
+    let ours = perfect_step(&mut Expectation::new(&recording, &places()), &recording, 0);
+    for path in objects(&ours, String::new()) {
+        let mut more = ours.clone();
+        more.pointer_mut(&path).unwrap()["unexpected"] = json!(1);
+        let found = Expectation::new(&recording, &places()).differences(&recording.steps[0], &more);
+        assert!(!found.is_empty(), "{path}");
+        for name in ours.pointer(&path).unwrap().as_object().unwrap().keys() {
+            let mut less = ours.clone();
+            less.pointer_mut(&path).unwrap().as_object_mut().unwrap().remove(name);
+            let found = Expectation::new(&recording, &places()).differences(&recording.steps[0], &less);
+            assert!(!found.is_empty(), "{path} without {name}");
+        }
+    }
+}
+
+/// A second pod's address, MAC or uid must be another than the first's.
+#[test]
+fn a_value_cannot_stand_for_two_marks() {
+    let recording = recording::read("etcd", "v4-two-pods").unwrap();
+    let mut expectation = Expectation::new(&recording, &places());
+    let first = perfect_step(&mut expectation, &recording, 0);
+    assert_eq!(expectation.differences(&recording.steps[0], &first), []);
+    let second = perfect_step(&mut expectation, &recording, 1);
+    let mac = second.pointer("/stdout/interfaces/1/mac").unwrap().as_str().unwrap();
+    let same_mac =
+        second.to_string().replace(mac, first.pointer("/stdout/interfaces/1/mac").unwrap().as_str().unwrap());
+    let found = expectation.differences(&recording.steps[1], &serde_json::from_str(&same_mac).unwrap());
+    assert!(!found.is_empty());
+}
+
+#[test]
+fn a_loaded_object_keeps_its_uid_and_time() {
+    let recording = recording::read("etcd", "v4-add-del").unwrap();
+    for leaf in ["uid", "creationTimestamp"] {
+        let mut expectation = Expectation::new(&recording, &places());
+        let mut ours = perfect_step(&mut expectation, &recording, 0);
+        let path = format!("/after/store/~1calico~1resources~1v3~1projectcalico.org~1ippools~1pool4/metadata/{leaf}");
+        let other = if leaf == "uid" { "ffffffff-0000-4000-8000-000000000000" } else { "2026-11-21T12:00:00Z" };
+        *ours.pointer_mut(&path).unwrap() = json!(other);
+        let found = expectation.differences(&recording.steps[0], &ours);
+        assert_eq!(found.iter().map(|d| d.path.as_str()).collect::<Vec<_>>(), [path]);
+    }
+    assert!(LOADED_TIME < "2026-11-21T12:00:00Z");
+}
+
+fn entry(path: &str, ours: Option<Value>) -> Entry {
+    let scenario = "v4-add-del".to_owned();
+    Entry { scenario, step: 0, path: path.into(), ours, reason: "because".into(), datastore: None }
+}
+
+fn wanted(entry: Entry) -> anyhow::Result<Wanted> {
+    Wanted::of(vec![entry], &recording::read("etcd", "v4-add-del").unwrap(), "etcd")
+}
+
+#[test]
+fn what_must_not_differ_cannot_be_wanted() {
+    let block = "/after/store/~1calico~1ipam~1v2~1assignment~1ipv4~1block~110.65.166.128-26";
+    let endpoint = "/after/store/~1calico~1resources~1v3~1projectcalico.org~1workloadendpoints~1default~1x/spec";
+    let refused = [
+        "",
+        "/stdout",
+        "/stdout/ips",
+        "/stdout/ips/0/address",
+        "/stdout/routes",
+        "/stdout/interfaces/1/mac",
+        "/after",
+        "/after/host",
+        "/after/host/routes",
+        "/after/pods/gold-c0ffee0100/sysctls/eth0/ip_forward",
+        "/after/host/links/calic0ffee01000/mtu",
+        "/after/store",
+        block,
+        endpoint,
+        "/after/store/~1calico~1ipam~1v2~1handle~1x",
+        "/after/store/~1calico~1ipam~1v2~1host~1node1~1ipv4~1block~1x",
+    ];
+    for path in refused {
+        assert!(wanted(entry(path, Some(json!(1)))).is_err(), "{path} was accepted");
+    }
+    for path in ["/exit", "/stdout/cniVersion", "/after/store/~1calico~1resources~1v3~1projectcalico.org~1nodes~1node1"]
+    {
+        wanted(entry(path, Some(json!(1)))).unwrap();
+    }
+    assert!(wanted(Entry { reason: " ".into(), ..entry("/exit", None) }).is_err(), "no reason");
+    assert!(wanted(Entry { step: 99, ..entry("/exit", None) }).is_err(), "no such step");
+}
+
+#[test]
+fn a_wanted_difference_covers_our_exact_value_only_and_must_be_met() {
+    let found = || vec![Difference { path: "/exit".into(), recorded: Some(json!(0)), ours: Some(json!(1)) }];
+    let ours = json!({"exit": 1});
+    let mut bindings = Bindings::new(places());
+
+    let mut exact = wanted(entry("/exit", Some(json!(1)))).unwrap();
+    assert_eq!(exact.unmet().len(), 1);
+    assert_eq!(exact.unexcused(0, found(), &ours, &mut bindings), []);
+    assert!(exact.unmet().is_empty());
+
+    let mut other_value = wanted(entry("/exit", Some(json!(2)))).unwrap();
+    assert_eq!(other_value.unexcused(0, found(), &ours, &mut bindings).len(), 1);
+    let mut other_step = wanted(Entry { step: 1, ..entry("/exit", Some(json!(1))) }).unwrap();
+    assert_eq!(other_step.unexcused(0, found(), &ours, &mut bindings).len(), 1);
+    assert_eq!(other_step.unmet().len(), 1);
+}
+
+fn leaves(value: &Value, path: String) -> Vec<String> {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            fields.iter().flat_map(|(name, v)| leaves(v, format!("{path}/{}", name.replace('/', "~1")))).collect()
+        }
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().enumerate().flat_map(|(i, v)| leaves(v, format!("{path}/{i}"))).collect()
+        }
+        _ => vec![path],
+    }
+}
+
+fn objects(value: &Value, path: String) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Value::Object(fields) = value {
+        found.push(path.clone());
+        for (name, v) in fields {
+            found.extend(objects(v, format!("{path}/{}", name.replace('/', "~1"))));
+        }
+    }
+    if let Value::Array(items) = value {
+        for (i, v) in items.iter().enumerate() {
+            found.extend(objects(v, format!("{path}/{i}")));
+        }
+    }
+    found
+}
+
+fn other_than(leaf: &Value) -> Value {
+    match leaf {
+        Value::Null => json!(0),
+        Value::Bool(b) => json!(!b),
+        Value::Number(n) => json!(n.as_i64().unwrap() + 1),
+        Value::String(text) => json!(format!("{text}x")),
+        Value::Array(_) => json!([1]),
+        Value::Object(_) => json!({"unexpected": 1}),
+    }
+}

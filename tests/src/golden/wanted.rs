@@ -1,0 +1,131 @@
+//! The checked-in list of differences from upstream that we want, each with its reason.
+//!
+//! An entry names one scenario, step and JSON path with our exact value there; everything else that differs fails.
+//! What an installation relies on (datastore content of IPAM and endpoints, kernel state, addresses and routes of a
+//! result) cannot be excused: [`Wanted::load`] refuses such entries.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::compare::Difference;
+use super::marks::Bindings;
+use super::recording::{self, Recording};
+
+/// Members of a result that carry addresses, routes and interfaces.
+const RESULT_MEMBERS: [&str; 5] = ["ips", "routes", "interfaces", "ip4", "ip6"];
+
+/// Key prefixes of blocks, handles, affinities and endpoints, escaped for a JSON pointer.
+const STORE_PREFIXES: [&str; 2] =
+    ["~1calico~1ipam~1v2~1", "~1calico~1resources~1v3~1projectcalico.org~1workloadendpoints~1"];
+
+/// One difference that we want.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Name of the recording.
+    pub scenario: String,
+    /// Index of the step, from 0.
+    pub step: usize,
+    /// JSON pointer into `{"exit", "stdout", "after": {"host", "pods", "store"}}`.
+    pub path: String,
+    /// Our exact value; left out where we have nothing.
+    #[serde(default, deserialize_with = "present")]
+    pub ours: Option<Value>,
+    /// Why.
+    pub reason: String,
+    /// The only datastore that differs so (`etcd`, `local`); left out for all.
+    #[serde(default)]
+    pub datastore: Option<String>,
+}
+
+/// `null` is a value, as opposed to nothing.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// The entries of one scenario on one datastore, and which of them were met.
+#[derive(Debug)]
+pub struct Wanted {
+    entries: Vec<(Entry, bool)>,
+}
+
+impl Wanted {
+    /// Entries of `tests/golden/wanted-differences.json` for a recording replayed on `datastore`.
+    pub fn load(recording: &Recording, datastore: &str) -> Result<Wanted> {
+        Wanted::of(read()?, recording, datastore)
+    }
+
+    /// The part of `entries` that is about a recording replayed on `datastore`.
+    pub fn of(entries: Vec<Entry>, recording: &Recording, datastore: &str) -> Result<Wanted> {
+        let mine = |entry: &Entry| {
+            entry.scenario == recording.name && entry.datastore.as_ref().is_none_or(|only| only == datastore)
+        };
+        let entries: Vec<_> = entries.into_iter().filter(mine).map(|entry| (entry, false)).collect();
+        for (entry, _) in &entries {
+            check(entry, recording).with_context(|| format!("wanted difference {entry:?}"))?;
+        }
+        Ok(Wanted { entries })
+    }
+
+    /// The differences of a step that no entry covers. `ours` is the whole step.
+    pub fn unexcused(
+        &mut self,
+        step: usize,
+        found: Vec<Difference>,
+        ours: &Value,
+        bindings: &mut Bindings,
+    ) -> Vec<Difference> {
+        let mut covered = Vec::new();
+        for (entry, met) in self.entries.iter_mut().filter(|(entry, _)| entry.step == step) {
+            let as_wanted = match (&entry.ours, ours.pointer(&entry.path)) {
+                (Some(wanted), Some(ours)) => {
+                    super::compare::differences(wanted, ours, &entry.path, bindings).is_empty()
+                }
+                (wanted, ours) => wanted.is_none() && ours.is_none(),
+            };
+            if as_wanted && found.iter().any(|d| covers(&entry.path, &d.path)) {
+                *met = true;
+                covered.push(entry.path.clone());
+            }
+        }
+        found.into_iter().filter(|d| !covered.iter().any(|path| covers(path, &d.path))).collect()
+    }
+
+    /// Entries that no difference met: out of date.
+    pub fn unmet(&self) -> Vec<&Entry> {
+        self.entries.iter().filter(|(_, met)| !met).map(|(entry, _)| entry).collect()
+    }
+}
+
+/// All entries.
+pub fn read() -> Result<Vec<Entry>> {
+    let path = recording::directory().join("wanted-differences.json");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// Whether a difference lies at `path` or below.
+fn covers(path: &str, difference: &str) -> bool {
+    difference.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Refuses entries about what must not differ.
+fn check(entry: &Entry, recording: &Recording) -> Result<()> {
+    ensure!(!entry.reason.trim().is_empty(), "it has no reason");
+    let step = recording.steps.get(entry.step).context("the recording has no such step")?;
+    if entry.path == "/exit" {
+        return Ok(());
+    }
+    if let Some(member) = entry.path.strip_prefix("/stdout") {
+        let name = member.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let carries = |value: &Value| RESULT_MEMBERS.iter().any(|member| value.get(member).is_some());
+        let whole_result = name.is_empty() && (carries(&step.stdout) || entry.ours.as_ref().is_some_and(carries));
+        ensure!(!whole_result && !RESULT_MEMBERS.contains(&name), "addresses and routes must be as recorded");
+        return Ok(());
+    }
+    let key = entry.path.strip_prefix("/after/store/").context("kernel state must be as recorded")?;
+    let is_ours = STORE_PREFIXES.iter().any(|prefix| key.starts_with(prefix) || prefix.starts_with(key));
+    ensure!(!is_ours, "blocks, handles, affinities and endpoints must be as recorded");
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! What a test run could leave behind on the machine, before and after.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::command::{ip_json, run};
+
+/// Directories that hold the state of the plugins, of CNI and of container runtimes.
+const DIRECTORIES: [&str; 10] = [
+    "/etc/cni",
+    "/etc/calico",
+    "/opt/cni",
+    "/run/lab",
+    "/run/netns",
+    "/var/run/calico",
+    "/var/lib/calico",
+    "/var/lib/cni",
+    "/var/lib/containers",
+    "/var/log/calico",
+];
+
+/// The machine's state, one line of text per thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine(BTreeMap<String, Vec<String>>);
+
+impl Machine {
+    /// Reads it.
+    pub fn read() -> Result<Machine> {
+        let mut state = BTreeMap::new();
+        state.insert("links".to_owned(), links()?);
+        for table in ["route show table all", "-6 route show table all", "rule show", "netns list"] {
+            let words: Vec<_> = table.split_whitespace().collect();
+            state.insert(format!("ip {table}"), lines(&run("ip", &words)?));
+        }
+        state.insert("mounts".to_owned(), mounts()?);
+        state.insert(
+            "forwarding".to_owned(),
+            vec![crate::kernel::sysctl("ipv4/ip_forward")?, crate::kernel::sysctl("ipv6/conf/all/forwarding")?],
+        );
+        state.insert("files".to_owned(), DIRECTORIES.iter().flat_map(|dir| files(Path::new(dir))).collect());
+        state.insert("processes".to_owned(), processes());
+        Ok(Machine(state))
+    }
+
+    /// What is in `after` and not here (`+`), or here and not in `after` (`-`).
+    pub fn changes(&self, after: &Machine) -> Vec<String> {
+        let none = Vec::new();
+        let mut changes = Vec::new();
+        for what in self.0.keys().chain(after.0.keys().filter(|what| !self.0.contains_key(*what))) {
+            let (was, is) = (self.0.get(what).unwrap_or(&none), after.0.get(what).unwrap_or(&none));
+            changes.extend(was.iter().filter(|line| !is.contains(line)).map(|line| format!("- {what}: {line}")));
+            changes.extend(is.iter().filter(|line| !was.contains(line)).map(|line| format!("+ {what}: {line}")));
+        }
+        changes
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+fn links() -> Result<Vec<String>> {
+    let links = ip_json("address show")?;
+    let describe = |link: &serde_json::Value| {
+        let addresses: Vec<_> = link["addr_info"].as_array().into_iter().flatten().map(|a| &a["local"]).collect();
+        format!("{} {} mtu {} {:?}", link["ifname"], link["address"], link["mtu"], addresses)
+    };
+    Ok(links.as_array().into_iter().flatten().map(describe).collect())
+}
+
+/// Mount points with their file systems; ids and counters left out.
+fn mounts() -> Result<Vec<String>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let describe = |line: &str| {
+        let point = line.split(' ').nth(4).unwrap_or_default().to_owned();
+        let kind = line.split(" - ").nth(1).unwrap_or_default().to_owned();
+        format!("{point} {kind}")
+    };
+    Ok(table.lines().map(describe).collect())
+}
+
+/// Every file below a directory, with its length.
+fn files(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Ok(data) = entry.metadata() else { continue };
+        found.push(format!("{} {}", path.display(), if data.is_dir() { 0 } else { data.len() }));
+        if data.is_dir() {
+            found.extend(files(&path));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Servers and plugins that a test starts.
+fn processes() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if matches!(name.trim(), "etcd" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman") {
+            found.push(format!("{} {}", entry.file_name().to_string_lossy(), name.trim()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::ip;
+    use crate::namespaces::isolated;
+
+    #[test]
+    fn what_is_left_behind_is_named() {
+        isolated(|host| {
+            let before = Machine::read().unwrap();
+            assert_eq!(before.changes(&Machine::read().unwrap()), Vec::<String>::new());
+            host.add_pod("forgotten").unwrap();
+            ip("link add cali1 type veth peer name cali2").unwrap();
+            fs::create_dir_all("/var/lib/calico").unwrap();
+            fs::write("/var/lib/calico/nodename", "node1").unwrap();
+            let changes = before.changes(&Machine::read().unwrap()).join("\n");
+            let named =
+                ["+ ip netns list: forgotten", "\"cali1\"", "/run/netns/forgotten", "/var/lib/calico/nodename 5"];
+            for left in named {
+                assert!(changes.contains(left), "{left} is not in:\n{changes}");
+            }
+        });
+    }
+}

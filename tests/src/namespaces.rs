@@ -1,0 +1,224 @@
+//! A private host for each test: its own network and mount namespace, with empty state directories.
+//!
+//! Namespaces belong to the thread that unshared them and to what it starts; when the closure returns nothing holds
+//! them and the kernel takes everything back: links, mounts, named namespaces, files.
+
+use std::fs;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::geteuid;
+
+use crate::command::ip;
+
+/// Where named network namespaces live.
+pub const NETNS_DIR: &str = "/var/run/netns";
+
+/// Directories that each private host has for itself, empty. All state of a node is below them.
+const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
+
+/// Set in the copy of a test that runs inside a user namespace.
+const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
+
+/// A machine of its own: `lo` up, IPv4 and IPv6 forwarding on, no other interface, no route.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Host {}
+
+/// Runs `test` on a private host. Without root the whole test runs again inside a user namespace.
+///
+/// # Panics
+/// When the host cannot be made, or with the panic of `test`.
+pub fn isolated(test: impl FnOnce(&Host) + Send) {
+    if !geteuid().is_root() {
+        return run_in_user_namespace();
+    }
+    let name = thread::current().name().unwrap_or("host").to_owned();
+    let joined = thread::scope(|scope| {
+        thread::Builder::new()
+            .name(name)
+            .spawn_scoped(scope, || {
+                let host = Host::enter().expect("a private host could not be made");
+                test(&host);
+            })
+            .expect("no thread for a private host")
+            .join()
+    });
+    if let Err(panic) = joined {
+        resume_unwind(panic);
+    }
+}
+
+impl Host {
+    /// Moves the calling thread onto a new private host.
+    fn enter() -> Result<Host> {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).context("cannot unshare namespaces")?;
+        let nothing = None::<&str>;
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
+            .context("cannot make mounts private")?;
+        for dir in PRIVATE_DIRS {
+            if Path::new(dir).is_dir() {
+                mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
+                    .with_context(|| format!("cannot mount a private {dir}"))?;
+            }
+        }
+        fs::create_dir_all(NETNS_DIR)?;
+        ip("link set lo up")?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
+        Ok(Host {})
+    }
+
+    /// An empty directory of this host alone, on tmpfs.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        let dir = Path::new("/run/lab").join(name);
+        fs::create_dir_all(&dir).expect("cannot make a directory in a tmpfs of our own");
+        dir
+    }
+
+    /// Makes the namespace of a pod, with `lo` up, and returns its path.
+    pub fn add_pod(&self, name: &str) -> Result<PathBuf> {
+        ip(&format!("netns add {name}"))?;
+        ip(&format!("-n {name} link set lo up"))?;
+        Ok(Path::new(NETNS_DIR).join(name))
+    }
+
+    /// Makes the namespace of a pod if it is not there.
+    pub fn ensure_pod(&self, name: &str) -> Result<PathBuf> {
+        let path = Path::new(NETNS_DIR).join(name);
+        if path.exists() { Ok(path) } else { self.add_pod(name) }
+    }
+
+    /// Deletes the namespace of a pod.
+    pub fn delete_pod(&self, name: &str) -> Result<()> {
+        ip(&format!("netns delete {name}"))
+    }
+
+    /// Names of the pod namespaces, in order.
+    pub fn pods(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(NETNS_DIR)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Runs `f` with the network of a pod: the same files, another network namespace.
+    pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let namespace = fs::File::open(Path::new(NETNS_DIR).join(name))?;
+        let joined = thread::scope(|scope| {
+            scope
+                .spawn(move || {
+                    setns(&namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the pod's namespace")?;
+                    f()
+                })
+                .join()
+        });
+        joined.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Gives the host an uplink with a default route: the host side answers ARP for 169.254.1.1 only when it has a
+    /// route for it. The far end stays in a namespace of its own.
+    pub fn add_uplink(&self) -> Result<()> {
+        ip("netns add uplink")?;
+        ip("link add uplink0 type veth peer name eth0 netns uplink")?;
+        ip("address add 192.0.2.2/24 dev uplink0")?;
+        ip("link set uplink0 up")?;
+        ip("-n uplink address add 192.0.2.1/24 dev eth0")?;
+        ip("-n uplink link set eth0 up")?;
+        ip("route add default via 192.0.2.1")
+    }
+}
+
+/// Runs the calling test again, alone, as root of a new user namespace.
+fn run_in_user_namespace() {
+    run_self_in_user_namespace().expect("the test failed inside its user namespace");
+}
+
+fn run_self_in_user_namespace() -> Result<()> {
+    ensure!(
+        std::env::var_os(INSIDE_USER_NAMESPACE).is_none(),
+        "root of a user namespace was asked for but not granted (kernel.unprivileged_userns_clone?)"
+    );
+    let thread = thread::current();
+    let test = thread.name().filter(|name| *name != "main").context("run as root, or without --test-threads=1")?;
+    let status = Command::new("unshare")
+        .args(["--user", "--map-root-user"])
+        .arg(std::env::current_exe()?)
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE_USER_NAMESPACE, "1")
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot run unshare")?;
+    ensure!(status.success(), "{test}: {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{ip_json, run};
+
+    fn link_names() -> Vec<String> {
+        let links = ip_json("link show").unwrap();
+        links.as_array().unwrap().iter().map(|l| l["ifname"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_private_host_has_only_lo_and_forwards() {
+        isolated(|host| {
+            assert_eq!(link_names(), ["lo"]);
+            assert_eq!(fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(), "1");
+            assert!(host.pods().unwrap().is_empty());
+            assert!(!Path::new("/var/lib/calico").exists());
+        });
+    }
+
+    #[test]
+    fn what_is_made_on_a_private_host_stays_there() {
+        let before = link_names();
+        isolated(|host| {
+            host.add_pod("pod1").unwrap();
+            host.add_uplink().unwrap();
+            fs::create_dir_all("/var/lib/calico").unwrap();
+            fs::write("/var/lib/calico/seen-by-this-test", "").unwrap();
+            assert_eq!(host.pods().unwrap(), ["pod1", "uplink"]);
+        });
+        assert_eq!(link_names(), before);
+        assert!(!Path::new("/var/run/netns/pod1").exists());
+        assert!(!Path::new("/var/lib/calico/seen-by-this-test").exists());
+    }
+
+    #[test]
+    fn a_pod_has_a_network_of_its_own() {
+        isolated(|host| {
+            host.add_pod("pod1").unwrap();
+            host.add_uplink().unwrap();
+            let links = host.in_pod("pod1", || Ok(link_names())).unwrap();
+            assert_eq!(links, ["lo"]);
+            assert_eq!(link_names().len(), 2);
+            host.delete_pod("pod1").unwrap();
+            assert_eq!(host.pods().unwrap(), ["uplink"]);
+        });
+    }
+
+    #[test]
+    fn the_uplink_carries_traffic() {
+        isolated(|host| {
+            host.add_uplink().unwrap();
+            host.in_pod("uplink", || run("ping", &["-c1", "-W2", "192.0.2.2"])).unwrap();
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "the test's own words")]
+    fn a_panic_on_the_private_host_fails_the_test() {
+        isolated(|_| panic!("the test's own words"));
+    }
+}

@@ -1,0 +1,268 @@
+//! The binaries under test, called as a container runtime calls them: environment, stdin, a deadline.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Longer than any call may take, DEL with the datastore out of reach included.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where Debian's `containernetworking-plugins` are; the recordings had it on CNI_PATH behind our directory.
+pub const FOREIGN_PLUGINS: &str = "/usr/lib/cni";
+
+/// The directory that holds `calico` and `calico-ipam`.
+#[derive(Debug, Clone)]
+pub struct Plugins {
+    dir: PathBuf,
+}
+
+/// One call of a plugin.
+#[derive(Debug, Clone)]
+pub struct Call {
+    program: PathBuf,
+    args: Vec<String>,
+    env: BTreeMap<String, OsString>,
+    stdin: Vec<u8>,
+    deadline: Duration,
+}
+
+/// What a call came to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Exit status; `None` when a signal ended the process.
+    pub exit: Option<i32>,
+    /// Everything on stdout.
+    pub stdout: String,
+    /// Everything on stderr.
+    pub stderr: String,
+    /// From exec to exit.
+    pub wall: Duration,
+}
+
+impl Plugins {
+    /// The binaries of CALICO_BIN_DIR, else those that `make build` put into `target/plugin`.
+    pub fn locate() -> Result<Plugins> {
+        let dir = match std::env::var_os("CALICO_BIN_DIR") {
+            Some(dir) => PathBuf::from(dir),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/plugin"),
+        };
+        let dir = dir.canonicalize().with_context(|| {
+            format!("no plugin binaries in {}: run `make build`, or set CALICO_BIN_DIR", dir.display())
+        })?;
+        for program in ["calico", "calico-ipam"] {
+            let path = dir.join(program);
+            ensure!(path.is_file(), "{} is not there: run `make build`, or set CALICO_BIN_DIR", path.display());
+        }
+        Ok(Plugins { dir })
+    }
+
+    /// The directory itself.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A call of `calico` or `calico-ipam` with the environment a runtime gives: CNI_PATH and PATH, nothing else yet.
+    pub fn call(&self, program: &str) -> Call {
+        let mut cni_path = self.dir.clone().into_os_string();
+        cni_path.push(":");
+        cni_path.push(FOREIGN_PLUGINS);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Call {
+            program: self.dir.join(program),
+            args: Vec::new(),
+            env: BTreeMap::from([("CNI_PATH".into(), cni_path), ("PATH".into(), path)]),
+            stdin: Vec::new(),
+            deadline: DEADLINE,
+        }
+    }
+
+    /// A CNI verb on one attachment.
+    pub fn verb(&self, program: &str, verb: &str, container_id: &str, netns: &Path, conf: &Value) -> Call {
+        self.call(program)
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", container_id)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_ARGS", "")
+            .stdin(conf.to_string())
+    }
+}
+
+impl Call {
+    /// Appends command line arguments.
+    #[must_use]
+    pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Call {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Call {
+        self.env.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Takes an environment variable away.
+    #[must_use]
+    pub fn without_env(mut self, name: &str) -> Call {
+        self.env.remove(name);
+        self
+    }
+
+    /// Sets what the plugin reads on stdin.
+    #[must_use]
+    pub fn stdin(mut self, stdin: impl Into<Vec<u8>>) -> Call {
+        self.stdin = stdin.into();
+        self
+    }
+
+    /// Kills the plugin when it takes longer than this.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Call {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Starts the plugin with all of its stdin written, for tests that kill it on the way.
+    pub fn spawn(&self) -> Result<Child> {
+        let mut child = Command::new(&self.program)
+            .args(&self.args)
+            .env_clear()
+            .envs(&self.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let mut pipe = child.stdin.take().context("stdin is piped")?;
+        let stdin = self.stdin.clone();
+        // On a thread of its own: input may be larger than the pipe. A plugin may answer without reading it all.
+        thread::spawn(move || pipe.write_all(&stdin));
+        Ok(child)
+    }
+
+    /// Runs the plugin to its end.
+    pub fn run(&self) -> Result<Outcome> {
+        let started = Instant::now();
+        wait(self.spawn()?, started, self.deadline).with_context(|| format!("{}", self.program.display()))
+    }
+}
+
+/// Collects a started plugin's output and exit.
+pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
+    let stdout = read_all(child.stdout.take().context("stdout is piped")?);
+    let stderr = read_all(child.stderr.take().context("stderr is piped")?);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() > deadline {
+            child.kill()?;
+            child.wait()?;
+            let stderr = stderr.join().unwrap_or_default();
+            anyhow::bail!("still running after {deadline:?}, killed; stderr: {stderr}");
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let wall = started.elapsed();
+    Ok(Outcome {
+        exit: status.code(),
+        stdout: stdout.join().unwrap_or_default(),
+        stderr: stderr.join().unwrap_or_default(),
+        wall,
+    })
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Outcome {
+    /// stdout as the recordings hold it: the JSON value, or the text when it is none.
+    pub fn answer(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| Value::String(self.stdout.clone()))
+    }
+
+    /// The JSON answer of a successful call.
+    ///
+    /// # Panics
+    /// When the call failed.
+    #[track_caller]
+    pub fn success(&self) -> Value {
+        assert_eq!(self.exit, Some(0), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self.answer()
+    }
+
+    /// The error object of a failed call.
+    ///
+    /// # Panics
+    /// When the call succeeded, or failed in another way than the CNI specification's.
+    #[track_caller]
+    pub fn error(&self) -> CniError {
+        assert_eq!(self.exit, Some(1), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr))
+    }
+}
+
+/// A CNI error object.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+pub struct CniError {
+    /// The specification's number.
+    pub code: u32,
+    /// One line.
+    pub msg: String,
+    /// More, when there is more.
+    #[serde(default)]
+    pub details: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Call {
+        let plugins = Plugins { dir: PathBuf::from("/bin") };
+        plugins.call("sh").args(["-c", script])
+    }
+
+    #[test]
+    fn a_call_sees_its_environment_and_stdin_and_no_other() {
+        let call = shell("cat; env | sort | cut -d= -f1; echo words >&2; exit 3").env("CNI_COMMAND", "ADD").stdin("{}");
+        let outcome = call.run().unwrap();
+        assert_eq!(outcome.exit, Some(3));
+        assert_eq!(outcome.stdout.lines().next(), Some("{}CNI_COMMAND"));
+        assert!(!outcome.stdout.contains("HOME"), "{}", outcome.stdout);
+        assert_eq!(outcome.stderr, "words\n");
+    }
+
+    #[test]
+    fn a_call_past_its_deadline_is_killed() {
+        let error = shell("exec sleep 100").deadline(Duration::from_millis(50)).run().unwrap_err();
+        assert!(format!("{error:#}").contains("still running"), "{error:#}");
+    }
+
+    #[test]
+    fn input_that_is_never_read_does_not_block() {
+        let outcome = shell("exit 0").stdin(vec![b'x'; 1 << 20]).run().unwrap();
+        assert_eq!(outcome.exit, Some(0));
+    }
+
+    #[test]
+    fn an_error_object_is_parsed() {
+        let error = shell(r#"echo '{"code":7,"msg":"m"}'; exit 1"#).run().unwrap().error();
+        assert_eq!(error, CniError { code: 7, msg: "m".into(), details: String::new() });
+    }
+}

@@ -1,0 +1,114 @@
+//! The datastores a suite can run on: etcd, and the embedded one through the command line that people have.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value, json};
+
+use crate::etcd::{ENDPOINT, Etcd};
+use crate::namespaces::Host;
+use crate::plugin::{Outcome, Plugins};
+
+/// A datastore of one private host.
+#[derive(Debug)]
+pub enum Store {
+    /// A real etcd.
+    Etcd(Etcd),
+    /// The SQLite file, reached with the binary under test.
+    Local(Local),
+}
+
+/// The embedded datastore.
+#[derive(Debug)]
+pub struct Local {
+    plugins: Plugins,
+    path: PathBuf,
+}
+
+impl Store {
+    /// A running, empty etcd.
+    pub fn etcd(host: &Host) -> Result<Store> {
+        Etcd::start(host).map(Store::Etcd)
+    }
+
+    /// An embedded datastore that does not exist yet.
+    pub fn local(host: &Host, plugins: &Plugins) -> Store {
+        Store::Local(Local { plugins: plugins.clone(), path: host.dir("local").join("calico.db") })
+    }
+
+    /// `etcd` or `local`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Store::Etcd(_) => "etcd",
+            Store::Local(_) => "local",
+        }
+    }
+
+    /// The keys of a network configuration that select this datastore.
+    pub fn conf(&self) -> Map<String, Value> {
+        let keys = match self {
+            Store::Etcd(_) => json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT }),
+            Store::Local(local) => json!({ "datastore_type": "local", "datastore_path": local.path }),
+        };
+        keys.as_object().cloned().unwrap_or_default()
+    }
+
+    /// A recorded configuration turned to this datastore. Anything but a configuration stays as it is.
+    pub fn reconfigured(&self, conf: &Value) -> Value {
+        let mut conf = conf.clone();
+        if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
+            keys.remove("datastore_type");
+            keys.remove("etcd_endpoints");
+            keys.extend(self.conf());
+        }
+        conf
+    }
+
+    /// Puts every pair.
+    pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
+        match self {
+            Store::Etcd(etcd) => etcd.load(content),
+            Store::Local(local) => local.load(content),
+        }
+    }
+
+    /// Every pair.
+    pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
+        match self {
+            Store::Etcd(etcd) => etcd.dump(),
+            Store::Local(local) => local.dump(),
+        }
+    }
+}
+
+impl Local {
+    /// The file.
+    pub fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
+        let file = self.path.with_extension("import.json");
+        std::fs::write(&file, serde_json::to_vec(content)?)?;
+        self.calico_ipam(&["import", &file.display().to_string()]).map(|_| ())
+    }
+
+    fn dump(&self) -> Result<BTreeMap<String, Value>> {
+        let outcome = self.calico_ipam(&["export"])?;
+        serde_json::from_str(&outcome.stdout).context("calico-ipam export printed no JSON object")
+    }
+
+    /// `calico-ipam <args>` on this file.
+    fn calico_ipam(&self, args: &[&str]) -> Result<Outcome> {
+        let call = self
+            .plugins
+            .call("calico-ipam")
+            .args(args.iter().copied())
+            .env("DATASTORE_TYPE", "local")
+            .env("DATASTORE_PATH", &self.path);
+        let outcome = call.run()?;
+        ensure!(outcome.exit == Some(0), "calico-ipam {args:?}: {}{}", outcome.stdout, outcome.stderr);
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,21 @@
+//! Every recording of upstream on etcd, replayed against our binaries on a real etcd.
+
+mod recordings;
+
+use integration_tests::etcd::{self, Etcd};
+use integration_tests::golden::{recording, replay};
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+
+fn replay(name: &str) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    isolated(|host| {
+        let plugins = Plugins::locate().unwrap();
+        let store = Store::etcd(host).unwrap();
+        replay::replay(&recording::read("etcd", name).unwrap(), host, &plugins, &store).unwrap();
+    });
+}

@@ -1,0 +1,45 @@
+//! The list of recordings: one test each, calling `replay` of the suite that includes it.
+
+use integration_tests::golden::{recording, wanted};
+
+/// Makes a test of each recording.
+macro_rules! replayed {
+    ($($(#[$attribute:meta])* $test:ident $name:literal)*) => {
+        $(#[test] $(#[$attribute])* fn $test() { super::replay($name) })*
+
+        /// A recording that is added or taken away must be here too.
+        #[test]
+        fn every_recording_is_in_the_list() {
+            assert_eq!(recording::names("etcd").unwrap(), [$($name),*]);
+        }
+
+        /// An entry about a scenario that does not exist would never be missed.
+        #[test]
+        fn every_wanted_difference_is_about_a_recording() {
+            for entry in wanted::read().unwrap() {
+                assert!([$($name),*].contains(&entry.scenario.as_str()), "{entry:?}");
+                assert!(entry.datastore.as_deref().is_none_or(|on| on == "etcd" || on == "local"), "{entry:?}");
+            }
+        }
+    };
+}
+
+replayed! {
+    args_ip "args-ip"
+    borrow "borrow"
+    container_settings "container-settings"
+    dual_stack "dual-stack"
+    errors "errors"
+    host_local "host-local"
+    ipam_alone "ipam-alone"
+    #[ignore = "not yet: needs the Kubernetes client of the next issue"] k8s_on_etcd "k8s-on-etcd"
+    mtu_queues "mtu-queues"
+    netns_gone "netns-gone"
+    no_pool "no-pool"
+    plain_profile "plain-profile"
+    pool_exhausted "pool-exhausted"
+    v4_add_del "v4-add-del"
+    v4_two_pods "v4-two-pods"
+    v6_only "v6-only"
+    versions "versions"
+}

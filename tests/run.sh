@@ -2,7 +2,7 @@
 # `make test`: every stage in turn, each with its time, then one line that counts all tests. A failing stage does not
 # stop the ones after it. With CI=true a skipped test is a failed one.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
 export CARGO_TERM_PROGRESS_WHEN=never
 locked=()

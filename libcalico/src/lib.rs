@@ -5,6 +5,7 @@
 //! is implemented by the `datastore` crate.
 
 pub mod api;
+pub mod conversion;
 pub mod ipam;
 pub mod names;
 pub mod net;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use uuid::Uuid;
 
 /// Fields this version does not know, kept for the next write.
 pub type Unknown = Map<String, Value>;
@@ -41,4 +43,42 @@ pub struct ObjectMeta {
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl ObjectMeta {
+    /// What a datastore without a server leaves to the client that creates an object: a uid and the time, where they
+    /// are not set yet (DS-32).
+    pub fn stamp(&mut self, uid: Uuid, now: OffsetDateTime) {
+        if self.uid.is_empty() {
+            self.uid = uid.to_string();
+        }
+        if self.creation_timestamp.is_none() {
+            self.creation_timestamp = Some(seconds_in_utc(now));
+        }
+    }
+}
+
+fn seconds_in_utc(time: OffsetDateTime) -> String {
+    let time = time.to_utc();
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.as_hms();
+    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+
+    use super::*;
+
+    #[test]
+    fn stamping_fills_only_what_is_empty() {
+        let mut meta = ObjectMeta::default();
+        meta.stamp(Uuid::from_u128(1), datetime!(2026-08-22 08:33:20.9 +02:00));
+        assert_eq!(meta.uid, "00000000-0000-0000-0000-000000000001");
+        assert_eq!(meta.creation_timestamp.as_deref(), Some("2026-08-22T06:33:20Z"));
+        let stamped = meta.clone();
+        meta.stamp(Uuid::from_u128(2), datetime!(2027-01-01 00:00 UTC));
+        assert_eq!(meta, stamped);
+    }
 }

@@ -21,7 +21,7 @@ pub use local::Local;
 #[derive(Debug)]
 pub enum Datastore {
     /// An etcd cluster.
-    Etcd(Etcd),
+    Etcd(Box<Etcd>),
     /// A SQLite file on this node.
     Local(Local),
 }
@@ -31,7 +31,7 @@ impl Datastore {
     /// database: what is out of reach shows with the first request.
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         Ok(match config {
-            DatastoreConfig::Etcd(config) => Datastore::Etcd(Etcd::new(config)?),
+            DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
             DatastoreConfig::Local(config) => Datastore::Local(Local::new(config)),
         })
     }

@@ -170,7 +170,7 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| error.source())
+    std::iter::successors(Some(error), |error| <dyn Error>::source(*error))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use time::{Duration, OffsetDateTime};
 
 use super::blockwalk::BlockWalk;
-use super::pool_choice::Pool;
+use super::pool::Pool;
 use super::reservation::Reservations;
 use super::time::parse_stored;
 use super::{Block, Owner};

@@ -16,6 +16,7 @@ mod candidates;
 mod config;
 mod gorand;
 mod handle;
+mod pool;
 mod pool_choice;
 mod refusal;
 mod reservation;
@@ -33,10 +34,8 @@ pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borro
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
-pub use pool_choice::{
-    Labels, NoPool, Pool, PoolChoice, PoolChoiceError, PoolRequest, any_pool_of, choose_pools, enabled_pool,
-    stale_blocks,
-};
+pub use pool::{Pool, any_pool_of, enabled_pool};
+pub use pool_choice::{Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, stale_blocks};
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

@@ -1,0 +1,231 @@
+use serde_json::json;
+
+use super::*;
+use crate::api::{AssignmentMode, IpPoolSpec};
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+fn pool(name: &str, range: &str, change: impl FnOnce(&mut IpPool)) -> IpPool {
+    let mut pool = IpPool::new(name, IpPoolSpec { cidr: range.into(), ..IpPoolSpec::default() });
+    change(&mut pool);
+    pool
+}
+
+fn plain(name: &str, range: &str) -> IpPool {
+    pool(name, range, |_| {})
+}
+
+struct Request {
+    requested: Vec<Cidr>,
+    purpose: AllowedUse,
+    node: Labels,
+    namespace: Option<Labels>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Request { requested: Vec::new(), purpose: AllowedUse::Workload, node: Labels::new(), namespace: None }
+    }
+}
+
+fn choose(pools: &[IpPool], request: &Request) -> Result<PoolChoice, PoolChoiceError> {
+    choose_pools(
+        pools,
+        &PoolRequest {
+            version: IpVersion::V4,
+            requested: &request.requested,
+            purpose: request.purpose,
+            node: "node1",
+            node_labels: &request.node,
+            namespace: request.namespace.as_ref().map(|labels| ("web", labels)),
+            max_block_prefix: None,
+        },
+    )
+}
+
+fn names(pools: &[Pool]) -> Vec<&str> {
+    pools.iter().map(|pool| pool.name.as_str()).collect()
+}
+
+fn words(refused: &[RefusedPool]) -> Vec<String> {
+    refused.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn pools_come_by_name_and_by_request() {
+    let pools = [plain("b", "10.2.0.0/16"), plain("c", "10.3.0.0/16"), plain("a", "10.1.0.0/16")];
+    let choice = choose(&pools, &Request::default()).unwrap();
+    assert_eq!((names(&choice.chosen), choice.refused), (vec!["a", "b", "c"], vec![]));
+
+    let request = Request { requested: vec![cidr("10.3.0.0/16"), cidr("10.1.0.0/16")], ..Request::default() };
+    let choice = choose(&pools, &request).unwrap();
+    assert_eq!(names(&choice.chosen), ["c", "a"]);
+    assert_eq!(words(&choice.refused), ["pool b (10.2.0.0/16): the request names other pools"]);
+}
+
+#[test]
+fn a_pool_out_of_service_says_why() {
+    type Change = fn(&mut IpPool);
+    let cases: [(&str, Change, &str); 9] = [
+        ("10.0.0.0/16", |p| p.spec.disabled = true, "pool p (10.0.0.0/16): it is disabled"),
+        (
+            "10.0.0.0/16",
+            |p| p.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".into()),
+            "pool p (10.0.0.0/16): it is being deleted",
+        ),
+        (
+            "10.0.0.0/16",
+            |p| {
+                p.status = Some(json!({"conditions": [
+                    {"type": "Allocatable", "status": "False", "message": "overlaps pool q"}]}))
+            },
+            "pool p (10.0.0.0/16): its status is not Allocatable: overlaps pool q",
+        ),
+        ("ten", |_| {}, "pool p: its cidr `ten` is no CIDR"),
+        ("fd00::/64", |_| {}, "pool p (fd00::/64): it is an IPv6 pool"),
+        ("10.0.0.0/16", |p| p.spec.block_size = Some(19), "pool p (10.0.0.0/16): its blockSize 19 is outside 20..32"),
+        ("10.0.0.0/16", |p| p.spec.block_size = Some(33), "pool p (10.0.0.0/16): its blockSize 33 is outside 20..32"),
+        ("10.0.0.0/27", |_| {}, "pool p (10.0.0.0/27): its blockSize 26 is outside 27..32"),
+        ("10.0.0.0/16", |p| p.spec.block_size = Some(255), "pool p (10.0.0.0/16): its blockSize 255 is outside 20..32"),
+    ];
+    for (range, change, expected) in cases {
+        let error = choose(&[pool("p", range, change)], &Request::default()).unwrap_err();
+        assert_eq!(error.cause, NoPool::NoneEnabled, "{expected}");
+        assert_eq!(words(&error.refused), [expected]);
+    }
+}
+
+#[test]
+fn conditions_that_are_true_or_of_another_type_do_not_matter() {
+    for status in [
+        json!({"conditions": [{"type": "Allocatable", "status": "True"}]}),
+        json!({"conditions": [{"type": "Ready", "status": "False"}]}),
+        json!({"conditions": "none"}),
+        json!({}),
+    ] {
+        let pools = [pool("p", "10.0.0.0/16", |p| p.status = Some(status.clone()))];
+        assert!(choose(&pools, &Request::default()).is_ok(), "{status}");
+    }
+}
+
+#[test]
+fn selectors_choose_by_node_and_namespace() {
+    let pools = [
+        pool("manual", "10.1.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual)),
+        pool("node", "10.2.0.0/16", |p| p.spec.node_selector = "rack == 'r1'".into()),
+        pool("space", "10.3.0.0/16", |p| p.spec.namespace_selector = "team == 'a'".into()),
+        pool("spaceless", "10.4.0.0/16", |p| p.spec.namespace_selector = "!has(team)".into()),
+        pool("any", "10.5.0.0/16", |p| p.spec.node_selector = " ".into()),
+    ];
+    let on = |node, namespace: Option<Labels>| {
+        let choice = choose(&pools, &Request { node, namespace, ..Request::default() }).unwrap();
+        (names(&choice.chosen).join(" "), words(&choice.refused))
+    };
+    let (chosen, refused) = on(labels(&[]), None);
+    assert_eq!(chosen, "any spaceless");
+    assert_eq!(
+        refused,
+        [
+            "pool manual (10.1.0.0/16): its assignmentMode is Manual and the request does not name it",
+            "pool node (10.2.0.0/16): its nodeSelector `rack == 'r1'` does not match node node1",
+            "pool space (10.3.0.0/16): its namespaceSelector `team == 'a'` does not match, as the request has no namespace",
+        ]
+    );
+    assert_eq!(on(labels(&[("rack", "r1")]), Some(labels(&[("team", "a")]))).0, "any node space");
+    let (chosen, refused) = on(labels(&[("rack", "r2")]), Some(labels(&[("team", "b")])));
+    assert_eq!(chosen, "any");
+    assert_eq!(
+        refused[2],
+        "pool space (10.3.0.0/16): its namespaceSelector `team == 'a'` does not match namespace web"
+    );
+}
+
+#[test]
+fn a_named_pool_is_used_whatever_its_selectors_and_mode() {
+    let pools = [pool("p", "10.0.0.0/16", |p| {
+        p.spec.assignment_mode = Some(AssignmentMode::Manual);
+        p.spec.node_selector = "!all()".into();
+        p.spec.namespace_selector = "not a selector".into();
+    })];
+    let request = Request { requested: vec![cidr("10.0.0.0/16")], ..Request::default() };
+    assert_eq!(names(&choose(&pools, &request).unwrap().chosen), ["p"]);
+}
+
+#[test]
+fn no_pool_says_which_rule_left_none() {
+    let selective = pool("p", "10.0.0.0/16", |p| p.spec.node_selector = "has(gpu)".into());
+    let malformed = pool("p", "10.0.0.0/16", |p| p.spec.namespace_selector = "team ===".into());
+    let tunnels = pool("p", "10.0.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel]);
+    let other = Request { requested: vec![cidr("10.9.0.0/16")], ..Request::default() };
+    let plain_request = Request::default();
+    let cause = |pools: &[IpPool], request: &Request| choose(pools, request).unwrap_err().to_string();
+    assert_eq!(cause(&[], &plain_request), "cannot find a qualified ippool");
+    assert_eq!(cause(&[selective], &plain_request), "no configured Calico pools for node node1");
+    assert_eq!(
+        cause(&[plain("p", "10.0.0.0/16")], &other),
+        "the given pool (10.9.0.0/16) does not exist, or is not enabled"
+    );
+    assert!(cause(&[malformed], &plain_request).starts_with("IPPool p: namespaceSelector `team ===` is invalid: "));
+
+    let error = choose(&[tunnels], &plain_request).unwrap_err();
+    assert_eq!(error.to_string(), "cannot find a qualified ippool, no pools match the required use (Workload)");
+    assert_eq!(words(&error.refused), ["pool p (10.0.0.0/16): its allowedUses [Tunnel] do not include Workload"]);
+}
+
+#[test]
+fn a_pool_serves_workloads_and_tunnels_unless_it_says_otherwise() {
+    let pools = [
+        plain("default", "10.1.0.0/16"),
+        pool("services", "10.2.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::LoadBalancer]),
+    ];
+    for (purpose, expected) in
+        [(AllowedUse::Workload, "default"), (AllowedUse::Tunnel, "default"), (AllowedUse::LoadBalancer, "services")]
+    {
+        let choice = choose(&pools, &Request { purpose, ..Request::default() }).unwrap();
+        assert_eq!(names(&choice.chosen), [expected]);
+        assert_eq!(names(&choice.selected), ["default", "services"]);
+    }
+}
+
+#[test]
+fn only_a_deselected_pool_in_service_makes_a_block_stale() {
+    let pools = [
+        plain("current", "10.1.0.0/16"),
+        pool("left", "10.2.0.0/16", |p| p.spec.node_selector = "!all()".into()),
+        pool("disabled", "10.3.0.0/16", |p| {
+            p.spec.disabled = true;
+            p.spec.node_selector = "!all()".into();
+        }),
+        pool("manual", "10.4.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual)),
+        pool("tunnels", "10.5.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel]),
+        pool("spaced", "10.6.0.0/16", |p| p.spec.namespace_selector = "!all()".into()),
+    ];
+    let owned: Vec<Cidr> = (1..=7).map(|n| cidr(&format!("10.{n}.0.64/26"))).collect();
+    let choice = choose(&pools, &Request::default()).unwrap();
+    assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), [cidr("10.2.0.64/26")]);
+
+    // Naming the pool keeps the blocks in it.
+    let request = Request { requested: vec![cidr("10.2.0.0/16")], ..Request::default() };
+    let choice = choose(&pools, &request).unwrap();
+    assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), []);
+}
+
+#[test]
+fn refusals_are_facts_for_programs_too() {
+    let refused = RefusedPool {
+        pool: "p".into(),
+        cidr: Some(cidr("10.0.0.0/16")),
+        refusal: Refusal::Full { in_use: 63, capacity: 64 },
+    };
+    assert_eq!(
+        serde_json::to_value(&refused).unwrap(),
+        json!({"pool": "p", "cidr": "10.0.0.0/16", "reason": "full", "inUse": 63, "capacity": 64})
+    );
+    assert_eq!(refused.to_string(), "pool p (10.0.0.0/16): full: 63 of 64 in use");
+}

@@ -1,16 +1,27 @@
 //! The list of recordings: one test each, calling `replay` of the suite that includes it.
 
+use std::io::Write;
+
 use integration_tests::golden::{recording, wanted};
+
+/// Recordings that nothing replays yet, and why.
+const NOT_REPLAYED: [(&str, &str); 1] = [("k8s-on-etcd", "needs the Kubernetes client of the next issue")];
 
 /// Makes a test of each recording.
 macro_rules! replayed {
-    ($($(#[$attribute:meta])* $test:ident $name:literal)*) => {
-        $(#[test] $(#[$attribute])* fn $test() { super::replay($name) })*
+    ($($test:ident $name:literal)*) => {
+        $(#[test] fn $test() { super::replay($name) })*
 
         /// A recording that is added or taken away must be here too.
         #[test]
         fn every_recording_is_in_the_list() {
-            assert_eq!(recording::names("etcd").unwrap(), [$($name),*]);
+            let mut listed = vec![$($name),*];
+            for (name, why) in NOT_REPLAYED {
+                let _ = writeln!(std::io::stderr(), "not replayed: {name}: {why}");
+                listed.push(name);
+            }
+            listed.sort();
+            assert_eq!(recording::names("etcd").unwrap(), listed);
         }
 
         /// An entry about a scenario that does not exist would never be missed.
@@ -32,7 +43,6 @@ replayed! {
     errors "errors"
     host_local "host-local"
     ipam_alone "ipam-alone"
-    #[ignore = "not yet: needs the Kubernetes client of the next issue"] k8s_on_etcd "k8s-on-etcd"
     mtu_queues "mtu-queues"
     netns_gone "netns-gone"
     no_pool "no-pool"

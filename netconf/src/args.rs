@@ -1,0 +1,206 @@
+//! `CNI_ARGS`: the `KEY=value;KEY=value` pairs that a runtime passes along.
+
+use std::net::IpAddr;
+
+use crate::{CniError, Code};
+
+/// What `CNI_ARGS` says. Keys we do not know are ignored unless `IgnoreUnknown=0` asks otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CniArgs {
+    /// `IP`: the address asked for. Only IPAM plugins read it (CNI-33).
+    pub ip: Option<IpAddr>,
+    /// `K8S_POD_NAME`.
+    pub pod_name: String,
+    /// `K8S_POD_NAMESPACE`.
+    pub pod_namespace: String,
+    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, equal to `CNI_CONTAINERID`; not used.
+    pub pod_infra_container_id: String,
+    /// `K8S_POD_UID`; upstream ignores it (CNI-223).
+    pub pod_uid: String,
+    /// `CNI_TEST_NAMESPACE`: the namespace of an endpoint outside of Kubernetes, in place of `default` (CNI-32).
+    pub test_namespace: String,
+}
+
+/// The pod that a runtime names in `CNI_ARGS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pod<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid, where the runtime says it.
+    pub uid: Option<&'a str>,
+}
+
+impl CniArgs {
+    /// Parses the value of `CNI_ARGS`.
+    ///
+    /// # Errors
+    /// Code 4, with upstream's texts (CNI-28, CNI-29), where upstream has code 999: a piece that is not `KEY=value`, an `IP`
+    /// that is not an address, an `IgnoreUnknown` that is no boolean, or unknown keys when it is false.
+    pub fn parse(text: &str) -> Result<CniArgs, CniError> {
+        let mut args = CniArgs::default();
+        let mut ignore_unknown = true;
+        let mut unknown = Vec::new();
+        for pair in text.split(';').filter(|_| !text.is_empty()) {
+            let (key, value) = split(pair)?;
+            match key {
+                "IgnoreUnknown" => ignore_unknown = boolean(pair, value)?,
+                "IP" => args.ip = address(pair, value)?,
+                "K8S_POD_NAME" => args.pod_name = value.to_owned(),
+                "K8S_POD_NAMESPACE" => args.pod_namespace = value.to_owned(),
+                "K8S_POD_INFRA_CONTAINER_ID" => args.pod_infra_container_id = value.to_owned(),
+                "K8S_POD_UID" => args.pod_uid = value.to_owned(),
+                "CNI_TEST_NAMESPACE" => args.test_namespace = value.to_owned(),
+                _ => unknown.push(pair),
+            }
+        }
+        if !ignore_unknown && !unknown.is_empty() {
+            return Err(invalid(format!("ARGS: unknown args {unknown:?}")));
+        }
+        Ok(args)
+    }
+
+    /// The pod, when both its name and its namespace are given: the one sign of Kubernetes (CNI-31).
+    pub fn pod(&self) -> Option<Pod<'_>> {
+        if self.pod_name.is_empty() || self.pod_namespace.is_empty() {
+            return None;
+        }
+        let uid = Some(self.pod_uid.as_str()).filter(|uid| !uid.is_empty());
+        Some(Pod { namespace: &self.pod_namespace, name: &self.pod_name, uid })
+    }
+
+    /// The pod, for work that cannot go on without one.
+    ///
+    /// # Errors
+    /// Code 4 saying which keys `CNI_ARGS` lacks and how to give them.
+    pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
+        self.pod().ok_or_else(|| {
+            let missing: Vec<_> = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)]
+                .into_iter()
+                .filter(|(_, value)| value.is_empty())
+                .map(|(key, _)| key)
+                .collect();
+            invalid(format!("CNI_ARGS names no pod: {} missing", missing.join(" and "))).with_details(
+                "set CNI_ARGS='K8S_POD_NAMESPACE=<namespace>;K8S_POD_NAME=<pod>', as a Kubernetes runtime does",
+            )
+        })
+    }
+}
+
+/// The value of `CNI_ARGS` for a delegated plugin: upstream puts `IgnoreUnknown=1` in front of what it got (CNI-14).
+pub fn for_delegate(text: &str) -> String {
+    if text.is_empty() {
+        return "IgnoreUnknown=1".to_owned();
+    }
+    format!("IgnoreUnknown=1;{text}")
+}
+
+fn split(pair: &str) -> Result<(&str, &str), CniError> {
+    match pair.split_once('=') {
+        Some((key, value)) if !value.contains('=') => Ok((key, value)),
+        _ => Err(invalid(format!("ARGS: invalid pair {pair:?}"))
+            .with_details("CNI_ARGS is KEY=value;KEY=value, without '=' in a value and without an empty piece")),
+    }
+}
+
+fn boolean(pair: &str, value: &str) -> Result<bool, CniError> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(unparsable(pair, &format!("boolean unmarshal error: invalid input {value}"))),
+    }
+}
+
+fn address(pair: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value.parse().map(Some).map_err(|_| unparsable(pair, &format!("invalid IP address: {value}")))
+}
+
+fn unparsable(pair: &str, reason: &str) -> CniError {
+    invalid(format!("ARGS: error parsing value of pair {pair:?}: {reason}"))
+}
+
+fn invalid(msg: String) -> CniError {
+    CniError::new(Code::INVALID_ENVIRONMENT, msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_containerd_sends() {
+        let args = CniArgs::parse(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=p1;K8S_POD_INFRA_CONTAINER_ID=c0ffee;K8S_POD_UID=u-1",
+        )
+        .unwrap();
+        assert_eq!(args.pod(), Some(Pod { namespace: "golden", name: "p1", uid: Some("u-1") }));
+        assert_eq!(args.pod_infra_container_id, "c0ffee");
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(CniArgs::parse("IP=10.0.0.7").unwrap().ip, Some("10.0.0.7".parse().unwrap()));
+        assert_eq!(CniArgs::parse("IP=fd00::7").unwrap().ip, Some("fd00::7".parse().unwrap()));
+        assert_eq!(CniArgs::parse("IP=").unwrap().ip, None);
+        for text in ["not-an-ip", "10.0.0.7/32", "10.0.0", "010.0.0.7"] {
+            let error = CniArgs::parse(&format!("IP={text}")).unwrap_err();
+            assert_eq!(error.code, Code::INVALID_ENVIRONMENT);
+            assert_eq!(
+                error.msg,
+                format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address: {text}")
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_pairs() {
+        for (text, pair) in [("A", "A"), ("A=1;", ""), (";A=1", ""), ("A=1;;B=2", ""), ("A=1=2", "A=1=2")] {
+            assert_eq!(CniArgs::parse(text).unwrap_err().msg, format!("ARGS: invalid pair {pair:?}"), "{text}");
+        }
+        assert_eq!(CniArgs::parse("").unwrap(), CniArgs::default());
+    }
+
+    #[test]
+    fn unknown_keys_fail_only_when_asked_to() {
+        assert_eq!(CniArgs::parse("FOO=bar;ip=x").unwrap(), CniArgs::default());
+        assert_eq!(CniArgs::parse("IgnoreUnknown=0;IgnoreUnknown=TRUE;FOO=bar").unwrap(), CniArgs::default());
+        let error = CniArgs::parse("FOO=bar;IgnoreUnknown=false;K8S_POD_NAME=p;BAZ=").unwrap_err();
+        assert_eq!(error.msg, r#"ARGS: unknown args ["FOO=bar", "BAZ="]"#);
+        let error = CniArgs::parse("IgnoreUnknown=perhaps").unwrap_err();
+        assert_eq!(
+            error.msg,
+            "ARGS: error parsing value of pair \"IgnoreUnknown=perhaps\": boolean unmarshal error: invalid input perhaps"
+        );
+    }
+
+    #[test]
+    fn later_duplicates_win() {
+        assert_eq!(CniArgs::parse("K8S_POD_NAME=a;K8S_POD_NAME=b").unwrap().pod_name, "b");
+    }
+
+    #[test]
+    fn a_pod_needs_name_and_namespace() {
+        let table = [
+            ("", "K8S_POD_NAMESPACE and K8S_POD_NAME"),
+            ("K8S_POD_NAME=p", "K8S_POD_NAMESPACE"),
+            ("K8S_POD_NAMESPACE=n;K8S_POD_NAME=", "K8S_POD_NAME"),
+        ];
+        for (text, missing) in table {
+            let args = CniArgs::parse(text).unwrap();
+            assert_eq!(args.pod(), None);
+            let error = args.require_pod().unwrap_err();
+            assert_eq!(error.msg, format!("CNI_ARGS names no pod: {missing} missing"));
+            assert!(error.details.contains("K8S_POD_NAME=<pod>"));
+        }
+    }
+
+    #[test]
+    fn delegates_ignore_unknown_keys() {
+        assert_eq!(for_delegate(""), "IgnoreUnknown=1");
+        assert_eq!(for_delegate("IP=10.0.0.7"), "IgnoreUnknown=1;IP=10.0.0.7");
+    }
+}

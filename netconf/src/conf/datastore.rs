@@ -1,0 +1,129 @@
+//! Where the datastore is.
+
+use super::Secret;
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// Where the datastore is. What is not given comes from the environment: see [`crate::datastore_env`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct DatastoreConf {
+    /// Kind of the datastore. Without it: `local` with `datastore_path`, `etcdv3` with `etcd_endpoints`, else `kubernetes`.
+    /// Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub datastore_type: Option<DatastoreType>,
+
+    /// File of the `local` datastore; `/var/lib/calico/calico.db` without it. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub datastore_path: String,
+
+    /// URLs of the etcd servers, separated by commas. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_endpoints: String,
+
+    /// DNS domain whose SRV records name the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_discovery_srv: String,
+
+    /// File with the key of the etcd client certificate, PEM. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_key_file: String,
+
+    /// File with the etcd client certificate, PEM. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_cert_file: String,
+
+    /// File with the certificates of the authorities that etcd servers are trusted by, PEM. Read by ADD, DEL, CHECK, STATUS,
+    /// GC, `-t`.
+    pub etcd_ca_cert_file: String,
+
+    /// The key itself, PEM or base64 of PEM, in place of `etcd_key_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_key: Secret,
+
+    /// The certificate itself, PEM or base64 of PEM, in place of `etcd_cert_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_cert: String,
+
+    /// The authorities' certificates themselves, PEM or base64 of PEM, in place of `etcd_ca_cert_file`. Read by ADD, DEL,
+    /// CHECK, STATUS, GC, `-t`.
+    pub etcd_ca_cert: String,
+
+    /// User of etcd, with `etcd_password`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_username: String,
+
+    /// Password of that user. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub etcd_password: Secret,
+
+    /// Deprecated and without effect: use `etcd_endpoints`. Not read.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub etcd_authority: String,
+
+    /// Deprecated and without effect: use `etcd_endpoints`. Not read.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub etcd_scheme: String,
+
+    /// Group of the Calico resources in the Kubernetes API, `crd.projectcalico.org/v1` or `projectcalico.org/v3` in any
+    /// letter case; found by a request when not given. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub calico_api_group: Option<ApiGroup>,
+
+    /// Requests per second to the Kubernetes API; 0 is the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
+    pub qps: i32,
+
+    /// Requests at once to the Kubernetes API; 0 is the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
+    pub burst: i32,
+}
+
+/// Kind of the datastore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(rename_all = "lowercase"))]
+pub enum DatastoreType {
+    /// The Kubernetes API.
+    Kubernetes,
+    /// etcd, version 3.
+    Etcdv3,
+    /// A file on this host.
+    Local,
+}
+
+/// Group and version of the Calico resources in the Kubernetes API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
+pub enum ApiGroup {
+    /// `crd.projectcalico.org/v1`.
+    #[cfg_attr(feature = "schema", serde(rename = "crd.projectcalico.org/v1"))]
+    CrdV1,
+    /// `projectcalico.org/v3`.
+    #[cfg_attr(feature = "schema", serde(rename = "projectcalico.org/v3"))]
+    V3,
+}
+
+impl DatastoreType {
+    /// The values of `datastore_type`; letter case counts.
+    pub(crate) const WORDS: [(&'static str, DatastoreType); 3] =
+        [("kubernetes", DatastoreType::Kubernetes), ("etcdv3", DatastoreType::Etcdv3), ("local", DatastoreType::Local)];
+}
+
+impl ApiGroup {
+    /// The values of `calico_api_group`, of any letter case.
+    pub(crate) const WORDS: [(&'static str, ApiGroup); 2] =
+        [("crd.projectcalico.org/v1", ApiGroup::CrdV1), ("projectcalico.org/v3", ApiGroup::V3)];
+}
+
+impl FromNode for DatastoreConf {
+    fn from_node(node: &Node<'_>) -> Result<DatastoreConf, DecodeError> {
+        let object = node.object()?;
+        Ok(DatastoreConf {
+            datastore_type: object.read_word("datastore_type", &DatastoreType::WORDS, false)?,
+            datastore_path: object.read_or_default("datastore_path")?,
+            etcd_endpoints: object.read_or_default("etcd_endpoints")?,
+            etcd_discovery_srv: object.read_or_default("etcd_discovery_srv")?,
+            etcd_key_file: object.read_or_default("etcd_key_file")?,
+            etcd_cert_file: object.read_or_default("etcd_cert_file")?,
+            etcd_ca_cert_file: object.read_or_default("etcd_ca_cert_file")?,
+            etcd_key: object.read_or_default("etcd_key")?,
+            etcd_cert: object.read_or_default("etcd_cert")?,
+            etcd_ca_cert: object.read_or_default("etcd_ca_cert")?,
+            etcd_username: object.read_or_default("etcd_username")?,
+            etcd_password: object.read_or_default("etcd_password")?,
+            etcd_authority: object.read_or_default("etcd_authority")?,
+            etcd_scheme: object.read_or_default("etcd_scheme")?,
+            calico_api_group: object.read_word("calico_api_group", &ApiGroup::WORDS, true)?,
+            qps: object.read_or_default("qps")?,
+            burst: object.read_or_default("burst")?,
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! Switches: features, and settings inside the container.
+
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// Features that are off unless switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct FeatureControl {
+    /// Whether the pod annotation `cni.projectcalico.org/ipAddrsNoIpam` is honoured. Read by ADD.
+    pub ip_addrs_no_ipam: bool,
+
+    /// Whether the pod annotation `cni.projectcalico.org/floatingIPs` is honoured. Read by ADD.
+    pub floating_ips: bool,
+}
+
+/// Settings inside the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct ContainerSettings {
+    /// Whether the container may forward packets. Read by ADD, CHECK.
+    pub allow_ip_forwarding: bool,
+}
+
+impl FromNode for FeatureControl {
+    fn from_node(node: &Node<'_>) -> Result<FeatureControl, DecodeError> {
+        let object = node.object()?;
+        Ok(FeatureControl {
+            ip_addrs_no_ipam: object.read_or_default("ip_addrs_no_ipam")?,
+            floating_ips: object.read_or_default("floating_ips")?,
+        })
+    }
+}
+
+impl FromNode for ContainerSettings {
+    fn from_node(node: &Node<'_>) -> Result<ContainerSettings, DecodeError> {
+        Ok(ContainerSettings { allow_ip_forwarding: node.object()?.read_or_default("allow_ip_forwarding")? })
+    }
+}

@@ -1,0 +1,73 @@
+//! The interface of the container.
+
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// The interface of the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct InterfaceConf {
+    /// MTU in bytes of both ends. 0 takes it from the file `/var/lib/calico/mtu` that calico-node writes, else 1500. Read by
+    /// ADD, CHECK.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65535)))]
+    pub mtu: u32,
+
+    /// Whether a missing MTU file is an error. Read by ADD, STATUS.
+    pub require_mtu_file: bool,
+
+    /// Number of transmit and of receive queues of both ends; below 1 is 1. Read by ADD.
+    #[cfg_attr(feature = "schema", schemars(with = "i64", range(max = 4096)))]
+    pub num_queues: u32,
+
+    /// Kind of the device: `veth`, or `netkit` where the kernel has it (veth elsewhere). Empty is `veth`. Read by ADD.
+    pub device_type: DeviceType,
+
+    /// Whether default routes are made in addition to `ipam.routes` of host-local. Read by ADD in Kubernetes with host-local.
+    pub include_default_routes: bool,
+}
+
+/// Kind of the container's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(rename_all = "lowercase"))]
+pub enum DeviceType {
+    /// A veth pair.
+    #[default]
+    Veth,
+    /// A netkit pair of layer 2, or a veth pair where the kernel has no netkit.
+    Netkit,
+}
+
+impl Default for InterfaceConf {
+    fn default() -> InterfaceConf {
+        InterfaceConf {
+            mtu: 0,
+            require_mtu_file: false,
+            num_queues: 1,
+            device_type: DeviceType::Veth,
+            include_default_routes: false,
+        }
+    }
+}
+
+impl FromNode for InterfaceConf {
+    fn from_node(node: &Node<'_>) -> Result<InterfaceConf, DecodeError> {
+        /// The longest frame a veth takes.
+        const MTU_MAX: u32 = 65_535;
+        /// The kernel's limit for `IFLA_NUM_TX_QUEUES`.
+        const QUEUES_MAX: i64 = 4096;
+        let object = node.object()?;
+        let queues = object.read_with("num_queues", |node| node.integer(i64::MIN..=QUEUES_MAX))?;
+        Ok(InterfaceConf {
+            mtu: object.read_with("mtu", |node| node.integer(0..=MTU_MAX))?.unwrap_or_default(),
+            require_mtu_file: object.read_or_default("require_mtu_file")?,
+            num_queues: queues.and_then(|queues| u32::try_from(queues).ok()).unwrap_or(1).max(1),
+            device_type: object.read_or_default("device_type")?,
+            include_default_routes: object.read_or_default("include_default_routes")?,
+        })
+    }
+}
+
+impl FromNode for DeviceType {
+    fn from_node(node: &Node<'_>) -> Result<DeviceType, DecodeError> {
+        node.word(&[("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit), ("", DeviceType::Veth)], false)
+    }
+}

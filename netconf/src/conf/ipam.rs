@@ -1,0 +1,167 @@
+//! Where addresses come from.
+
+use std::net::IpAddr;
+
+use crate::decode::{DecodeError, FromNode, Node, Object};
+use crate::result::IpNet;
+
+/// Where addresses come from. Keys of other IPAM plugins are passed to them untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct Ipam {
+    /// Binary of the IPAM plugin, searched for in `CNI_PATH`; `calico-ipam` is served without another process. Read by ADD,
+    /// DEL, CHECK, STATUS, GC.
+    #[cfg_attr(feature = "schema", serde(rename = "type"), schemars(regex(pattern = r"^[^/]*$")))]
+    pub ipam_type: String,
+
+    /// Not read.
+    pub name: String,
+
+    /// host-local: the subnet; `usePodCidr` and `usePodCidrIPv6` stand for the node's. Read by ADD, DEL.
+    pub subnet: String,
+
+    /// host-local: sets of subnets, in which `usePodCidr` and `usePodCidrIPv6` stand for the node's. Read by ADD, DEL.
+    pub ranges: Vec<Vec<IpamRange>>,
+
+    /// host-local: routes inside the container, in place of the default route. Read by ADD in Kubernetes.
+    pub routes: Vec<IpamRoute>,
+
+    /// calico-ipam: the string `"false"` asks for no IPv4 address. Read by ADD.
+    #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
+    pub assign_ipv4: bool,
+
+    /// calico-ipam: the string `"true"` asks for an IPv6 address. Read by ADD.
+    #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
+    pub assign_ipv6: bool,
+
+    /// calico-ipam: CIDRs or names of the pools to take IPv4 addresses from, in this order; any pool without it. Read by ADD.
+    pub ipv4_pools: Vec<String>,
+
+    /// calico-ipam: CIDRs or names of the pools to take IPv6 addresses from, in this order; any pool without it. Read by ADD.
+    pub ipv6_pools: Vec<String>,
+}
+
+/// A subnet of host-local.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct IpamRange {
+    /// The subnet, `usePodCidr` or `usePodCidrIPv6`. Read by ADD, DEL.
+    pub subnet: String,
+}
+
+/// A route of host-local.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct IpamRoute {
+    /// The destination; a route without it is skipped (CNI-111). Read by ADD in Kubernetes.
+    #[cfg_attr(feature = "schema", serde(serialize_with = "as_text"), schemars(with = "Option<String>"))]
+    pub dst: Option<IpNet>,
+}
+
+/// Name of our own IPAM plugin.
+const CALICO_IPAM: &str = "calico-ipam";
+/// The plugin whose configuration the main plugin reads too.
+const HOST_LOCAL: &str = "host-local";
+
+impl Ipam {
+    /// Whether our own IPAM plugin is asked for, which is served in process.
+    pub fn is_calico(&self) -> bool {
+        self.ipam_type == CALICO_IPAM
+    }
+
+    /// Whether the main plugin has to fill in `usePodCidr` and read the routes (CNI-109).
+    pub fn is_host_local(&self) -> bool {
+        self.ipam_type == HOST_LOCAL
+    }
+}
+
+impl Default for Ipam {
+    fn default() -> Ipam {
+        Ipam {
+            ipam_type: String::new(),
+            name: String::new(),
+            subnet: String::new(),
+            ranges: Vec::new(),
+            routes: Vec::new(),
+            assign_ipv4: true,
+            assign_ipv6: false,
+            ipv4_pools: Vec::new(),
+            ipv6_pools: Vec::new(),
+        }
+    }
+}
+
+impl FromNode for Ipam {
+    fn from_node(node: &Node<'_>) -> Result<Ipam, DecodeError> {
+        let object = node.object()?;
+        let ipam_type = object.read_with("type", binary_name)?.unwrap_or_default();
+        let host_local = ipam_type == HOST_LOCAL;
+        Ok(Ipam {
+            name: object.read_or_default("name")?,
+            subnet: object.read_or_default("subnet")?,
+            // Another plugin may give these two a meaning of its own.
+            ranges: if host_local { object.read_or_default("ranges")? } else { Vec::new() },
+            routes: if host_local { object.read_or_default("routes")? } else { Vec::new() },
+            assign_ipv4: true_or_false(&object, "assign_ipv4")?.unwrap_or(true),
+            assign_ipv6: true_or_false(&object, "assign_ipv6")?.unwrap_or(false),
+            ipv4_pools: pools(&object, "ipv4_pools", IpAddr::is_ipv4)?,
+            ipv6_pools: pools(&object, "ipv6_pools", IpAddr::is_ipv6)?,
+            ipam_type,
+        })
+    }
+}
+
+impl FromNode for IpamRange {
+    fn from_node(node: &Node<'_>) -> Result<IpamRange, DecodeError> {
+        Ok(IpamRange { subnet: node.object()?.read_or_default("subnet")? })
+    }
+}
+
+impl FromNode for IpamRoute {
+    fn from_node(node: &Node<'_>) -> Result<IpamRoute, DecodeError> {
+        Ok(IpamRoute { dst: node.object()?.read("dst")? })
+    }
+}
+
+fn binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
+    const WANT: &str = "the name of a binary, without '/'";
+    match node.text(WANT)? {
+        name if name.contains('/') => Err(node.bad_value(WANT)),
+        name => Ok(name.to_owned()),
+    }
+}
+
+/// Upstream wants strings here, and takes any but the one for the default (IPAM-13).
+fn true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
+    object.read_word(key, &[("true", true), ("false", false)], false)
+}
+
+/// A pool with a `/` cannot be a name; upstream finds that out only after it has asked the datastore (IPAM-34).
+fn pools(object: &Object<'_>, key: &str, family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
+    let want =
+        if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };
+    let pool = |node: &Node<'_>| match node.text(want)? {
+        "" => Err(node.bad_value(want)),
+        text if !text.contains('/') => Ok(text.to_owned()),
+        text => match text.parse::<IpNet>() {
+            Ok(cidr) if family(&cidr.addr()) => Ok(text.to_owned()),
+            _ => Err(node.bad_value(want)),
+        },
+    };
+    Ok(object.read_with(key, |node| node.items(pool))?.unwrap_or_default())
+}
+
+#[cfg(feature = "schema")]
+fn as_word<S: serde::Serializer>(value: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+#[cfg(feature = "schema")]
+fn word_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["true", "false"] })
+}
+
+#[cfg(feature = "schema")]
+fn as_text<S: serde::Serializer>(value: &Option<IpNet>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&value.map(|net| net.to_string()).unwrap_or_default())
+}

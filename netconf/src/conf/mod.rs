@@ -1,0 +1,174 @@
+//! The network configuration of the plugins: every key, its type, its default, and who reads it.
+//!
+//! "Read by" names the CNI commands; `-t` is the datastore connection test.
+
+mod dataplane;
+mod datastore;
+mod features;
+mod interface;
+mod ipam;
+mod kubernetes;
+mod log;
+mod mesos;
+mod node;
+mod runtime;
+mod secret;
+mod windows;
+
+use std::collections::BTreeMap;
+
+pub use dataplane::DataplaneOptions;
+pub use datastore::{ApiGroup, DatastoreConf, DatastoreType};
+pub use features::{ContainerSettings, FeatureControl};
+pub use interface::{DeviceType, InterfaceConf};
+pub use ipam::{Ipam, IpamRange, IpamRoute};
+pub use kubernetes::{Kubernetes, Policy};
+pub use log::{LogConf, LogLevel};
+pub use mesos::{Args, MesosLabel, MesosLabels, MesosNetworkInfo, OrgApacheMesos};
+pub use node::{NodeConf, ReadinessConf};
+pub use runtime::{Attachment, RuntimeConfig, RuntimeDns};
+pub use secret::Secret;
+use serde_json::Value;
+pub use windows::WindowsConf;
+
+use crate::decode::{self, DecodeError, FromNode, Node};
+use crate::{CniError, CniResult, Code, Version};
+
+/// The network configuration: one plugin object of a network configuration list, with the list's `name` and `cniVersion`.
+///
+/// Keys may be written in any letter case, `null` stands for the default, keys that are not listed here are ignored.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct NetConf {
+    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or `1.1.0`. Missing, the
+    /// configuration is held to be of 0.1.0. Read by ADD, DEL, CHECK, STATUS, GC.
+    #[cfg_attr(feature = "schema", serde(rename = "cniVersion"))]
+    pub cni_version: String,
+
+    /// Name of the network: letters, digits and `_.-`, first a letter or digit. Also the prefix of IPAM handles, and the
+    /// name of the profile when `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    #[cfg_attr(feature = "schema", schemars(required, regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
+    pub name: String,
+
+    /// Name of the plugin's binary: `calico`. Read by the runtime, not by the plugin.
+    #[cfg_attr(feature = "schema", serde(rename = "type"))]
+    pub plugin_type: String,
+
+    /// Where addresses come from. Read by ADD, DEL, CHECK, STATUS, GC.
+    pub ipam: Ipam,
+
+    /// The interface of the container.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub interface: InterfaceConf,
+
+    /// The name of the node.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub node: NodeConf,
+
+    /// Where the datastore is.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub datastore: DatastoreConf,
+
+    /// Logging.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub log: LogConf,
+
+    /// What ADD waits for.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub readiness: ReadinessConf,
+
+    /// Kinds of policy, and Kubernetes access for it. Read by ADD, DEL, `-t`.
+    pub policy: Policy,
+
+    /// Kubernetes access. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub kubernetes: Kubernetes,
+
+    /// Features that are off unless switched on. Read by ADD.
+    pub feature_control: FeatureControl,
+
+    /// Settings inside the container. Read by ADD, CHECK.
+    pub container_settings: ContainerSettings,
+
+    /// Another dataplane than the kernel's. Read by ADD, DEL.
+    pub dataplane_options: DataplaneOptions,
+
+    /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
+    pub args: Args,
+
+    /// Settings from the runtime, by the capabilities asked for. Read on Windows only.
+    #[cfg_attr(feature = "schema", serde(rename = "runtimeConfig"))]
+    pub runtime_config: RuntimeConfig,
+
+    /// Capabilities that the runtime should fill `runtimeConfig` for. Read by the runtime, not by the plugin.
+    pub capabilities: BTreeMap<String, bool>,
+
+    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime. Any
+    /// version of the specification. Read by ADD, CHECK.
+    #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
+    pub prev_result: Option<Value>,
+
+    /// The attachments that exist, written by the runtime. Read by GC, which needs it.
+    #[cfg_attr(feature = "schema", serde(rename = "cni.dev/valid-attachments"))]
+    pub valid_attachments: Option<Vec<Attachment>>,
+
+    /// Keys of the Windows dataplane.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub windows: WindowsConf,
+}
+
+impl FromNode for NetConf {
+    fn from_node(node: &Node<'_>) -> Result<NetConf, DecodeError> {
+        let object = node.object()?;
+        Ok(NetConf {
+            cni_version: object.read_or_default("cniVersion")?,
+            name: object.read_or_default("name")?,
+            plugin_type: object.read_or_default("type")?,
+            ipam: object.read_or_default("ipam")?,
+            interface: InterfaceConf::from_node(node)?,
+            node: NodeConf::from_node(node)?,
+            datastore: DatastoreConf::from_node(node)?,
+            log: LogConf::from_node(node)?,
+            readiness: ReadinessConf::from_node(node)?,
+            policy: object.read_or_default("policy")?,
+            kubernetes: object.read_or_default("kubernetes")?,
+            feature_control: object.read_or_default("feature_control")?,
+            container_settings: object.read_or_default("container_settings")?,
+            dataplane_options: object.read_or_default("dataplane_options")?,
+            args: object.read_or_default("args")?,
+            runtime_config: object.read_or_default("runtimeConfig")?,
+            capabilities: object.read_or_default("capabilities")?,
+            prev_result: object.read_with("prevResult", |node| node.object().map(|_| node.value.clone()))?,
+            valid_attachments: object.read("cni.dev/valid-attachments")?,
+            windows: WindowsConf::from_node(node)?,
+        })
+    }
+}
+
+impl NetConf {
+    /// Decodes a configuration that may lack what only a runtime's call needs, such as `name` for `-t`.
+    ///
+    /// # Errors
+    /// Code 6 or 7; the message names the JSON path, what was found and what is allowed.
+    pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
+        let document =
+            decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+        NetConf::read(&Node::root("$", &document))
+    }
+
+    pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
+        NetConf::from_node(root).map_err(|error| error.while_(DOING))
+    }
+
+    /// Decodes `prevResult`, which the configuration holds undecoded; `assumed` is its version when it says none.
+    ///
+    /// # Errors
+    /// Code 6 or 7, as [`NetConf::parse`].
+    pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
+        let Some(value) = &self.prev_result else { return Ok(None) };
+        let node = Node::root("$.prevResult", value);
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_(DOING))
+    }
+}
+
+/// Upstream's introduction of every error in the configuration (CNI-64).
+const DOING: &str = "failed to load netconf";

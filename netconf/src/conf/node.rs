@@ -1,0 +1,103 @@
+//! The name of the node, and what ADD waits for.
+
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// The name of the node. The first of `nodename`, the content of `nodename_file`, `hostname` and the host's own name counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct NodeConf {
+    /// Name of this node; wins over every other source. Read by ADD, DEL, CHECK, STATUS, GC.
+    pub nodename: String,
+
+    /// File with the name of this node, which calico-node writes. Read by ADD, DEL, CHECK, STATUS, GC.
+    pub nodename_file: String,
+
+    /// Whether `nodename_file` may be missing. Read by ADD, DEL, STATUS.
+    pub nodename_file_optional: bool,
+
+    /// Deprecated: use `nodename`. Counts after `nodename` and `nodename_file`. Read by ADD, DEL, CHECK, STATUS, GC.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub hostname: String,
+}
+
+/// What ADD waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct ReadinessConf {
+    /// HTTP URLs that must answer before anything is done. Read by ADD.
+    pub readiness_gates: Vec<String>,
+
+    /// Seconds to wait for Felix to program the policy of the new endpoint; 0 does not wait. Read by ADD in Kubernetes.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 2147483647)))]
+    pub policy_setup_timeout_seconds: u32,
+
+    /// Directory where Felix says which endpoints are ready. Read by ADD in Kubernetes.
+    pub endpoint_status_dir: String,
+}
+
+impl Default for NodeConf {
+    fn default() -> NodeConf {
+        NodeConf {
+            nodename: String::new(),
+            nodename_file: "/var/lib/calico/nodename".to_owned(),
+            nodename_file_optional: false,
+            hostname: String::new(),
+        }
+    }
+}
+
+impl Default for ReadinessConf {
+    fn default() -> ReadinessConf {
+        ReadinessConf {
+            readiness_gates: Vec::new(),
+            policy_setup_timeout_seconds: 0,
+            endpoint_status_dir: "/var/run/calico/endpoint-status".to_owned(),
+        }
+    }
+}
+
+impl FromNode for NodeConf {
+    fn from_node(node: &Node<'_>) -> Result<NodeConf, DecodeError> {
+        let object = node.object()?;
+        Ok(NodeConf {
+            nodename: object.read_or_default("nodename")?,
+            nodename_file: object.read_nonempty("nodename_file")?.unwrap_or(NodeConf::default().nodename_file),
+            nodename_file_optional: object.read_or_default("nodename_file_optional")?,
+            hostname: object.read_or_default("hostname")?,
+        })
+    }
+}
+
+impl FromNode for ReadinessConf {
+    fn from_node(node: &Node<'_>) -> Result<ReadinessConf, DecodeError> {
+        let object = node.object()?;
+        let timeout =
+            object.read_with("policy_setup_timeout_seconds", |node| node.integer(0..=i32::MAX.unsigned_abs()))?;
+        Ok(ReadinessConf {
+            readiness_gates: object.read_with("readiness_gates", gates)?.unwrap_or_default(),
+            policy_setup_timeout_seconds: timeout.unwrap_or_default(),
+            endpoint_status_dir: object
+                .read_nonempty("endpoint_status_dir")?
+                .unwrap_or(ReadinessConf::default().endpoint_status_dir),
+        })
+    }
+}
+
+/// Upstream finds a bad URL only after its first wait (CNI-77).
+fn gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
+    struct Gate(String);
+
+    impl FromNode for Gate {
+        fn from_node(node: &Node<'_>) -> Result<Gate, DecodeError> {
+            const WANT: &str = "an http:// or https:// URL";
+            let url = node.text(WANT)?;
+            let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+            match host {
+                Some(host) if !host.is_empty() && !host.starts_with(['/', '?', '#']) => Ok(Gate(url.to_owned())),
+                _ => Err(node.bad_value(WANT)),
+            }
+        }
+    }
+
+    Ok(Vec::from_node(node)?.into_iter().map(|Gate(url)| url).collect())
+}

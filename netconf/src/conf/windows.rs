@@ -1,0 +1,46 @@
+//! Keys of the Windows dataplane. They are checked, and but for one have no effect here (CNI-271).
+
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// Keys of the Windows dataplane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct WindowsConf {
+    /// Kind of the overlay network. Read on Windows only.
+    pub mode: String,
+
+    /// Prefix of the MAC addresses of the overlay network. Read on Windows only.
+    pub vxlan_mac_prefix: String,
+
+    /// Identifier of the overlay network. Read on Windows only.
+    pub vxlan_vni: u64,
+
+    /// Seconds for which a deleted pod is remembered; 0 is 600. Read on Windows only.
+    pub windows_pod_deletion_timestamp_timeout: i64,
+
+    /// Whether this host is limited to one IPAM block, on every system. Read by ADD of calico-ipam.
+    pub windows_use_single_network: bool,
+
+    /// Whether the policy that denies everything is left out. Read on Windows only.
+    pub windows_disable_default_deny_all_policy: bool,
+
+    /// Whether loopback traffic returns directly. Read on Windows only.
+    #[cfg_attr(feature = "schema", serde(rename = "windows_loopback_DSR"))]
+    pub windows_loopback_dsr: bool,
+}
+
+impl FromNode for WindowsConf {
+    fn from_node(node: &Node<'_>) -> Result<WindowsConf, DecodeError> {
+        let object = node.object()?;
+        Ok(WindowsConf {
+            mode: object.read_or_default("mode")?,
+            vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
+            vxlan_vni: object.read_or_default("vxlan_vni")?,
+            windows_pod_deletion_timestamp_timeout: object.read_or_default("windows_pod_deletion_timestamp_timeout")?,
+            windows_use_single_network: object.read_or_default("windows_use_single_network")?,
+            windows_disable_default_deny_all_policy: object
+                .read_or_default("windows_disable_default_deny_all_policy")?,
+            windows_loopback_dsr: object.read_or_default("windows_loopback_DSR")?,
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! A position in a JSON document, and reading typed values from it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::DecodeError;
+
+/// A type that can be read from a position in a document.
+pub(crate) trait FromNode: Sized {
+    /// Reads the value at `node`, which is never an absent key or the `null` of a key.
+    fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
+}
+
+/// A value together with the way to it from the root. The path is text only in errors.
+pub(crate) struct Node<'a> {
+    pub(crate) value: &'a Value,
+    step: Step<'a>,
+    secret: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Root(&'a str),
+    Key(&'a Node<'a>, &'a str),
+    Index(&'a Node<'a>, usize),
+}
+
+/// An object at a position.
+#[derive(Clone, Copy)]
+pub(crate) struct Object<'a> {
+    node: &'a Node<'a>,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Node<'a> {
+    /// The root of a document, which errors call `name`: `$`, or the path to it in another document.
+    pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
+        Node { value, step: Step::Root(name), secret: false }
+    }
+
+    /// The same position, whose content must not appear in errors.
+    pub(crate) fn secret(&'a self) -> Node<'a> {
+        Node { value: self.value, step: self.step, secret: true }
+    }
+
+    /// The object that is here.
+    pub(crate) fn object(&'a self) -> Result<Object<'a>, DecodeError> {
+        match self.value {
+            Value::Object(map) => Ok(Object { node: self, map }),
+            _ => Err(self.wrong_type("an object")),
+        }
+    }
+
+    /// The value is of the wrong JSON type.
+    pub(crate) fn wrong_type(&self, want: impl Into<String>) -> DecodeError {
+        DecodeError::Type { path: self.to_string(), found: self.found(), want: want.into() }
+    }
+
+    /// The value is of the right type but not allowed.
+    pub(crate) fn bad_value(&self, want: impl Into<String>) -> DecodeError {
+        DecodeError::Value { path: self.to_string(), found: self.found(), want: want.into() }
+    }
+
+    /// The type of the value, and the value when it is short and no secret.
+    fn found(&self) -> String {
+        const LONGEST: usize = 80;
+        let kind = match self.value {
+            Value::Null => return "null".to_owned(),
+            Value::Bool(_) => "the boolean",
+            Value::Number(_) => "the number",
+            Value::String(_) => "the string",
+            Value::Array(_) => return "an array".to_owned(),
+            Value::Object(_) => return "an object".to_owned(),
+        };
+        if self.secret {
+            return kind.replace("the", "a");
+        }
+        let text = self.value.to_string();
+        if text.chars().count() <= LONGEST {
+            return format!("{kind} {text}");
+        }
+        format!("{kind} {}…", text.chars().take(LONGEST).collect::<String>())
+    }
+}
+
+impl fmt::Display for Node<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Step::Root(name) => f.write_str(name),
+            Step::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
+            Step::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// A key as a step of a JSON path: `.mtu`, or `["cni.dev/valid-attachments"]` when it is not a plain word.
+pub(crate) struct KeyStep<'a>(pub(crate) &'a str);
+
+impl fmt::Display for KeyStep<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyStep(key) = self;
+        if !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            write!(f, ".{key}")
+        } else {
+            write!(f, "[{key:?}]")
+        }
+    }
+}
+
+impl<'a> Object<'a> {
+    /// The value of `key`; `None` when the key is absent or `null`.
+    pub(crate) fn read<T: FromNode>(&self, key: &str) -> Result<Option<T>, DecodeError> {
+        match self.find(key)? {
+            None => Ok(None),
+            Some((_, Value::Null)) => Ok(None),
+            Some((name, value)) => self.child(name, value, T::from_node).map(Some),
+        }
+    }
+
+    /// The value of `key`, or the type's default.
+    pub(crate) fn read_or_default<T: FromNode + Default>(&self, key: &str) -> Result<T, DecodeError> {
+        Ok(self.read(key)?.unwrap_or_default())
+    }
+
+    /// The string of `key`; `None` also when it is empty.
+    pub(crate) fn read_nonempty(&self, key: &str) -> Result<Option<String>, DecodeError> {
+        Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
+    }
+
+    /// The one of `words` that is the string of `key`; `None` also when it is empty.
+    pub(crate) fn read_word<T: Copy>(
+        &self,
+        key: &str,
+        words: &[(&str, T)],
+        any_case: bool,
+    ) -> Result<Option<T>, DecodeError> {
+        let word = |node: &Node<'_>| match node.value.as_str() {
+            Some("") => Ok(None),
+            _ => node.word(words, any_case).map(Some),
+        };
+        Ok(self.read_with(key, word)?.flatten())
+    }
+
+    /// The value of `key`, which has to be there.
+    pub(crate) fn require<T: FromNode>(&self, key: &str, want: &str) -> Result<T, DecodeError> {
+        self.read(key)?.ok_or_else(|| self.missing(key, want))
+    }
+
+    /// The value of `key` read by `read`, for values that need more than their type.
+    pub(crate) fn read_with<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&Node<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Option<T>, DecodeError> {
+        match self.find(key)? {
+            None | Some((_, Value::Null)) => Ok(None),
+            Some((name, value)) => self.child(name, value, read).map(Some),
+        }
+    }
+
+    /// Every key with its value, `null` ones too.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> + use<'a> {
+        let node = self.node;
+        self.map.iter().map(move |(key, value)| (key.as_str(), node.at_key(key, value)))
+    }
+
+    /// Whether `key` is given and not `null`.
+    pub(crate) fn has(&self, key: &str) -> Result<bool, DecodeError> {
+        Ok(self.find(key)?.is_some_and(|(_, value)| !value.is_null()))
+    }
+
+    /// `key` has to be there and is not.
+    pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
+        DecodeError::Missing { path: format!("{}{}", self.node, KeyStep(key)), want: want.to_owned() }
+    }
+
+    fn find(&self, key: &str) -> Result<Option<(&'a str, &'a Value)>, DecodeError> {
+        let mut same = self.map.iter().filter(|(name, _)| name.eq_ignore_ascii_case(key));
+        let Some((first, value)) = same.next() else { return Ok(None) };
+        match same.next() {
+            None => Ok(Some((first, value))),
+            Some((second, _)) => {
+                Err(DecodeError::Duplicate { path: format!("{}{}", self.node, KeyStep(second)), other: first.clone() })
+            }
+        }
+    }
+
+    fn child<T>(
+        &self,
+        name: &str,
+        value: &Value,
+        read: impl FnOnce(&Node<'_>) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
+        read(&Node { value, step: Step::Key(self.node, name), secret: self.node.secret })
+    }
+}
+
+impl<'a> Node<'a> {
+    /// The items of the array that is here, each read by `read`.
+    pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
+        let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
+        items
+            .iter()
+            .enumerate()
+            .map(|(index, value)| read(&Node { value, step: Step::Index(self, index), secret: self.secret }))
+            .collect()
+    }
+
+    fn at_key(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
+        Node { value, step: Step::Key(self, key), secret: self.secret }
+    }
+}
+
+impl<T: FromNode> FromNode for Vec<T> {
+    fn from_node(node: &Node<'_>) -> Result<Vec<T>, DecodeError> {
+        node.items(T::from_node)
+    }
+}
+
+impl<T: FromNode> FromNode for BTreeMap<String, T> {
+    fn from_node(node: &Node<'_>) -> Result<BTreeMap<String, T>, DecodeError> {
+        node.object()?.entries().map(|(key, value)| Ok((key.to_owned(), T::from_node(&value)?))).collect()
+    }
+}

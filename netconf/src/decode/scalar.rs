@@ -1,0 +1,95 @@
+//! Strings, booleans, integers and addresses.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+use super::{DecodeError, FromNode, Node};
+use crate::result::IpNet;
+
+impl FromNode for String {
+    fn from_node(node: &Node<'_>) -> Result<String, DecodeError> {
+        node.text("a string").map(str::to_owned)
+    }
+}
+
+impl FromNode for bool {
+    fn from_node(node: &Node<'_>) -> Result<bool, DecodeError> {
+        node.value.as_bool().ok_or_else(|| node.wrong_type("true or false"))
+    }
+}
+
+impl FromNode for u32 {
+    fn from_node(node: &Node<'_>) -> Result<u32, DecodeError> {
+        node.integer(0..=u32::MAX)
+    }
+}
+
+impl FromNode for u64 {
+    fn from_node(node: &Node<'_>) -> Result<u64, DecodeError> {
+        node.integer(0..=u64::MAX)
+    }
+}
+
+impl FromNode for i32 {
+    fn from_node(node: &Node<'_>) -> Result<i32, DecodeError> {
+        node.integer(i32::MIN..=i32::MAX)
+    }
+}
+
+impl FromNode for i64 {
+    fn from_node(node: &Node<'_>) -> Result<i64, DecodeError> {
+        node.integer(i64::MIN..=i64::MAX)
+    }
+}
+
+impl FromNode for IpNet {
+    fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {
+        node.text(IpNet::WANT)?.parse().map_err(|_| node.bad_value(IpNet::WANT))
+    }
+}
+
+impl FromNode for IpAddr {
+    fn from_node(node: &Node<'_>) -> Result<IpAddr, DecodeError> {
+        const WANT: &str = "an IP address";
+        node.text(WANT)?.parse().map_err(|_| node.bad_value(WANT))
+    }
+}
+
+impl Node<'_> {
+    /// The string that is here; `want` names what is allowed when it is none.
+    pub(crate) fn text(&self, want: &str) -> Result<&str, DecodeError> {
+        self.value.as_str().ok_or_else(|| self.wrong_type(want))
+    }
+
+    /// The integer that is here. As in Go, `1500.0` and `1e3` are none.
+    pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
+    where
+        T: Copy + Into<i128> + TryFrom<i128>,
+    {
+        let (low, high) = ((*range.start()).into(), (*range.end()).into());
+        let want = format!("an integer from {low} to {high}");
+        let Value::Number(number) = self.value else { return Err(self.wrong_type(want)) };
+        let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+        match integer {
+            Some(integer) if (low..=high).contains(&integer) => T::try_from(integer).map_err(|_| self.bad_value(want)),
+            Some(_) => Err(self.bad_value(want)),
+            // An integer beyond 64 bits is kept as a float.
+            None if number.as_f64().is_some_and(|float| float.abs() >= i64::MAX as f64) => Err(self.bad_value(want)),
+            None => Err(self.wrong_type(want)),
+        }
+    }
+
+    /// What the one of `words` that is here stands for. With `any_case` letter case does not count.
+    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], any_case: bool) -> Result<T, DecodeError> {
+        let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let want = quoted.join(" or ");
+        let text = self.text(&want)?;
+        words
+            .iter()
+            .find(|(word, _)| *word == text || any_case && word.eq_ignore_ascii_case(text))
+            .map(|(_, value)| *value)
+            .ok_or_else(|| self.bad_value(want))
+    }
+}

@@ -1,0 +1,233 @@
+//! The `CNI_*` environment variables: one table of names, who needs them, and their syntax.
+
+use crate::{CniError, Code, Command};
+
+/// Looks up an environment variable.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The longest interface name the kernel takes, in bytes (IFNAMSIZ less the terminating zero).
+const IFNAME_MAX: usize = 15;
+
+struct Variable {
+    name: &'static str,
+    required_for: &'static [Command],
+    check: fn(&str) -> Result<(), CniError>,
+}
+
+use Command::{Add, Check, Del, Gc};
+
+/// In upstream's order: the order of the names in the error, and of the checks (CNI-16).
+///
+/// The specification makes CNI_PATH optional for STATUS, upstream demands it (CNI-211); we follow the specification.
+const VARIABLES: [Variable; 4] = [
+    Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
+    Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: accept },
+    Variable { name: "CNI_IFNAME", required_for: &[Add, Check, Del], check: check_ifname },
+    Variable { name: "CNI_PATH", required_for: &[Add, Check, Del, Gc], check: accept },
+];
+
+/// The variables of one invocation, checked. What was not set is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `CNI_COMMAND`, not yet known to be a command: upstream looks at stdin first (CNI-23).
+    pub command: String,
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_NETNS`: path of the container's network namespace.
+    pub netns: String,
+    /// `CNI_IFNAME`: name of the interface inside the container.
+    pub ifname: String,
+    /// `CNI_ARGS` as given, not yet parsed.
+    pub args: String,
+    /// `CNI_PATH`, split at `:`.
+    pub path: Vec<String>,
+    /// Whether `CNI_NETNS_OVERRIDE` switches the same-namespace check off (CNI-27).
+    pub netns_override: bool,
+}
+
+impl Environment {
+    /// Reads and checks the variables for the command they name.
+    ///
+    /// # Errors
+    /// Code 4: a required variable that is malformed, or else all required variables that are missing, at once (CNI-16…19).
+    /// An empty value counts as missing (CNI-17).
+    pub fn read(lookup: Lookup<'_>) -> Result<Environment, CniError> {
+        let get = |name: &str| lookup(name).unwrap_or_default();
+        let command = get("CNI_COMMAND");
+        check_required(&command, &get)?;
+        Ok(Environment {
+            container_id: get("CNI_CONTAINERID"),
+            netns: get("CNI_NETNS"),
+            ifname: get("CNI_IFNAME"),
+            args: get("CNI_ARGS"),
+            path: get("CNI_PATH").split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect(),
+            netns_override: matches!(get("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(), "1" | "true"),
+            command,
+        })
+    }
+}
+
+fn check_required(command: &str, get: &dyn Fn(&str) -> String) -> Result<(), CniError> {
+    let mut missing = Vec::new();
+    if command.is_empty() {
+        missing.push("CNI_COMMAND");
+    }
+    for variable in &VARIABLES {
+        if !variable.required_for.iter().any(|needs| needs.as_str() == command) {
+            continue;
+        }
+        match get(variable.name) {
+            value if value.is_empty() => missing.push(variable.name),
+            value => (variable.check)(&value)?,
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(CniError::new(Code::INVALID_ENVIRONMENT, format!("required env variables [{}] missing", missing.join(","))))
+}
+
+fn accept(_: &str) -> Result<(), CniError> {
+    Ok(())
+}
+
+fn check_container_id(value: &str) -> Result<(), CniError> {
+    if is_id(value) {
+        return Ok(());
+    }
+    Err(CniError::new(Code::INVALID_ENVIRONMENT, "invalid characters in containerID").with_details(value))
+}
+
+fn check_ifname(value: &str) -> Result<(), CniError> {
+    let invalid = |msg: &str| Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(value));
+    if value.len() > IFNAME_MAX {
+        return invalid("interface name is too long");
+    }
+    if value == "." || value == ".." {
+        return invalid("interface name is . or ..");
+    }
+    if value.chars().any(|c| c == '/' || c == ':' || c.is_whitespace()) {
+        return invalid("interface name contains / or : or whitespace characters");
+    }
+    Ok(())
+}
+
+/// Whether `text` is a container id or network name by the specification: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI-18).
+pub(crate) fn is_id(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: [(&str, &str); 5] = [
+        ("CNI_CONTAINERID", "c0ffee"),
+        ("CNI_NETNS", "/run/netns/x"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/opt/cni/bin:/usr/lib/cni"),
+        ("CNI_ARGS", "IP=10.0.0.1"),
+    ];
+
+    fn read(command: &str, changed: &[(&str, &str)]) -> Result<Environment, CniError> {
+        let value = |name: &str| {
+            if name == "CNI_COMMAND" {
+                return Some(command.to_owned());
+            }
+            let find = |table: &[(&str, &str)]| table.iter().find(|(key, _)| *key == name).map(|(_, v)| v.to_string());
+            find(changed).or_else(|| find(&GOOD))
+        };
+        Environment::read(&value)
+    }
+
+    #[test]
+    fn a_full_environment() {
+        let environment = read("ADD", &[("CNI_NETNS_OVERRIDE", "TRUE")]).unwrap();
+        assert_eq!(environment.command, "ADD");
+        assert_eq!(environment.container_id, "c0ffee");
+        assert_eq!(environment.netns, "/run/netns/x");
+        assert_eq!(environment.ifname, "eth0");
+        assert_eq!(environment.args, "IP=10.0.0.1");
+        assert_eq!(environment.path, ["/opt/cni/bin", "/usr/lib/cni"]);
+        assert!(environment.netns_override);
+    }
+
+    #[test]
+    fn all_missing_are_named_at_once_in_order() {
+        let all: Vec<_> = GOOD.iter().map(|(name, _)| (*name, "")).collect();
+        let table = [
+            ("ADD", "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"),
+            ("CHECK", "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"),
+            ("DEL", "CNI_CONTAINERID,CNI_IFNAME,CNI_PATH"),
+            ("GC", "CNI_PATH"),
+            ("", "CNI_COMMAND"),
+        ];
+        for (command, names) in table {
+            let error = read(command, &all).unwrap_err();
+            assert_eq!(error.code, Code::INVALID_ENVIRONMENT, "{command}");
+            assert_eq!(error.msg, format!("required env variables [{names}] missing"), "{command}");
+        }
+        for command in ["STATUS", "VERSION", "NONSENSE"] {
+            read(command, &all).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_missing_alone() {
+        for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
+            let error = read("ADD", &[(name, "")]).unwrap_err();
+            assert_eq!(error.msg, format!("required env variables [{name}] missing"));
+        }
+        read("DEL", &[("CNI_NETNS", "")]).unwrap();
+    }
+
+    #[test]
+    fn a_malformed_value_comes_before_the_missing_ones() {
+        let error = read("ADD", &[("CNI_CONTAINERID", "a/b"), ("CNI_NETNS", "")]).unwrap_err();
+        assert_eq!(
+            error,
+            CniError::new(Code::INVALID_ENVIRONMENT, "invalid characters in containerID").with_details("a/b")
+        );
+        let error = read("ADD", &[("CNI_CONTAINERID", ""), ("CNI_IFNAME", "..")]).unwrap_err();
+        assert_eq!(error.msg, "interface name is . or ..");
+    }
+
+    #[test]
+    fn container_ids() {
+        for id in ["a", "0", "A_.-9"] {
+            read("DEL", &[("CNI_CONTAINERID", id)]).unwrap();
+        }
+        for id in ["-a", ".a", "_a", "a b", "a/b", "é", "a\n"] {
+            let error = read("DEL", &[("CNI_CONTAINERID", id)]).unwrap_err();
+            assert_eq!(error.details, id);
+        }
+    }
+
+    #[test]
+    fn interface_names() {
+        for name in ["eth0", "a", "fifteen-bytes-x", "eth0.100", "ü"] {
+            read("DEL", &[("CNI_IFNAME", name)]).unwrap();
+        }
+        let table = [
+            ("sixteen-bytes-xx", "interface name is too long"),
+            (".", "interface name is . or .."),
+            ("..", "interface name is . or .."),
+            ("a/b", "interface name contains / or : or whitespace characters"),
+            ("a:b", "interface name contains / or : or whitespace characters"),
+            ("a b", "interface name contains / or : or whitespace characters"),
+            ("a\u{2003}b", "interface name contains / or : or whitespace characters"),
+        ];
+        for (name, msg) in table {
+            let error = read("DEL", &[("CNI_IFNAME", name)]).unwrap_err();
+            assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_ENVIRONMENT, msg), "{name}");
+        }
+    }
+
+    #[test]
+    fn override_values() {
+        for (value, on) in [("1", true), ("true", true), ("True", true), ("0", false), ("yes", false), ("", false)] {
+            assert_eq!(read("ADD", &[("CNI_NETNS_OVERRIDE", value)]).unwrap().netns_override, on, "{value}");
+        }
+    }
+}

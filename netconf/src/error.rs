@@ -1,0 +1,169 @@
+//! The error object of the CNI specification.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{Version, json};
+
+/// An error code of the CNI specification. Codes below 100 are the specification's, the others are the plugin's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// The configuration's `cniVersion` is not served, or does not have the command.
+    pub const INCOMPATIBLE_VERSION: Code = Code(1);
+    /// A field of the configuration has a value that is legal but that we do not support.
+    pub const UNSUPPORTED_FIELD: Code = Code(2);
+    /// The container is unknown or gone; the runtime need not call DEL.
+    pub const UNKNOWN_CONTAINER: Code = Code(3);
+    /// A `CNI_*` variable is missing or malformed.
+    pub const INVALID_ENVIRONMENT: Code = Code(4);
+    /// Standard input could not be read.
+    pub const IO: Code = Code(5);
+    /// The configuration cannot be decoded: not JSON, or a key of the wrong JSON type.
+    pub const DECODE: Code = Code(6);
+    /// A key of the configuration is missing or has a value that is not allowed.
+    pub const INVALID_CONFIG: Code = Code(7);
+    /// `CNI_NETNS` is the plugin's own network namespace (CNI-27).
+    pub const SAME_NETNS: Code = Code(8);
+    /// A transient condition: the runtime should try again.
+    pub const TRY_AGAIN: Code = Code(11);
+    /// STATUS: ADD cannot be served now.
+    pub const NOT_AVAILABLE: Code = Code(50);
+    /// STATUS: ADD cannot be served now, and existing containers may have limited connectivity.
+    pub const LIMITED_CONNECTIVITY: Code = Code(51);
+    /// The datastore connection test (`-t`) failed; upstream's code (CNI-11).
+    pub const CONNECTION_TEST: Code = Code(100);
+    /// CHECK found a difference between what ADD left and what is there.
+    pub const CHECK_FAILED: Code = Code(101);
+    /// Everything else; upstream's code for any failure of its own (CNI-26).
+    pub const INTERNAL: Code = Code(999);
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What went wrong, in the form a runtime reads on stdout. The exit status that goes with it is [`CniError::EXIT_STATUS`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct CniError {
+    /// What kind of failure it is.
+    pub code: Code,
+    /// One line for a person, with upstream's text where upstream has one.
+    pub msg: String,
+    /// Further help; empty when there is none.
+    pub details: String,
+}
+
+impl CniError {
+    /// The exit status of a plugin that printed an error.
+    pub const EXIT_STATUS: i32 = 1;
+
+    /// An error without details.
+    pub fn new(code: Code, msg: impl Into<String>) -> CniError {
+        CniError { code, msg: msg.into(), details: String::new() }
+    }
+
+    /// An error of code 999.
+    pub fn internal(msg: impl Into<String>) -> CniError {
+        CniError::new(Code::INTERNAL, msg)
+    }
+
+    /// The same error with `details` in place of its own.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<String>) -> CniError {
+        self.details = details.into();
+        self
+    }
+
+    /// The JSON for stdout: four spaces of indentation, no trailing newline, `details` only when there are some (CNI-45).
+    ///
+    /// `version` is the configuration's `cniVersion` where it is known. The specification wants it in the object; upstream
+    /// leaves it out (CNI-218).
+    pub fn to_json(&self, version: Option<Version>) -> String {
+        json::indented(&Encoded { cni_version: version, code: self.code, msg: &self.msg, details: &self.details })
+    }
+
+    /// The error object that a delegated plugin printed on its stdout; `None` when `stdout` is not such an object.
+    ///
+    /// Keys of any letter case are found and every key may be absent, as Go decodes it (CNI-57).
+    pub fn parse(stdout: &[u8]) -> Option<CniError> {
+        let object: Map<String, Value> = serde_json::from_slice(stdout).ok()?;
+        let text = |key| match field(&object, key) {
+            None | Some(Value::Null) => Some(String::new()),
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(_) => None,
+        };
+        let code = match field(&object, "code") {
+            None | Some(Value::Null) => 0,
+            Some(number) => u32::try_from(number.as_u64()?).ok()?,
+        };
+        Some(CniError { code: Code(code), msg: text("msg")?, details: text("details")? })
+    }
+}
+
+impl fmt::Display for CniError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.msg)?;
+        if self.details.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; {}", self.details)
+    }
+}
+
+#[derive(Serialize)]
+struct Encoded<'a> {
+    #[serde(rename = "cniVersion", skip_serializing_if = "Option::is_none")]
+    cni_version: Option<Version>,
+    code: Code,
+    msg: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    details: &'a str,
+}
+
+fn field<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    object.get(key).or_else(|| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_as_upstream_prints_it() {
+        let error = CniError::new(Code::INVALID_ENVIRONMENT, "unknown CNI_COMMAND: <X>");
+        assert_eq!(
+            error.to_json(None),
+            "{\n    \"code\": 4,\n    \"msg\": \"unknown CNI_COMMAND: \\u003cX\\u003e\"\n}"
+        );
+    }
+
+    #[test]
+    fn json_with_details_and_version() {
+        let error = CniError::internal("m").with_details("d");
+        assert_eq!(
+            error.to_json(Some(Version::V0_3_1)),
+            "{\n    \"cniVersion\": \"0.3.1\",\n    \"code\": 999,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}"
+        );
+    }
+
+    #[test]
+    fn a_delegates_error_passes_through() {
+        let error = CniError::new(Code(123), "no room").with_details("pool full");
+        assert_eq!(CniError::parse(error.to_json(Some(Version::V1_0_0)).as_bytes()), Some(error));
+        assert_eq!(CniError::parse(br#"{"Code":7,"MSG":"x"}"#), Some(CniError::new(Code(7), "x")));
+        assert_eq!(CniError::parse(b"{}"), Some(CniError::new(Code(0), "")));
+    }
+
+    #[test]
+    fn what_is_no_error_object_is_refused() {
+        for stdout in ["", "oops", "[]", "null", r#"{"code":-1}"#, r#"{"code":"4"}"#, r#"{"code":4,"msg":1}"#] {
+            assert_eq!(CniError::parse(stdout.as_bytes()), None, "{stdout}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Results of every version of the specification, read into the 1.1.0 form.
+
+use super::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
+use crate::decode::{self, DecodeError, FromNode, Node, Object};
+use crate::{CniError, Code, Version};
+
+impl CniResult {
+    /// The result that a delegated plugin printed.
+    ///
+    /// `assumed` is the version of a result without `cniVersion`: that of the configuration (CNI-58). `null` is an empty
+    /// result.
+    ///
+    /// # Errors
+    /// Code 6 when it cannot be decoded, 7 when a value or its version is not allowed; the message names the JSON path.
+    pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
+        const DOING: &str = "cannot read the result of the delegated plugin";
+        let value =
+            decode::parse(stdout).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+        if value.is_null() {
+            return Ok(CniResult::default());
+        }
+        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.while_(DOING))
+    }
+
+    /// Reads the result at `node`, of the version it says itself, else of `assumed`.
+    pub(crate) fn from_node(node: &Node<'_>, assumed: Version) -> Result<CniResult, DecodeError> {
+        let object = node.object()?;
+        let words = Version::ALL.map(|version| (version.as_str(), version));
+        match object.read_word("cniVersion", &words, false)?.unwrap_or(assumed) {
+            Version::V0_1_0 | Version::V0_2_0 => from_02(&object),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 | Version::V1_0_0 | Version::V1_1_0 => from_03(&object),
+        }
+    }
+}
+
+/// From 0.3.0 on each form has the keys of the one before, but for the `version` of an address, which the address itself says.
+fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
+    let interfaces: Vec<Interface> = object.read_or_default("interfaces")?;
+    let ip = |node: &Node<'_>| IpConfig::from_node(node, interfaces.len());
+    Ok(CniResult {
+        ips: object.read_with("ips", |node| node.items(ip))?.unwrap_or_default(),
+        routes: object.read_or_default("routes")?,
+        dns: object.read_or_default("dns")?,
+        interfaces,
+    })
+}
+
+fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
+    let families: [Option<Family>; 2] = [object.read("ip4")?, object.read("ip6")?];
+    let mut result = CniResult { dns: object.read_or_default("dns")?, ..CniResult::default() };
+    for family in families.into_iter().flatten() {
+        result.ips.push(family.ip);
+        result.routes.extend(family.routes);
+    }
+    Ok(result)
+}
+
+/// An address of 0.1.0 and 0.2.0, with the routes of its family.
+struct Family {
+    ip: IpConfig,
+    routes: Vec<Route>,
+}
+
+impl FromNode for Family {
+    fn from_node(node: &Node<'_>) -> Result<Family, DecodeError> {
+        let object = node.object()?;
+        Ok(Family {
+            ip: IpConfig {
+                interface: None,
+                address: object.require("ip", IpNet::WANT)?,
+                gateway: object.read("gateway")?,
+            },
+            routes: object.read_or_default("routes")?,
+        })
+    }
+}
+
+impl FromNode for Interface {
+    fn from_node(node: &Node<'_>) -> Result<Interface, DecodeError> {
+        let object = node.object()?;
+        Ok(Interface {
+            name: object.read_or_default("name")?,
+            mac: object.read_or_default("mac")?,
+            mtu: object.read_or_default("mtu")?,
+            sandbox: object.read_or_default("sandbox")?,
+            socket_path: object.read_or_default("socketPath")?,
+            pci_id: object.read_or_default("pciID")?,
+        })
+    }
+}
+
+impl IpConfig {
+    /// An address whose interface is one of `interfaces`.
+    fn from_node(node: &Node<'_>, interfaces: usize) -> Result<IpConfig, DecodeError> {
+        let object = node.object()?;
+        let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {
+            index if index < interfaces => Ok(index),
+            _ => Err(node.bad_value(format!("an index into the {interfaces} interfaces"))),
+        };
+        Ok(IpConfig {
+            interface: object.read_with("interface", index)?,
+            address: object.require("address", IpNet::WANT)?,
+            gateway: object.read("gateway")?,
+        })
+    }
+}
+
+impl FromNode for Route {
+    fn from_node(node: &Node<'_>) -> Result<Route, DecodeError> {
+        let object = node.object()?;
+        Ok(Route {
+            dst: object.require("dst", IpNet::WANT)?,
+            gw: object.read("gw")?,
+            mtu: object.read_or_default("mtu")?,
+            advmss: object.read_or_default("advmss")?,
+            priority: object.read_or_default("priority")?,
+            table: object.read("table")?,
+            scope: object.read_with("scope", |node| node.integer(0..=u8::MAX))?,
+        })
+    }
+}
+
+impl FromNode for Dns {
+    fn from_node(node: &Node<'_>) -> Result<Dns, DecodeError> {
+        let object = node.object()?;
+        Ok(Dns {
+            nameservers: object.read_or_default("nameservers")?,
+            domain: object.read_or_default("domain")?,
+            search: object.read_or_default("search")?,
+            options: object.read_or_default("options")?,
+        })
+    }
+}

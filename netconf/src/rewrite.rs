@@ -1,0 +1,167 @@
+//! Changing a configuration for a delegated plugin, byte for byte the same but for what is changed.
+//!
+//! Upstream sends everything through floating-point numbers and sorts the keys (CNI-55); a plugin behind us sees its own
+//! numbers, order and unknown keys.
+
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::{Call, CniError, Code};
+
+/// A JSON object whose values are kept as they were written.
+#[derive(Clone, Debug, Default)]
+pub struct RawObject {
+    entries: Vec<(String, Box<RawValue>)>,
+}
+
+impl RawObject {
+    /// The value of `key` as it was written; found in any letter case.
+    pub fn get(&self, key: &str) -> Option<&RawValue> {
+        self.position(key).map(|at| self.entries[at].1.as_ref())
+    }
+
+    /// Sets `key`, in the place and with the letter case that it has, else at the end.
+    ///
+    /// # Errors
+    /// When `value` is not JSON, as a map with keys that are no strings.
+    pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> serde_json::Result<()> {
+        let value = serde_json::value::to_raw_value(value)?;
+        match self.position(key) {
+            Some(at) => self.entries[at].1 = value,
+            None => self.entries.push((key.to_owned(), value)),
+        }
+        Ok(())
+    }
+
+    /// Removes `key`.
+    pub fn remove(&mut self, key: &str) {
+        if let Some(at) = self.position(key) {
+            self.entries.remove(at);
+        }
+    }
+
+    /// Changes the object that is the value of `key`; an absent or `null` one starts empty.
+    ///
+    /// # Errors
+    /// When the value of `key` is something else, and what `change` returns.
+    pub fn change(
+        &mut self,
+        key: &str,
+        change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,
+    ) -> serde_json::Result<()> {
+        let mut inner: RawObject = match self.get(key) {
+            None => RawObject::default(),
+            Some(raw) => serde_json::from_str::<Option<RawObject>>(raw.get())?.unwrap_or_default(),
+        };
+        change(&mut inner)?;
+        self.set(key, &inner)
+    }
+
+    fn position(&self, key: &str) -> Option<usize> {
+        self.entries.iter().position(|(name, _)| name.eq_ignore_ascii_case(key))
+    }
+}
+
+impl Call {
+    /// stdin for a delegated plugin, after `change`. Without a change, send [`Call::raw`] itself (CNI-55).
+    ///
+    /// # Errors
+    /// Code 999 when `change` fails.
+    pub fn rewritten(
+        &self,
+        change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,
+    ) -> Result<Vec<u8>, CniError> {
+        rewrite(&self.raw, change).map_err(|error| {
+            CniError::new(Code::INTERNAL, format!("cannot change the configuration of the IPAM plugin: {error}"))
+        })
+    }
+}
+
+fn rewrite(raw: &[u8], change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> serde_json::Result<Vec<u8>> {
+    let mut object = serde_json::from_slice::<Option<RawObject>>(raw)?.unwrap_or_default();
+    change(&mut object)?;
+    serde_json::to_vec(&object)
+}
+
+impl Serialize for RawObject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.entries.len()))?;
+        for (key, value) in &self.entries {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RawObject, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawObject;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawObject, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(RawObject { entries })
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(raw: &str, change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> String {
+        String::from_utf8(rewrite(raw.as_bytes(), change).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn order_numbers_and_unknown_keys_survive() {
+        let raw = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"usePodCidr","x":[1.0, 2]},"a":"<>"}"#;
+        let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24")));
+        let want = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"10.1.0.0/24","x":[1.0, 2]},"a":"<>"}"#;
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn keys_are_found_in_any_letter_case() {
+        let text = changed(r#"{"IPAM":{"Type":"a"}}"#, |object| object.change("ipam", |ipam| ipam.set("type", "b")));
+        assert_eq!(text, r#"{"IPAM":{"Type":"b"}}"#);
+    }
+
+    #[test]
+    fn absent_and_null_objects_start_empty() {
+        for raw in ["{}", r#"{"ipam":null}"#, "null"] {
+            let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("assign_ipv4", "false")));
+            assert_eq!(text, r#"{"ipam":{"assign_ipv4":"false"}}"#);
+        }
+    }
+
+    #[test]
+    fn keys_can_be_removed() {
+        let text = changed(r#"{"a":1,"b":2}"#, |object| {
+            object.remove("A");
+            object.remove("c");
+            Ok(())
+        });
+        assert_eq!(text, r#"{"b":2}"#);
+    }
+
+    #[test]
+    fn what_is_no_object_is_an_error() {
+        assert!(rewrite(br#"{"ipam":[]}"#, |object| object.change("ipam", |_| Ok(()))).is_err());
+        assert!(rewrite(b"[]", |_| Ok(())).is_err());
+    }
+}

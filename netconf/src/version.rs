@@ -1,0 +1,168 @@
+//! Versions of the CNI specification and what each of them allows.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use crate::{CniError, Code, Command};
+
+/// A released version of the CNI specification. Ordered by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the names are the versions")]
+pub enum Version {
+    V0_1_0,
+    V0_2_0,
+    V0_3_0,
+    V0_3_1,
+    V0_4_0,
+    V1_0_0,
+    V1_1_0,
+}
+
+impl Version {
+    /// Every version we serve, oldest first. Upstream stops at 1.0.0 (CNI-24); runtimes and Multus ask for 1.1.0 (CNI-213).
+    pub const ALL: [Version; 7] = [
+        Version::V0_1_0,
+        Version::V0_2_0,
+        Version::V0_3_0,
+        Version::V0_3_1,
+        Version::V0_4_0,
+        Version::V1_0_0,
+        Version::V1_1_0,
+    ];
+
+    /// The newest version we serve: the in-memory form of results.
+    pub const LATEST: Version = Version::V1_1_0;
+
+    /// What a configuration without `cniVersion` is held to be (CNI-24).
+    pub const WHEN_MISSING: Version = Version::V0_1_0;
+
+    /// The text of the `cniVersion` key.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::V0_1_0 => "0.1.0",
+            Version::V0_2_0 => "0.2.0",
+            Version::V0_3_0 => "0.3.0",
+            Version::V0_3_1 => "0.3.1",
+            Version::V0_4_0 => "0.4.0",
+            Version::V1_0_0 => "1.0.0",
+            Version::V1_1_0 => "1.1.0",
+        }
+    }
+
+    /// The version written exactly as `text`; `None` for any other text, also for `1.0` or `v1.0.0`.
+    pub fn parse(text: &str) -> Option<Version> {
+        Version::ALL.into_iter().find(|version| version.as_str() == text)
+    }
+
+    /// The version of a configuration whose `cniVersion` is `text`.
+    ///
+    /// # Errors
+    /// Code 1 with upstream's text when we do not serve that version.
+    pub fn of_config(text: &str) -> Result<Version, CniError> {
+        if text.is_empty() {
+            return Ok(Version::WHEN_MISSING);
+        }
+        Version::parse(text).ok_or_else(|| {
+            let supported: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
+            CniError::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
+                .with_details(format!("config is {text:?}, plugin supports [{}]", supported.join(" ")))
+        })
+    }
+
+    /// Whether a configuration of this version may be used with `command`.
+    ///
+    /// # Errors
+    /// Code 1 when the specification of that version does not know the command (CNI-209, CNI-211).
+    pub fn allow(self, command: Command) -> Result<(), CniError> {
+        if self >= command.since() {
+            return Ok(());
+        }
+        Err(CniError::new(Code::INCOMPATIBLE_VERSION, format!("config version does not allow {command}")).with_details(
+            format!("the configuration has cniVersion {self}; {command} needs at least {}", command.since()),
+        ))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// The answer to `VERSION`: one line of JSON with its newline.
+///
+/// `asked` is the `cniVersion` that the runtime wrote on stdin; the specification wants it back. Upstream always answers
+/// 1.1.0 (CNI-34), as we do when nothing was asked.
+pub fn answer(asked: Option<&str>) -> String {
+    let asked = asked.unwrap_or(Version::LATEST.as_str());
+    format!("{}\n", json!({ "cniVersion": asked, "supportedVersions": Version::ALL }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_round_trip() {
+        for version in Version::ALL {
+            assert_eq!(Version::parse(version.as_str()), Some(version));
+        }
+        for text in ["", "1.0", "v1.0.0", "1.0.0 ", "0.5.0", "9.9.9"] {
+            assert_eq!(Version::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn order_is_age() {
+        assert!(Version::ALL.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn unsupported_version_lists_what_is_supported() {
+        let error = Version::of_config("9.9.9").unwrap_err();
+        assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
+        assert_eq!(error.msg, "incompatible CNI versions");
+        assert_eq!(
+            error.details,
+            r#"config is "9.9.9", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]"#
+        );
+        assert_eq!(Version::of_config("").unwrap(), Version::V0_1_0);
+    }
+
+    #[test]
+    fn verbs_by_version() {
+        use Command::{Add, Check, Del, Gc, Status};
+        let table = [
+            (Version::V0_1_0, vec![Add, Del, Command::Version]),
+            (Version::V0_3_1, vec![Add, Del, Command::Version]),
+            (Version::V0_4_0, vec![Add, Del, Check, Command::Version]),
+            (Version::V1_0_0, vec![Add, Del, Check, Command::Version]),
+            (Version::V1_1_0, vec![Add, Del, Check, Status, Gc, Command::Version]),
+        ];
+        for (version, allowed) in table {
+            for command in Command::ALL {
+                let answer = version.allow(command);
+                assert_eq!(answer.is_ok(), allowed.contains(&command), "{command} with {version}");
+                if let Err(error) = answer {
+                    assert_eq!(error.msg, format!("config version does not allow {command}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn answer_echoes_the_asked_version() {
+        let supported = r#"["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]"#;
+        for (asked, said) in [(Some("1.0.0"), "1.0.0"), (Some("9.9.9"), "9.9.9"), (None, "1.1.0")] {
+            assert_eq!(answer(asked), format!("{{\"cniVersion\":\"{said}\",\"supportedVersions\":{supported}}}\n"));
+        }
+    }
+}

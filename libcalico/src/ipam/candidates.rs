@@ -8,7 +8,7 @@ use time::{Duration, OffsetDateTime};
 use super::blockwalk::BlockWalk;
 use super::pool::Pool;
 use super::reservation::Reservations;
-use super::time::parse_stored;
+use super::stored_time::parse_stored;
 use super::{Block, Owner};
 use crate::net::Cidr;
 

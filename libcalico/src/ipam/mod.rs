@@ -14,13 +14,15 @@ mod block;
 mod blockwalk;
 mod candidates;
 mod config;
+#[cfg(test)]
+mod golden;
 mod gorand;
 mod handle;
 mod pool;
 mod pool_choice;
 mod refusal;
 mod reservation;
-mod time;
+mod stored_time;
 mod utilization;
 
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 
 use super::{Attribute, Block};
 use crate::api::Unknown;
-use crate::ipam::time::{clock_nanoseconds, stored_seconds};
+use crate::ipam::stored_time::{clock_nanoseconds, stored_seconds};
 use crate::ipam::{HandleId, Owner};
 use crate::net::Cidr;
 

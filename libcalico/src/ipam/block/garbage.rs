@@ -3,7 +3,7 @@
 use time::{Duration, OffsetDateTime};
 
 use super::{Block, CorruptBlock};
-use crate::ipam::time::parse_stored;
+use crate::ipam::stored_time::parse_stored;
 
 impl Block {
     /// Frees addresses that have rested for `cooldown_seconds` and compacts the attributes; whether anything changed.

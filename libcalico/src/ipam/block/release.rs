@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::{Attribute, Block, CorruptBlock};
 use crate::ipam::HandleId;
-use crate::ipam::time::stored_seconds;
+use crate::ipam::stored_time::stored_seconds;
 
 /// One address to give back, and what must be true of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,15 @@
 //! ([`kernel`]) and the datastore. [`golden`] replays recordings of upstream. What this machine lacks is skipped
 //! through [`skip`] alone, which refuses to skip in CI.
 
+pub mod accounts;
 pub mod command;
+pub mod content;
 pub mod etcd;
 pub mod golden;
 pub mod kernel;
 pub mod machine;
 pub mod namespaces;
 pub mod plugin;
+pub mod proxy;
 pub mod skip;
 pub mod store;

@@ -73,6 +73,15 @@ impl Store {
         }
     }
 
+    /// `calico-ipam <args>`, the command line for people, on this datastore.
+    pub fn calico_ipam(&self, plugins: &Plugins, args: &[&str]) -> Result<Outcome> {
+        let mut call = plugins.call("calico-ipam").args(args.iter().copied());
+        for (name, value) in self.conf() {
+            call = call.env(&name.to_uppercase(), value.as_str().unwrap_or_default());
+        }
+        call.run()
+    }
+
     /// Every pair.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         match self {
@@ -89,14 +98,26 @@ impl Local {
     }
 
     fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
-        let file = self.path.with_extension("import.json");
-        std::fs::write(&file, serde_json::to_vec(content)?)?;
+        let header = json!({ "format": "calico-export", "version": 1, "pairs": content.len() });
+        let mut lines = format!("{header}\n");
+        for (key, value) in content {
+            lines += &format!("{}\n", json!({ "key": key, "value": value }));
+        }
+        let file = self.path.with_extension("import.jsonl");
+        std::fs::write(&file, lines)?;
         self.calico_ipam(&["import", &file.display().to_string()]).map(|_| ())
     }
 
     fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let outcome = self.calico_ipam(&["export"])?;
-        serde_json::from_str(&outcome.stdout).context("calico-ipam export printed no JSON object")
+        let pair = |line: &str| -> Result<(String, Value)> {
+            let pair: Value = serde_json::from_str(line).with_context(|| format!("calico-ipam export: {line}"))?;
+            let key = pair["key"].as_str().with_context(|| format!("an export line has no key: {line}"))?;
+            let value = pair.get("value").with_context(|| format!("{key} holds no JSON"))?;
+            Ok((key.to_owned(), value.clone()))
+        };
+        // The first line describes the format.
+        outcome.stdout.lines().skip(1).map(pair).collect()
     }
 
     /// `calico-ipam <args>` on this file.

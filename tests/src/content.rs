@@ -1,0 +1,81 @@
+//! Datastore content and network configurations for the suites that are not recordings.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::golden::marks::LOADED_TIME;
+use crate::store::Store;
+
+/// The network of the suites.
+pub const NETWORK: &str = "k8s-pod-network";
+
+/// What a datastore holds before a test.
+#[derive(Debug, Clone)]
+pub struct Content {
+    pairs: BTreeMap<String, Value>,
+}
+
+impl Content {
+    /// A ready cluster without pools and nodes.
+    pub fn ready() -> Content {
+        let mut content = Content { pairs: BTreeMap::new() };
+        let spec = json!({ "clusterGUID": "00000000000000000000000000000000", "datastoreReady": true });
+        content.object("ClusterInformation", "clusterinformations", "default", spec);
+        content
+    }
+
+    /// Adds a node.
+    #[must_use]
+    pub fn node(mut self, name: &str) -> Content {
+        let spec = json!({ "orchRefs": [{ "nodeName": name, "orchestrator": "k8s" }] });
+        self.object("Node", "nodes", name, spec);
+        self
+    }
+
+    /// Adds a pool that every node may use.
+    #[must_use]
+    pub fn pool(mut self, name: &str, cidr: &str, block_size: u8) -> Content {
+        let spec = json!({
+            "cidr": cidr, "blockSize": block_size, "nodeSelector": "all()", "assignmentMode": "Automatic",
+            "allowedUses": ["Workload", "Tunnel"], "ipipMode": "Never", "vxlanMode": "Never", "natOutgoing": true,
+        });
+        self.object("IPPool", "ippools", name, spec);
+        self
+    }
+
+    /// One node `node1` and an IPv4 and an IPv6 pool.
+    pub fn dual_stack() -> Content {
+        Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
+    }
+
+    /// The pairs.
+    pub fn pairs(&self) -> &BTreeMap<String, Value> {
+        &self.pairs
+    }
+
+    fn object(&mut self, kind: &str, plural: &str, name: &str, spec: Value) {
+        let uid = format!("00000000-0000-4000-8000-{:012x}", self.pairs.len() + 1);
+        let metadata = json!({ "name": name, "uid": uid, "creationTimestamp": LOADED_TIME });
+        let object = json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec });
+        self.pairs.insert(format!("/calico/resources/v3/projectcalico.org/{plural}/{name}"), object);
+    }
+}
+
+/// A network configuration for `node` on `store`; `more` adds keys or replaces them.
+pub fn conf(store: &Store, node: &str, more: Value) -> Value {
+    let mut conf = json!({
+        "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "log_level": "error", "nodename": node,
+        "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
+    });
+    if let (Some(keys), Value::Object(more)) = (conf.as_object_mut(), more) {
+        keys.extend(store.conf());
+        keys.extend(more);
+    }
+    conf
+}
+
+/// A container id of 64 characters, another for each number.
+pub fn container_id(number: usize) -> String {
+    format!("{number:08x}{}", "c".repeat(56))
+}

@@ -1,3 +1,33 @@
-//! ipam-plugin
+//! Address management: allocation and release over a datastore, and the CNI plugin `calico-ipam`.
+//!
+//! ```text
+//! netconf::Call ─▶ IpamCall ─▶ AssignRequest ─┐
+//!                                             ├▶ plan (pure) ─▶ write list ─▶ addresses ─▶ CNI result
+//! Store ─▶ Prelude (1 read) ─▶ blocks (1 read)┘
+//! ```
+//!
+//! Every operation is a loop of *read, plan, write*: the plan is a function of what was read, the write is a list of
+//! compare-and-swaps in an order whose every prefix upstream understands (IPAM-221), and losing a race means to read
+//! again and plan anew. So a crash leaves only states that the next plan knows how to go on from.
 
+pub mod affinity;
+pub mod assign;
+pub mod budget;
+pub mod clock;
+pub mod cni;
+mod commit;
+pub mod error;
+mod handle_count;
+mod knowledge;
+pub mod lock;
 pub mod logging;
+mod mend;
+mod plan;
+pub mod prelude;
+pub mod release;
+pub mod release_addresses;
+pub mod request;
+mod take;
+#[cfg(test)]
+mod testing;
+mod undo;

@@ -1,0 +1,7 @@
+//! Giving up blocks: those of a pool that no longer selects the node, of a host, of a pool (IPAM-149..IPAM-151).
+
+mod deselected;
+mod surrender;
+
+pub(crate) use self::deselected::{PoolView, release_if_deselected};
+pub use self::surrender::{Surrendered, release_host_affinities, release_pool_affinities, remove_host};

@@ -1,0 +1,232 @@
+//! [`assign`]: addresses out of the pools (IPAM-109, IPAM-110).
+
+use std::net::IpAddr;
+
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Store, StoreError};
+
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::commit::{CommitError, commit};
+use crate::error::{Exhaustion, IpamError, Shortfall};
+use crate::knowledge::{Knowledge, Wants};
+use crate::mend::Mend;
+use crate::plan::{FamilyPlan, Step};
+use crate::prelude::Prelude;
+use crate::request::AssignRequest;
+use crate::take::Take;
+use crate::undo::undo;
+
+/// An address that was assigned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment {
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of the prefix it is reported with: the block's, or the full length for one that was asked for or held
+    /// before (IPAM-40).
+    pub prefix: u8,
+}
+
+/// What a request came to.
+#[derive(Debug, Clone, Default)]
+pub struct Assigned {
+    /// The addresses, IPv4 first.
+    pub addresses: Vec<Assignment>,
+    /// The families of which fewer could be had, and why. Not an error of the allocation as such (IPAM-111).
+    pub shortfalls: Vec<Shortfall>,
+}
+
+/// One family on its way.
+struct Family<'a> {
+    plan: FamilyPlan<'a>,
+    remaining: usize,
+    assigned: usize,
+    exhausted: Option<Exhaustion>,
+}
+
+struct Run<'a, S, C> {
+    store: &'a S,
+    clock: &'a C,
+    request: &'a AssignRequest,
+    known: Knowledge,
+    families: Vec<Family<'a>>,
+    budget: Budget<'a, C>,
+    taken: Vec<Take>,
+    held: Vec<Assignment>,
+}
+
+/// Assigns what is asked for, as far as it can be had. On error, and where `all_or_nothing` finds less, nothing of it
+/// stays assigned.
+///
+/// With an own block that has room this is one read and one write beyond the prelude.
+pub async fn assign<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    prelude: Prelude,
+) -> Result<Assigned, IpamError> {
+    let wanted = [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0);
+    let families: Result<Vec<Family<'_>>, IpamError> = wanted
+        .map(|version| {
+            let plan = FamilyPlan::new(request, &prelude, version)?;
+            Ok(Family { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
+        })
+        .collect();
+    let run = Run {
+        store,
+        clock,
+        request,
+        families: families?,
+        known: Knowledge::new(prelude, request.owner(), request.handle.clone(), clock.now()),
+        budget: Budget::new(clock, OPERATION),
+        taken: Vec::new(),
+        held: Vec::new(),
+    };
+    run.to_the_end().await
+}
+
+/// What the families want next, together.
+#[derive(Default)]
+struct Round {
+    wants: Wants,
+    mends: Vec<(IpVersion, Mend)>,
+    takes: Vec<Take>,
+}
+
+impl<S: Store, C: Clock> Run<'_, S, C> {
+    async fn to_the_end(mut self) -> Result<Assigned, IpamError> {
+        match self.rounds().await {
+            Ok(()) if self.request.all_or_nothing && self.is_short() => {
+                self.undo().await;
+                self.taken.clear();
+                Ok(self.outcome())
+            }
+            Ok(()) => Ok(self.outcome()),
+            Err(error) => {
+                self.undo().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn rounds(&mut self) -> Result<(), IpamError> {
+        loop {
+            let round = self.plan()?;
+            if self.request.all_or_nothing && self.is_short() {
+                return Ok(());
+            }
+            if round.wants != Wants::default() {
+                self.known.read(self.store, &round.wants).await?;
+            } else if let Some((version, mend)) = round.mends.into_iter().next() {
+                self.mend(version, mend).await?;
+            } else if !round.takes.is_empty() {
+                self.commit(round.takes).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn plan(&mut self) -> Result<Round, IpamError> {
+        let mut round = Round::default();
+        for family in self.families.iter_mut().filter(|f| f.remaining > 0 && f.exhausted.is_none()) {
+            match family.plan.next(&self.known, family.remaining)? {
+                Step::Read(wants) => round.wants.merge(wants),
+                Step::Mend(mend) => round.mends.push((family.plan.version, mend)),
+                Step::Take(take) => round.takes.push(take),
+                Step::Held(addresses) => {
+                    let prefix = family.plan.version.bits();
+                    self.held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
+                    family.remaining = 0;
+                }
+                Step::Short(cause) => family.exhausted = Some(cause),
+            }
+        }
+        Ok(round)
+    }
+
+    async fn mend(&mut self, version: IpVersion, mend: Mend) -> Result<(), IpamError> {
+        let cidr = mend.cidr();
+        let Err(error) = mend.apply(self.store, &mut self.known).await else { return Ok(()) };
+        if error.is_unavailable() {
+            return Err(error.into());
+        }
+        if !error.is_race() {
+            // Nothing that this request depends on: another block will do.
+            tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
+            let family = self.families.iter_mut().find(|family| family.plan.version == version);
+            family.into_iter().for_each(|family| family.plan.spare(cidr));
+        }
+        self.read_again(vec![cidr]).await
+    }
+
+    async fn commit(&mut self, takes: Vec<Take>) -> Result<(), IpamError> {
+        let touched: Vec<Cidr> = takes.iter().map(Take::cidr).collect();
+        match commit(self.store, self.clock, &mut self.known, self.request, takes).await {
+            Ok(done) => {
+                self.count(done);
+                Ok(())
+            }
+            Err(CommitError { done, cause }) => {
+                let settled = matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. });
+                let progress = !done.is_empty();
+                self.count(done);
+                if settled && progress && self.families.iter().all(|family| family.remaining == 0) {
+                    return Ok(());
+                }
+                if !cause.is_race() && !settled {
+                    return Err(cause.into());
+                }
+                self.read_again(touched).await
+            }
+        }
+    }
+
+    fn count(&mut self, done: Vec<Take>) {
+        for take in done {
+            let version = take.cidr().version();
+            if let Some(family) = self.families.iter_mut().find(|family| family.plan.version == version) {
+                family.remaining = family.remaining.saturating_sub(take.addresses.len());
+                family.assigned += take.addresses.len();
+            }
+            self.taken.push(take);
+        }
+    }
+
+    /// After a lost race: waits a little and reads what may have changed, the node's other blocks included.
+    async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
+        if !self.budget.pause().await {
+            return Err(IpamError::Contention);
+        }
+        let own = self.families.iter().flat_map(|family| self.known.own_affinities(family.plan.version));
+        let mut blocks: Vec<Cidr> =
+            own.map(|entry| entry.key.cidr).filter(|cidr| self.known.block(cidr).is_some()).chain(touched).collect();
+        blocks.sort();
+        blocks.dedup();
+        let now = self.clock.now();
+        Ok(self.known.refresh(self.store, now, blocks).await?)
+    }
+
+    fn is_short(&self) -> bool {
+        self.families.iter().any(|family| family.exhausted.is_some())
+    }
+
+    async fn undo(&mut self) {
+        undo(self.store, self.clock, &self.request.handle, &self.taken).await;
+    }
+
+    fn outcome(mut self) -> Assigned {
+        let mut addresses = self.held;
+        for take in &self.taken {
+            let prefix = take.cidr().prefix();
+            addresses.extend(take.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
+        }
+        addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
+        let known = &self.known;
+        let short = self.families.iter_mut().filter_map(|family| {
+            let cause = family.exhausted.take()?;
+            Some(family.plan.shortfall(known, family.assigned, cause))
+        });
+        Assigned { shortfalls: short.collect(), addresses }
+    }
+}

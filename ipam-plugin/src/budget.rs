@@ -1,0 +1,75 @@
+//! How long an operation goes on after losing races, and how it waits in between (IPAM-222).
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// All time an allocation or release may take, as upstream (IPAM-185).
+pub const OPERATION: Duration = Duration::from_secs(90);
+/// What undoing may take, even when the operation's own time is over (IPAM-185).
+pub const UNDO: Duration = Duration::from_secs(30);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The time left, and how often it was asked for more.
+#[derive(Debug)]
+pub struct Budget<'a, C> {
+    clock: &'a C,
+    ends: Duration,
+    pauses: u32,
+    random: RandomState,
+}
+
+impl<'a, C: Clock> Budget<'a, C> {
+    /// A budget of `length` from now on.
+    pub fn new(clock: &'a C, length: Duration) -> Self {
+        Budget { clock, ends: clock.elapsed() + length, pauses: 0, random: RandomState::new() }
+    }
+
+    /// Waits before another attempt: a random part of 5 ms, doubling up to 200 ms. `false` when the time is over.
+    pub async fn pause(&mut self) -> bool {
+        let pause = self.next_pause();
+        if self.clock.elapsed() + pause >= self.ends {
+            return false;
+        }
+        self.clock.sleep(pause).await;
+        true
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let bound = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(10)).min(LONGEST_PAUSE);
+        let random = self.random.hash_one(self.pauses);
+        self.pauses += 1;
+        // The top 32 bits as a fraction of one.
+        bound.mul_f64((random >> 32) as f64 / f64::from(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestClock;
+
+    #[tokio::test]
+    async fn pauses_grow_to_their_bound_and_end_with_the_budget() {
+        let clock = TestClock::default();
+        let mut budget = Budget::new(&clock, OPERATION);
+        let mut attempts = 0;
+        while budget.pause().await {
+            attempts += 1;
+            assert!(clock.last_sleep() <= LONGEST_PAUSE);
+        }
+        assert!(clock.elapsed() <= OPERATION);
+        assert!(clock.elapsed() > OPERATION - LONGEST_PAUSE * 2, "gave up early, after {:?}", clock.elapsed());
+        assert!(attempts > 450, "{attempts} attempts in 90 s");
+    }
+
+    #[tokio::test]
+    async fn the_first_pause_is_short() {
+        let clock = TestClock::default();
+        assert!(Budget::new(&clock, OPERATION).pause().await);
+        assert!(clock.elapsed() <= FIRST_PAUSE);
+    }
+}

@@ -1,0 +1,5 @@
+//! The CNI face: calls of the plugin, and its verbs.
+
+mod call;
+
+pub use call::{IpamCall, Pod};

@@ -1,0 +1,235 @@
+//! [`commit`]: writes addresses taken in memory as one list, handle first (IPAM-128), and finds out what became of the
+//! list when it failed.
+
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, Owner};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+
+use crate::budget::{Budget, UNDO};
+use crate::clock::Clock;
+use crate::handle_count::decrement;
+use crate::knowledge::Knowledge;
+use crate::mend::{confirm, no_revision, set_state};
+use crate::request::AssignRequest;
+use crate::take::{ClaimFrom, Take};
+
+/// A list of writes that was not applied as a whole.
+#[derive(Debug)]
+pub(crate) struct CommitError {
+    /// The takes that took effect all the same.
+    pub(crate) done: Vec<Take>,
+    /// Why the others did not.
+    pub(crate) cause: StoreError,
+}
+
+/// The list, and where in it things are.
+struct WriteList {
+    writes: Vec<Write>,
+    handle: Handle,
+    /// Per take: index of its claim's write and of its block's.
+    takes: Vec<(Option<usize>, usize)>,
+}
+
+/// Writes the takes. `Ok` means that each address is held by the handle, each block written, and each claim that was
+/// made confirmed. After an error `known` is out of date, and what does not belong to `done` has been undone as far as
+/// the datastore let us.
+pub(crate) async fn commit<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    known: &mut Knowledge,
+    request: &AssignRequest,
+    takes: Vec<Take>,
+) -> Result<Vec<Take>, CommitError> {
+    let owner = request.owner();
+    let list = match write_list(known, request, &owner, &takes) {
+        Ok(list) => list,
+        Err(cause) => return Err(CommitError { done: Vec::new(), cause }),
+    };
+    match store.write(&list.writes).await {
+        Ok(revisions) => finish(store, known, &owner, list, takes, revisions).await,
+        Err(WriteError { applied, cause, .. }) => {
+            let done = match &cause {
+                StoreError::Unavailable { outcome_unknown: true, .. } => {
+                    settle(store, clock, known, request, &takes).await
+                }
+                _ => split(store, clock, request, &list, &takes, applied).await,
+            };
+            confirm_again(store, &owner, &done).await;
+            Err(CommitError { done, cause })
+        }
+    }
+}
+
+fn write_list(
+    known: &Knowledge,
+    request: &AssignRequest,
+    owner: &Owner,
+    takes: &[Take],
+) -> Result<WriteList, StoreError> {
+    let mut handle = known.handle().map(|entry| entry.value.clone()).unwrap_or_default();
+    for take in takes {
+        handle.increment(take.cidr(), take.addresses.len());
+    }
+    let mut writes = vec![match known.handle() {
+        Some(read) => Write::update::<Handle>(&request.handle, &handle, &read.revision)?,
+        None => Write::create::<Handle>(&request.handle, &handle)?,
+    }];
+    let mut places = Vec::with_capacity(takes.len());
+    for take in takes {
+        let claim = match &take.claim {
+            None => None,
+            Some(claim) => {
+                writes.push(pending(owner, take.cidr(), claim)?);
+                Some(writes.len() - 1)
+            }
+        };
+        writes.push(match &take.revision {
+            Some(revision) => Write::update::<Block>(&take.cidr(), &take.block, revision)?,
+            None => Write::create::<Block>(&take.cidr(), &take.block)?,
+        });
+        places.push((claim, writes.len() - 1));
+    }
+    Ok(WriteList { writes, handle, takes: places })
+}
+
+fn pending(owner: &Owner, cidr: Cidr, from: &ClaimFrom) -> Result<Write, StoreError> {
+    match from {
+        ClaimFrom::Affinity(affinity) => set_state(affinity, &affinity.revision, AffinityState::Pending),
+        ClaimFrom::Nothing => {
+            let key = AffinityKey { owner: owner.clone(), cidr };
+            let value = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+            Write::create::<BlockAffinity>(&key, &value)
+        }
+    }
+}
+
+/// Everything is written but the confirmations.
+async fn finish<S: Store>(
+    store: &S,
+    known: &mut Knowledge,
+    owner: &Owner,
+    list: WriteList,
+    takes: Vec<Take>,
+    revisions: Vec<Revision>,
+) -> Result<Vec<Take>, CommitError> {
+    if revisions.len() != list.writes.len() {
+        return Err(CommitError { done: takes, cause: no_revision() });
+    }
+    known.wrote_handle(Some((list.handle, revisions[0].clone())));
+    for (take, (claim, block)) in takes.iter().zip(&list.takes) {
+        known.wrote_block(take.block.clone(), revisions[*block].clone());
+        if let (Some(index), Some(from)) = (claim, &take.claim) {
+            let affinity = claimed(owner, take.cidr(), from, revisions[*index].clone());
+            match confirm(store, affinity, revisions[*index].clone()).await {
+                Ok(confirmed) => known.wrote_affinity(confirmed),
+                // The address is ours. The block is not advertised until a later allocation confirms the claim.
+                Err(error) if error.is_race() => {
+                    tracing::warn!(block = %take.cidr(), %error, "claim changed before it was confirmed");
+                }
+                Err(cause) => return Err(CommitError { done: takes, cause }),
+            }
+        }
+    }
+    Ok(takes)
+}
+
+fn claimed(owner: &Owner, cidr: Cidr, from: &ClaimFrom, revision: Revision) -> Entry<BlockAffinity> {
+    let value = match from {
+        ClaimFrom::Nothing => BlockAffinity::default(),
+        ClaimFrom::Affinity(affinity) => affinity.value.clone(),
+    };
+    Entry { key: AffinityKey { owner: owner.clone(), cidr }, value, revision }
+}
+
+/// The first `applied` writes took effect: what of the takes that is, with the handle's count for the rest undone.
+async fn split<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    list: &WriteList,
+    takes: &[Take],
+    applied: usize,
+) -> Vec<Take> {
+    let (done, undone): (Vec<_>, Vec<_>) = takes.iter().zip(&list.takes).partition(|(_, (_, block))| *block < applied);
+    if applied > 0 {
+        let surplus: Vec<(Cidr, usize)> = undone.iter().map(|(take, _)| (take.cidr(), take.addresses.len())).collect();
+        decrement(store, clock, &request.handle, &surplus).await;
+    }
+    done.into_iter().map(|(take, _)| take.clone()).collect()
+}
+
+/// Nobody knows whether the writes took effect: reads again and looks for the addresses (IPAM-184).
+async fn settle<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    known: &Knowledge,
+    request: &AssignRequest,
+    takes: &[Take],
+) -> Vec<Take> {
+    let mut budget = Budget::new(clock, UNDO);
+    loop {
+        match what_became(store, request, takes).await {
+            Ok((handle, done)) => {
+                let surplus = surplus(known, handle.as_ref(), takes, &done);
+                if !surplus.is_empty() {
+                    decrement(store, clock, &request.handle, &surplus).await;
+                }
+                return done;
+            }
+            Err(error) if budget.pause().await => tracing::debug!(%error, "cannot yet tell what became of a write"),
+            Err(error) => {
+                tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
+                return Vec::new();
+            }
+        }
+    }
+}
+
+async fn what_became<S: Store>(
+    store: &S,
+    request: &AssignRequest,
+    takes: &[Take],
+) -> Result<(Option<Handle>, Vec<Take>), StoreError> {
+    let mut batch = ReadBatch::new();
+    let handle = batch.get::<Handle>(&request.handle);
+    let blocks: Vec<_> = takes.iter().map(|take| batch.get::<Block>(&take.cidr())).collect();
+    let answers = store.read(&batch).await?;
+    let mut done = Vec::new();
+    for (take, ticket) in takes.iter().zip(&blocks) {
+        if answers.get(ticket)?.is_some_and(|found| take.is_in(request, &found.value)) {
+            done.push(take.clone());
+        }
+    }
+    Ok((answers.get(&handle)?.map(|entry| entry.value), done))
+}
+
+/// What the handle counts too much: it was written, and the block was not.
+fn surplus(known: &Knowledge, now: Option<&Handle>, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
+    let count = |handle: Option<&Handle>, cidr: &Cidr| {
+        handle.and_then(|handle| handle.block.get(cidr)).copied().unwrap_or_default()
+    };
+    let before = known.handle().map(|entry| &entry.value);
+    let undone = takes.iter().filter(|take| !done.iter().any(|other| other.cidr() == take.cidr()));
+    undone
+        .filter(|take| count(now, &take.cidr()) > count(before, &take.cidr()))
+        .map(|take| (take.cidr(), take.addresses.len()))
+        .collect()
+}
+
+/// Confirms the claims of takes whose revisions were lost with the answer.
+async fn confirm_again<S: Store>(store: &S, owner: &Owner, done: &[Take]) {
+    for take in done.iter().filter(|take| take.claim.is_some()) {
+        let key = AffinityKey { owner: owner.clone(), cidr: take.cidr() };
+        let outcome = match store.get::<BlockAffinity>(&key).await {
+            Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
+            Ok(found) => {
+                let at = found.revision.clone();
+                confirm(store, found, at).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(block = %take.cidr(), %error, "claim not confirmed; a later allocation will");
+        }
+    }
+}

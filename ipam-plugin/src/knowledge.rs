@@ -1,0 +1,244 @@
+//! [`Knowledge`]: what an operation has read so far, and [`Wants`]: what its plan has to know before it can go on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use libcalico::ipam::{
+    AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, Reservations,
+};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
+use time::OffsetDateTime;
+
+use crate::prelude::Prelude;
+
+/// What is known of one block.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Known {
+    /// It is not there.
+    Absent,
+    /// It is there, but cannot be trusted (D31).
+    Corrupt,
+    /// It is there. Rested addresses are back in its free list (IPAM-162).
+    There(Entry<Block>),
+}
+
+/// What was read so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Knowledge {
+    pub(crate) prelude: Prelude,
+    pub(crate) reservations: Reservations,
+    /// When it was read, the clock of walks and claims.
+    pub(crate) now: OffsetDateTime,
+    owner: Owner,
+    handle_id: HandleId,
+    blocks: BTreeMap<Cidr, Known>,
+    listed: BTreeSet<IpVersion>,
+    affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
+}
+
+/// What a plan has to know.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Wants {
+    pub(crate) blocks: BTreeSet<Cidr>,
+    /// Families of which every block is wanted.
+    pub(crate) lists: BTreeSet<IpVersion>,
+    /// Single claims, of other owners or younger than the prelude.
+    pub(crate) affinities: Vec<AffinityKey>,
+}
+
+impl Wants {
+    pub(crate) fn blocks(blocks: impl IntoIterator<Item = Cidr>) -> Self {
+        Wants { blocks: blocks.into_iter().collect(), ..Wants::default() }
+    }
+
+    pub(crate) fn list(version: IpVersion) -> Self {
+        Wants { lists: BTreeSet::from([version]), ..Wants::default() }
+    }
+
+    pub(crate) fn affinity(key: AffinityKey) -> Self {
+        Wants { affinities: vec![key], ..Wants::default() }
+    }
+
+    pub(crate) fn merge(&mut self, other: Wants) {
+        self.blocks.extend(other.blocks);
+        self.lists.extend(other.lists);
+        self.affinities.extend(other.affinities);
+    }
+}
+
+impl Knowledge {
+    pub(crate) fn new(prelude: Prelude, owner: Owner, handle_id: HandleId, now: OffsetDateTime) -> Self {
+        let (reservations, malformed) = Reservations::of(prelude.reservations.iter().map(|entry| &entry.value));
+        for problem in malformed {
+            tracing::warn!(%problem, "reservation");
+        }
+        Knowledge {
+            prelude,
+            reservations,
+            now,
+            owner,
+            handle_id,
+            blocks: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            affinities: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &IpamConfig {
+        &self.prelude.config
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
+        self.prelude.handle.as_ref()
+    }
+
+    /// What is known of a block; `None` when it was not read yet.
+    pub(crate) fn block(&self, cidr: &Cidr) -> Option<&Known> {
+        match self.blocks.get(cidr) {
+            None if self.listed.contains(&cidr.version()) => Some(&Known::Absent),
+            known => known,
+        }
+    }
+
+    /// The block, when it was read, is there and can be trusted.
+    pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
+        match self.blocks.get(cidr) {
+            Some(Known::There(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
+    /// Every block that was read.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &Known)> {
+        self.blocks.iter()
+    }
+
+    /// Whether every block of the family was read.
+    pub(crate) fn knows_all_blocks(&self, version: IpVersion) -> bool {
+        self.listed.contains(&version)
+    }
+
+    /// The owner's claims of one family, in the order they are tried (IPAM-112).
+    pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
+        self.prelude.affinities.iter().filter(move |entry| {
+            entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.owner
+        })
+    }
+
+    /// One claim; `None` when it was not read yet. The owner's own count as read with the prelude only if they were
+    /// there: another process may be claiming right now.
+    pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
+        match self.prelude.affinities.iter().find(|entry| entry.key == *key) {
+            Some(entry) => Some(Some(entry)),
+            None => self.affinities.get(key).map(Option::as_ref),
+        }
+    }
+
+    /// Reads what is wanted, in one batch.
+    pub(crate) async fn read<S: Store>(&mut self, store: &S, wants: &Wants) -> Result<(), StoreError> {
+        let mut batch = ReadBatch::new();
+        let blocks: Vec<_> = wants.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
+        let lists: Vec<_> = wants.lists.iter().map(|v| (*v, batch.list::<Block>(&Some(*v)))).collect();
+        let affinities: Vec<_> =
+            wants.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
+        let answers = store.read(&batch).await?;
+        for (cidr, ticket) in blocks {
+            self.learn_block(cidr, answers.get(&ticket))?;
+        }
+        for (version, ticket) in lists {
+            for entry in answers.list(&ticket) {
+                self.learn_block(entry.key, Ok(Some(entry)))?;
+            }
+            self.listed.insert(version);
+        }
+        for (key, ticket) in affinities {
+            let found = answers.get(&ticket)?.filter(|entry| !entry.value.deleted);
+            self.affinities.insert(key, found);
+        }
+        Ok(())
+    }
+
+    /// Reads again, in one batch, what a lost race may have changed: the handle, the owner's claims and the blocks
+    /// `touched`. All other blocks and claims are forgotten.
+    pub(crate) async fn refresh<S: Store>(
+        &mut self,
+        store: &S,
+        now: OffsetDateTime,
+        touched: impl IntoIterator<Item = Cidr>,
+    ) -> Result<(), StoreError> {
+        let mut batch = ReadBatch::new();
+        let handle = batch.get::<Handle>(&self.handle_id);
+        let select = AffinitySelect { owner: Some(self.owner.clone()), version: None };
+        let affinities = batch.list::<BlockAffinity>(&select);
+        let blocks: Vec<_> = touched.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let answers = store.read(&batch).await?;
+        self.now = now;
+        self.prelude.handle = answers.get(&handle)?;
+        self.prelude.affinities = answers.list(&affinities);
+        self.affinities.clear();
+        self.blocks.clear();
+        self.listed.clear();
+        for (cidr, ticket) in blocks {
+            self.learn_block(cidr, answers.get(&ticket))?;
+        }
+        Ok(())
+    }
+
+    fn learn_block(&mut self, cidr: Cidr, answer: Result<Option<Entry<Block>>, StoreError>) -> Result<(), StoreError> {
+        let known = match answer {
+            Ok(None) => Known::Absent,
+            // A tombstone stands for a block that is being deleted (D27).
+            Ok(Some(entry)) if entry.value.deleted => Known::Corrupt,
+            Ok(Some(entry)) => self.rested(entry),
+            Err(StoreError::Corrupt { key, reason }) => {
+                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+                Known::Corrupt
+            }
+            Err(error) => return Err(error),
+        };
+        self.blocks.insert(cidr, known);
+        Ok(())
+    }
+
+    fn rested(&self, mut entry: Entry<Block>) -> Known {
+        match entry.value.collect_garbage(self.config().ip_cooldown_seconds, self.now) {
+            Ok(_) => Known::There(entry),
+            Err(problem) => {
+                tracing::warn!(%problem, "leaving a block alone");
+                Known::Corrupt
+            }
+        }
+    }
+
+    // What the operation itself wrote.
+
+    pub(crate) fn wrote_handle(&mut self, value: Option<(Handle, Revision)>) {
+        let key = self.handle_id.clone();
+        self.prelude.handle = value.map(|(value, revision)| Entry { key, value, revision });
+    }
+
+    pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {
+        let key = block.cidr;
+        self.blocks.insert(key, Known::There(Entry { key, value: block, revision }));
+    }
+
+    pub(crate) fn wrote_affinity(&mut self, written: Entry<BlockAffinity>) {
+        let known = &mut self.prelude.affinities;
+        match known.iter_mut().find(|entry| entry.key == written.key) {
+            Some(entry) => *entry = written,
+            None => {
+                known.push(written);
+                known.sort_by_cached_key(|entry| BlockAffinity::path(&entry.key));
+            }
+        }
+    }
+
+    pub(crate) fn deleted_affinity(&mut self, key: &AffinityKey) {
+        self.prelude.affinities.retain(|entry| entry.key != *key);
+        self.affinities.insert(key.clone(), None);
+    }
+
+    pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
+        self.blocks.insert(cidr, Known::Absent);
+    }
+}

@@ -1,0 +1,157 @@
+//! [`HostLock`]: lets the plugin's processes on one node take turns (IPAM-43..IPAM-46).
+//!
+//! Two first pods on a node then share one new block instead of claiming one each, and a crowd of pods does not retry
+//! against itself. Nothing depends on the lock: every write is a compare-and-swap. Upstream's processes use the same
+//! file, and flock(2) as well.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Where the lock is unless `ipam_lock_file` says otherwise (IPAM-43).
+pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
+/// How long to wait for other processes before going on without the lock. Upstream waits for ever, which turns one
+/// stuck process into a stuck node.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The lock while it is held; dropping it lets the next process in.
+#[derive(Debug)]
+pub struct HostLock {
+    _file: File,
+}
+
+/// Why an operation goes on without the lock.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The file or its directory.
+    #[error("cannot open the IPAM lock file {path}: {cause}")]
+    Open {
+        /// The lock file.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The lock.
+    #[error("cannot lock the IPAM lock file {path}: {cause}")]
+    Lock {
+        /// The lock file.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Others.
+    #[error("the IPAM lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
+    Busy {
+        /// The lock file.
+        path: String,
+        /// How long.
+        waited: Duration,
+    },
+}
+
+impl HostLock {
+    /// Takes the lock, or says in the log why not: the operation is as correct without it (IPAM-45). Blocks the thread
+    /// for up to [`LONGEST_WAIT`].
+    pub fn acquire(path: &Path) -> Option<HostLock> {
+        match Self::acquire_within(path, LONGEST_WAIT) {
+            Ok(lock) => Some(lock),
+            Err(error) => {
+                tracing::warn!(%error, "going on without the IPAM lock");
+                None
+            }
+        }
+    }
+
+    /// Takes the lock, waiting no longer than `wait`.
+    pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
+        let named = || path.display().to_string();
+        let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
+        match file.try_lock() {
+            Ok(()) => Ok(HostLock { _file: file }),
+            Err(TryLockError::WouldBlock) => match lock_within(file, wait) {
+                Some(Ok(file)) => Ok(HostLock { _file: file }),
+                Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),
+                None => Err(LockError::Busy { path: named(), waited: wait }),
+            },
+            Err(TryLockError::Error(cause)) => Err(LockError::Lock { path: named(), cause }),
+        }
+    }
+}
+
+/// The file as upstream makes it: directories 0777 and file 0600 before the umask, never removed (IPAM-43, IPAM-44).
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// flock(2) cannot be given a time, so a thread waits in it. When the time is over it is left behind, and lets go of
+/// the lock as soon as it gets it.
+fn lock_within(file: File, wait: Duration) -> Option<io::Result<File>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let outcome = file.lock().map(|()| file);
+        // Nobody listens after the time is over; the file is dropped with the message, and the lock with it.
+        let _ = sender.send(outcome);
+    });
+    receiver.recv_timeout(wait).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn the_lock_is_flock_on_a_private_file_in_a_directory_made_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/calico/ipam.lock");
+        let lock = HostLock::acquire(&path).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let ours = format!(":{} 0 EOF", metadata.ino());
+        let line = locks.lines().find(|line| line.contains(&ours)).expect("the lock is in /proc/locks");
+        assert!(line.contains("FLOCK") && line.contains("WRITE"), "{line}");
+        drop(lock);
+        assert!(path.exists(), "the file stays");
+    }
+
+    #[test]
+    fn the_second_waits_for_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipam.lock");
+        let first = HostLock::acquire(&path).unwrap();
+        let started = Instant::now();
+        let holder = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(80));
+            drop(first);
+        });
+        HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(80));
+        holder.join().unwrap();
+    }
+
+    #[test]
+    fn waiting_ends_and_the_abandoned_wait_does_not_keep_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipam.lock");
+        let first = HostLock::acquire(&path).unwrap();
+        let error = HostLock::acquire_within(&path, Duration::from_millis(30)).unwrap_err();
+        assert!(matches!(error, LockError::Busy { .. }), "{error}");
+        drop(first);
+        HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_taken_is_no_error() {
+        assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
+    }
+}

@@ -1,0 +1,217 @@
+//! What to do next for one family of a request: a function of what is known, without I/O (IPAM-110).
+//!
+//! The order is upstream's: the node's own blocks in list order ([`affine`]), then another block of the chosen pools
+//! ([`claim`]), then other nodes' blocks ([`borrow`]).
+
+mod affine;
+mod borrow;
+mod claim;
+mod shortage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::{IpPool, Node};
+use libcalico::ipam::{Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{StoreError, identifier};
+
+use crate::error::{Exhaustion, IpamError, Shortfall};
+use crate::knowledge::{Knowledge, Known, Wants};
+use crate::mend::Mend;
+use crate::prelude::Prelude;
+use crate::request::AssignRequest;
+use crate::take::{ClaimFrom, Take};
+
+/// Most blocks a node may own when neither the request nor the cluster says so (IPAM-103).
+pub(crate) const DEFAULT_BLOCK_LIMIT: usize = 20;
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    /// Not enough is known.
+    Read(Wants),
+    /// Put a claim in order first.
+    Mend(Mend),
+    /// Take these addresses.
+    Take(Take),
+    /// The handle holds as many as it may: these are the answer (IPAM-115).
+    Held(Vec<IpAddr>),
+    /// There is nothing more to be had.
+    Short(Exhaustion),
+}
+
+/// The part of a request that concerns one family.
+#[derive(Debug)]
+pub(crate) struct FamilyPlan<'a> {
+    pub(crate) request: &'a AssignRequest,
+    pub(crate) version: IpVersion,
+    owner: Owner,
+    choice: PoolChoice,
+    node_labels: Labels,
+    /// Blocks whose claim could not be put in order.
+    spared: BTreeSet<Cidr>,
+}
+
+impl<'a> FamilyPlan<'a> {
+    /// Chooses the pools (IPAM-95..IPAM-97).
+    pub(crate) fn new(
+        request: &'a AssignRequest,
+        prelude: &Prelude,
+        version: IpVersion,
+    ) -> Result<FamilyPlan<'a>, IpamError> {
+        let owner = request.owner();
+        let node_labels = match (&owner, &prelude.node) {
+            (Owner::Virtual(_), _) => Labels::new(),
+            (Owner::Host(_), Some(node)) => node.value.metadata.labels.clone(),
+            (Owner::Host(name), None) => {
+                let key = identifier::<Node>(&libcalico::api::ObjectKey::global(name));
+                return Err(StoreError::NotFound { key }.into());
+            }
+        };
+        let pools: Vec<IpPool> = prelude.pools.iter().map(|entry| entry.value.clone()).collect();
+        let requested = requested_pools(request.pools(version), version, &pools)?;
+        let choice = choose_pools(
+            &pools,
+            &PoolRequest {
+                version,
+                requested: &requested,
+                purpose: request.purpose,
+                node: owner.name(),
+                node_labels: &node_labels,
+                namespace: request.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels)),
+                max_block_prefix: None,
+            },
+        )?;
+        Ok(FamilyPlan { request, version, owner, choice, node_labels, spared: BTreeSet::new() })
+    }
+
+    /// The next step towards `remaining` more addresses.
+    pub(crate) fn next(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
+        if let Some(step) = self.held(known, remaining)? {
+            return Ok(step);
+        }
+        let wanted: Vec<Cidr> = self.affine_blocks(known).chain(self.stale(known)).collect();
+        let unknown: Vec<Cidr> = wanted.into_iter().filter(|cidr| known.block(cidr).is_none()).collect();
+        if !unknown.is_empty() {
+            return Ok(Step::Read(Wants::blocks(unknown)));
+        }
+        if let Some(mend) = self.stale_to_release(known) {
+            return Ok(Step::Mend(mend));
+        }
+        if let Some(step) = self.from_affine_blocks(known, remaining)? {
+            return Ok(step);
+        }
+        match self.from_new_block(known, remaining)? {
+            claim::Outcome::Step(step) => Ok(step),
+            claim::Outcome::Exhausted if known.config().strict_affinity => Ok(Step::Short(Exhaustion::StrictAffinity)),
+            claim::Outcome::Exhausted => self.from_others(known, remaining),
+        }
+    }
+
+    /// Leaves the claim to `cidr` as it is from now on, when it cannot be put in order.
+    pub(crate) fn spare(&mut self, cidr: Cidr) {
+        self.spared.insert(cidr);
+    }
+
+    /// What to say when no more than `assigned` addresses could be had.
+    pub(crate) fn shortfall(&self, known: &Knowledge, assigned: usize, cause: Exhaustion) -> Shortfall {
+        let refused = shortage::refused_pools(self, known, &cause);
+        Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
+    }
+
+    /// Affine blocks to look at before a claim: they are wanted with the next read, whatever it is for.
+    fn affine_blocks<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
+        let affine = known.own_affinities(self.version).map(|entry| entry.key.cidr);
+        affine.filter(|cidr| self.is_allowed(cidr) && !self.spared.contains(cidr) && !known.reservations.covers(cidr))
+    }
+
+    /// Own blocks that the node should give up if they are empty (IPAM-99).
+    fn stale(&self, known: &Knowledge) -> Vec<Cidr> {
+        let owned: Vec<Cidr> = known.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
+        let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
+        stale.retain(|cidr| !self.spared.contains(cidr));
+        stale
+    }
+
+    fn stale_to_release(&self, known: &Knowledge) -> Option<Mend> {
+        let stale = self.stale(known);
+        let claims = known.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
+        claims.into_iter().find_map(|affinity| {
+            let block = known.readable_block(&affinity.key.cidr)?;
+            let ours = block.value.owner().as_ref() == Some(&self.owner);
+            (ours && block.value.is_empty()).then(|| Mend::GiveUp { affinity: affinity.clone(), block: block.clone() })
+        })
+    }
+
+    fn is_allowed(&self, cidr: &Cidr) -> bool {
+        self.choice.chosen.iter().any(|pool| pool.cidr.contains(cidr.network()))
+    }
+
+    fn pools(&self) -> &[Pool] {
+        &self.choice.chosen
+    }
+
+    fn take(
+        &self,
+        known: &Knowledge,
+        cidr: &Cidr,
+        n: usize,
+        claim: Option<ClaimFrom>,
+    ) -> Result<Option<Take>, IpamError> {
+        match known.block(cidr) {
+            Some(Known::There(block)) => Take::of_block(self.request, &self.owner, known, block, n, claim),
+            Some(Known::Absent) => {
+                let claim = claim.unwrap_or(ClaimFrom::Nothing);
+                Take::of_new_block(self.request, &self.owner, known, *cidr, n, claim)
+            }
+            Some(Known::Corrupt) | None => Ok(None),
+        }
+    }
+
+    /// At the handle's limit the addresses it holds are the answer, if they are as many as wanted (IPAM-115).
+    fn held(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
+        let limit = self.request.max_per_handle;
+        let Some(handle) = known.handle().filter(|_| limit > 0) else { return Ok(None) };
+        let Err(full) = handle.value.check_limit(&self.request.handle, self.version, remaining, limit) else {
+            return Ok(None);
+        };
+        let blocks: Vec<Cidr> =
+            handle.value.block.keys().filter(|cidr| cidr.version() == self.version).copied().collect();
+        let unknown: Vec<Cidr> = blocks.iter().filter(|cidr| known.block(cidr).is_none()).copied().collect();
+        if !unknown.is_empty() {
+            return Ok(Some(Step::Read(Wants::blocks(unknown))));
+        }
+        let held: Vec<IpAddr> = blocks
+            .iter()
+            .filter_map(|cidr| known.readable_block(cidr))
+            .flat_map(|block| block.value.addresses_of(&self.request.handle))
+            .take(remaining)
+            .collect();
+        if held.len() < remaining { Err(full.into()) } else { Ok(Some(Step::Held(held))) }
+    }
+
+    fn block_limit(&self, known: &Knowledge) -> usize {
+        let configured = usize::try_from(known.config().max_blocks_per_host).unwrap_or(0);
+        let limits = [self.request.max_blocks, configured];
+        limits.into_iter().filter(|&limit| limit > 0).min().unwrap_or(DEFAULT_BLOCK_LIMIT)
+    }
+}
+
+/// The ranges of the pools a request names: CIDRs as they are, names through the pools (IPAM-34).
+fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>, IpamError> {
+    let by_name: BTreeMap<&str, &IpPool> = pools.iter().map(|pool| (pool.metadata.name.as_str(), pool)).collect();
+    let resolve = |text: &String| {
+        let cidr: Cidr = match (text.parse(), by_name.get(text.as_str())) {
+            (Ok(cidr), _) => cidr,
+            (Err(_), Some(pool)) => {
+                pool.spec.range().map_err(|cause| IpamError::PoolName { pool: text.clone(), cause })?
+            }
+            (Err(cause), None) => return Err(IpamError::PoolName { pool: text.clone(), cause }),
+        };
+        if cidr.version() == version { Ok(cidr) } else { Err(IpamError::PoolFamily { pool: cidr.network(), version }) }
+    };
+    texts.iter().map(resolve).collect()
+}

@@ -1,0 +1,59 @@
+//! Addresses from the blocks the node owns already (IPAM-112, IPAM-113), putting half-made claims in order on the way
+//! (IPAM-123).
+
+use libcalico::ipam::{AffinityState, BlockAffinity};
+use libcalico::store::Entry;
+
+use super::{FamilyPlan, Step};
+use crate::error::IpamError;
+use crate::knowledge::{Knowledge, Known};
+use crate::mend::Mend;
+use crate::take::ClaimFrom;
+
+impl FamilyPlan<'_> {
+    /// The first own block, in list order, that has a free address; `None` when there is none.
+    pub(super) fn from_affine_blocks(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
+        for cidr in self.affine_blocks(known) {
+            let Some(affinity) = known.own_affinities(self.version).find(|entry| entry.key.cidr == cidr) else {
+                continue;
+            };
+            if let Some(step) = self.from_claimed_block(known, affinity, remaining)? {
+                return Ok(Some(step));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What can be had from one claimed block; its claim comes first where it is not in order.
+    pub(super) fn from_claimed_block(
+        &self,
+        known: &Knowledge,
+        affinity: &Entry<BlockAffinity>,
+        remaining: usize,
+    ) -> Result<Option<Step>, IpamError> {
+        let cidr = &affinity.key.cidr;
+        let block = match known.block(cidr) {
+            None | Some(Known::Corrupt) => return Ok(None),
+            Some(Known::Absent) => {
+                let take = self.take(known, cidr, remaining, Some(ClaimFrom::Affinity(affinity.clone())))?;
+                return Ok(take.map(Step::Take));
+            }
+            Some(Known::There(block)) => block,
+        };
+        if block.value.owner().as_ref() != Some(&self.owner) {
+            return Ok(Some(Step::Mend(Mend::Drop { affinity: affinity.clone() })));
+        }
+        let claim = match affinity.value.state {
+            AffinityState::Confirmed | AffinityState::Unset => None,
+            AffinityState::Pending | AffinityState::PendingDeletion => Some(ClaimFrom::Affinity(affinity.clone())),
+        };
+        let unconfirmed = claim.is_some();
+        match self.take(known, cidr, remaining, claim)? {
+            Some(take) => Ok(Some(Step::Take(take))),
+            None if unconfirmed => {
+                Ok(Some(Step::Mend(Mend::Confirm { affinity: affinity.clone(), block: block.clone() })))
+            }
+            None => Ok(None),
+        }
+    }
+}

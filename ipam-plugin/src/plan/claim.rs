@@ -1,0 +1,116 @@
+//! Addresses from a block the node does not own yet (IPAM-114, IPAM-116, IPAM-117).
+
+use std::collections::BTreeMap;
+
+use libcalico::ipam::{AffinityKey, Block, BlockWalk, ReclaimCandidate, UsableBlock, usable_block};
+use libcalico::net::Cidr;
+
+use super::{FamilyPlan, Step};
+use crate::error::{Exhaustion, IpamError};
+use crate::knowledge::{Knowledge, Known, Wants};
+use crate::mend::Mend;
+use crate::take::ClaimFrom;
+
+/// How many blocks at the start of the walk are looked at before all blocks of the cluster are read (IPAM-213).
+const PROBES: usize = 8;
+
+/// What claiming comes to.
+pub(super) enum Outcome {
+    /// Do this.
+    Step(Step),
+    /// Every block is taken.
+    Exhausted,
+}
+
+impl FamilyPlan<'_> {
+    pub(super) fn from_new_block(&self, known: &Knowledge, remaining: usize) -> Result<Outcome, IpamError> {
+        let limit = self.block_limit(known);
+        let owned = known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count();
+        if owned >= limit {
+            return Ok(Outcome::Step(Step::Short(Exhaustion::BlockLimit { limit })));
+        }
+        if !known.config().auto_allocate_blocks {
+            return Ok(Outcome::Step(Step::Short(Exhaustion::AutoAllocateOff)));
+        }
+        let unusable = unusable_block();
+        let blocks: BTreeMap<Cidr, &Block> = known
+            .blocks()
+            .filter(|(cidr, _)| cidr.version() == self.version)
+            .filter_map(|(cidr, block)| match block {
+                Known::Absent => None,
+                Known::There(_) if self.spared.contains(cidr) => Some((*cidr, &unusable)),
+                Known::There(entry) => Some((*cidr, &entry.value)),
+                Known::Corrupt => Some((*cidr, &unusable)),
+            })
+            .collect();
+        match usable_block(self.pools(), &blocks, &known.reservations, &self.owner, known.now) {
+            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.from_unclaimed_block(known, cidr, remaining),
+            UsableBlock::Reclaim(_) if !known.knows_all_blocks(self.version) => {
+                Ok(Outcome::Step(Step::Read(Wants::list(self.version))))
+            }
+            UsableBlock::Reclaim(candidates) => Ok(self.by_reclaim(known, &candidates)),
+        }
+    }
+
+    /// The block the walk arrived at: nobody's, or ours though we did not know of a claim to it.
+    fn from_unclaimed_block(&self, known: &Knowledge, cidr: Cidr, remaining: usize) -> Result<Outcome, IpamError> {
+        if known.block(&cidr).is_none() {
+            return Ok(Outcome::Step(Step::Read(self.probe(known, cidr))));
+        }
+        let key = AffinityKey { owner: self.owner.clone(), cidr };
+        let step = match (known.block(&cidr), known.affinity(&key)) {
+            (Some(Known::Absent), None | Some(None)) => {
+                self.take(known, &cidr, remaining, Some(ClaimFrom::Nothing))?.map(Step::Take)
+            }
+            (_, None) => Some(Step::Read(Wants::affinity(key))),
+            (_, Some(None)) => self.take(known, &cidr, remaining, Some(ClaimFrom::Nothing))?.map(Step::Take),
+            (_, Some(Some(affinity))) => self.from_claimed_block(known, affinity, remaining)?,
+        };
+        Ok(step.map_or(Outcome::Exhausted, Outcome::Step))
+    }
+
+    /// The walk's first blocks together, so that one read usually tells; behind them, all blocks of the family.
+    fn probe(&self, known: &Knowledge, cidr: Cidr) -> Wants {
+        let walk = self
+            .pools()
+            .iter()
+            .flat_map(|pool| BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), known.now).take(PROBES));
+        let first: Vec<Cidr> = walk.take(PROBES).filter(|cidr| known.block(cidr).is_none()).collect();
+        if first.contains(&cidr) { Wants::blocks(first) } else { Wants::list(self.version) }
+    }
+
+    /// The first empty block of another owner that can be had; its claim must be known to be released.
+    fn by_reclaim(&self, known: &Knowledge, candidates: &[ReclaimCandidate]) -> Outcome {
+        for candidate in candidates {
+            let Some(block) = known.readable_block(&candidate.cidr) else { continue };
+            let key = AffinityKey { owner: candidate.owner.clone(), cidr: candidate.cidr };
+            match known.affinity(&key) {
+                None => return Outcome::Step(Step::Read(Wants::affinity(key))),
+                Some(None) => {}
+                Some(Some(affinity)) => {
+                    return Outcome::Step(Step::Mend(Mend::GiveUp {
+                        affinity: affinity.clone(),
+                        block: block.clone(),
+                    }));
+                }
+            }
+        }
+        Outcome::Exhausted
+    }
+}
+
+/// Stands for a block that must be left alone: it exists, has no room, and is nobody's.
+fn unusable_block() -> Block {
+    Block {
+        cidr: Cidr::host(std::net::Ipv4Addr::UNSPECIFIED.into()),
+        affinity: None,
+        affinity_claim_time: None,
+        allocations: Vec::new(),
+        unallocated: Vec::new(),
+        attributes: Vec::new(),
+        sequence_number: 0,
+        sequence_number_for_allocation: BTreeMap::new(),
+        deleted: false,
+        unknown: libcalico::api::Unknown::new(),
+    }
+}

@@ -1,0 +1,199 @@
+//! [`release`]: gives back everything that handles hold (IPAM-147).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, TheConfig};
+use libcalico::net::Cidr;
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
+use time::OffsetDateTime;
+
+use crate::affinity::{PoolView, release_if_deselected};
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::handle_count;
+
+/// The handles of a container, as read.
+#[derive(Debug, Clone)]
+pub struct ReleasePrelude {
+    cooldown_seconds: i64,
+    handles: Vec<Entry<Handle>>,
+}
+
+/// Where the answers will be.
+#[derive(Debug)]
+pub struct ReleaseTickets {
+    config: GetTicket<IpamConfig>,
+    handles: Vec<GetTicket<Handle>>,
+}
+
+impl ReleasePrelude {
+    /// Adds the questions to a batch that may hold others.
+    pub fn ask(batch: &mut ReadBatch, handles: &[HandleId]) -> ReleaseTickets {
+        ReleaseTickets { config: batch.get(&TheConfig), handles: handles.iter().map(|id| batch.get(id)).collect() }
+    }
+
+    /// Takes the answers out of what came back for the batch.
+    pub fn from_answers(answers: &Answers, tickets: &ReleaseTickets) -> Result<Self, StoreError> {
+        let config = answers.get(&tickets.config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
+        let found: Result<Vec<_>, _> = tickets.handles.iter().map(|ticket| answers.get(ticket)).collect();
+        Ok(ReleasePrelude {
+            cooldown_seconds: config.ip_cooldown_seconds,
+            handles: found?.into_iter().flatten().collect(),
+        })
+    }
+
+    /// Reads the prelude alone.
+    pub async fn read<S: Store>(store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let tickets = ReleasePrelude::ask(&mut batch, handles);
+        ReleasePrelude::from_answers(&store.read(&batch).await?, &tickets)
+    }
+
+    /// Nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+}
+
+/// What a release did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReleasedHandles {
+    /// How many addresses were given back.
+    pub addresses: usize,
+    /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
+    pub unreadable: Vec<Cidr>,
+}
+
+/// Gives back everything that the handles hold, and deletes them. Nothing held is success. `node` is whose blocks are
+/// looked at first; which node asks makes no difference to what is released.
+///
+/// Blocks are written first, handles second (IPAM-128). A handle whose addresses are gone already, which upstream
+/// leaves for ever, goes too (D6).
+pub async fn release<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    prelude: ReleasePrelude,
+) -> Result<ReleasedHandles, IpamError> {
+    let ids: Vec<HandleId> = prelude.handles.iter().map(|handle| handle.key.clone()).collect();
+    let mut budget = Budget::new(clock, OPERATION);
+    let mut prelude = prelude;
+    let mut released = ReleasedHandles::default();
+    while !prelude.is_empty() {
+        let state = State::read(store, node, prelude).await?;
+        let plan = state.plan(clock.now())?;
+        match store.write(&plan.writes).await {
+            Ok(_) => {
+                released.addresses += plan.addresses;
+                released.unreadable = plan.unreadable;
+                release_if_deselected(store, &state.view, &plan.emptied).await;
+                break;
+            }
+            // Whatever took effect is seen in the next read.
+            Err(error) if error.cause.is_race() || is_unknown(&error.cause) => {
+                if !budget.pause().await {
+                    return Err(IpamError::Contention);
+                }
+                prelude = ReleasePrelude::read(store, &ids).await?;
+            }
+            Err(error) => return Err(error.cause.into()),
+        }
+    }
+    Ok(released)
+}
+
+fn is_unknown(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { outcome_unknown: true, .. })
+}
+
+/// Handles, the blocks they name, and what tells whether an emptied block is to be kept.
+struct State {
+    prelude: ReleasePrelude,
+    /// `None` for a block that cannot be read.
+    blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
+    view: PoolView,
+}
+
+struct Plan {
+    writes: Vec<Write>,
+    addresses: usize,
+    unreadable: Vec<Cidr>,
+    emptied: Vec<Cidr>,
+}
+
+impl State {
+    async fn read<S: Store>(store: &S, node: &str, prelude: ReleasePrelude) -> Result<State, StoreError> {
+        let named: BTreeSet<Cidr> =
+            prelude.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let pools = batch.list::<IpPool>(&ObjectSelect::default());
+        let own = batch.get::<Node>(&ObjectKey::global(node));
+        let answers = store.read(&batch).await?;
+        let mut blocks = BTreeMap::new();
+        for (cidr, ticket) in tickets {
+            match answers.get(&ticket) {
+                Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
+                Ok(None) => {}
+                Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),
+                Err(error) => return Err(error),
+            }
+        }
+        let view = PoolView::new(answers.list(&pools), answers.get(&own).ok().flatten());
+        Ok(State { prelude, blocks, view })
+    }
+
+    fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
+        let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        for (cidr, block) in &self.blocks {
+            match block.as_ref().map(|entry| self.release_from(entry, now)) {
+                None | Some(None) => plan.unreadable.push(*cidr),
+                Some(Some((_, 0))) => {}
+                Some(Some((block, n))) => {
+                    plan.addresses += n;
+                    if block.value.is_empty() && block.value.owner().is_some() {
+                        plan.emptied.push(*cidr);
+                    }
+                    plan.writes.push(write_released(&block)?);
+                }
+            }
+        }
+        for handle in &self.prelude.handles {
+            let mut left = handle.clone();
+            left.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));
+            plan.writes.push(handle_count::write(&left)?);
+        }
+        Ok(plan)
+    }
+
+    /// The block without the handles' addresses, and how many those are; `None` when it cannot be trusted.
+    fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> Option<(Entry<Block>, usize)> {
+        let cooldown = self.prelude.cooldown_seconds;
+        let mut entry = entry.clone();
+        let outcome = entry.value.collect_garbage(cooldown, now).and_then(|_| {
+            self.prelude
+                .handles
+                .iter()
+                .try_fold(0, |sum, handle| Ok(sum + entry.value.release_by_handle(&handle.key, None, cooldown, now)?))
+        });
+        match outcome {
+            Ok(n) => Some((entry, n)),
+            Err(problem) => {
+                tracing::error!(%problem, "cannot release from a block");
+                None
+            }
+        }
+    }
+}
+
+/// The write that stores a block after a release: an update, or if it is empty and nobody's its deletion.
+pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> {
+    if block.value.is_empty() && block.value.owner().is_none() {
+        return Ok(Write::delete::<Block>(&block.key, Some(&block.revision)));
+    }
+    let mut counted = block.value.clone();
+    counted.count_write();
+    Write::update::<Block>(&block.key, &counted, &block.revision)
+}

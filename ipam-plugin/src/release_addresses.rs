@@ -1,0 +1,179 @@
+//! [`release_addresses`]: gives back single addresses, if asked only from a certain holder (IPAM-141..IPAM-144).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::{IpPool, ObjectSelect};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, ReleaseRequest, Released, TheConfig, any_pool_of};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use crate::affinity::{PoolView, release_if_deselected};
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::handle_count;
+use crate::release::write_released;
+
+/// What became of the addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReleasedAddresses {
+    /// Given back.
+    pub released: Vec<IpAddr>,
+    /// Were free, or resting, or of no block.
+    pub unallocated: Vec<IpAddr>,
+}
+
+/// Gives the addresses back. A request whose handle or sequence number does not match refuses the others of the same
+/// block, but those of other blocks are given back all the same; the first such error is returned.
+pub async fn release_addresses<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    requests: &[ReleaseRequest],
+) -> Result<ReleasedAddresses, IpamError> {
+    let mut batch = ReadBatch::new();
+    let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&TheConfig));
+    let answers = store.read(&batch).await?;
+    let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
+    let view = PoolView::new(answers.list(&pools), None);
+    let (by_block, homeless) = by_block(store, &view, requests).await?;
+
+    let mut outcome = ReleasedAddresses { released: Vec::new(), unallocated: homeless };
+    let mut first_error = None;
+    for (cidr, requests) in &by_block {
+        match release_from_block(store, clock, &view, *cidr, requests, cooldown).await {
+            Ok(released) => {
+                outcome.released.extend(released.released);
+                outcome.unallocated.extend(released.unallocated);
+            }
+            Err(error) => _ = first_error.get_or_insert(error),
+        }
+    }
+    first_error.map_or(Ok(outcome), Err)
+}
+
+type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
+
+/// The requests by block: through the pools, and for what is in none of them by looking at every block (D14). Also the
+/// addresses that are in no block.
+async fn by_block<S: Store>(
+    store: &S,
+    view: &PoolView,
+    requests: &[ReleaseRequest],
+) -> Result<(ByBlock, Vec<IpAddr>), StoreError> {
+    let mut found = ByBlock::new();
+    let mut unpooled = Vec::new();
+    for request in requests {
+        match any_pool_of(view.pools(), request.ip).and_then(|pool| pool.block_of(request.ip)) {
+            Some(cidr) => found.entry(cidr).or_default().push(request.clone()),
+            None => unpooled.push(request.clone()),
+        }
+    }
+    let versions: BTreeSet<IpVersion> = unpooled.iter().map(|request| IpVersion::of(request.ip)).collect();
+    let mut blocks = Vec::new();
+    for version in versions {
+        blocks.extend(store.list::<Block>(&Some(version)).await?.into_iter().map(|entry| entry.key));
+    }
+    let mut homeless = Vec::new();
+    for request in unpooled {
+        match blocks.iter().find(|cidr| cidr.contains(request.ip)) {
+            Some(cidr) => found.entry(*cidr).or_default().push(request),
+            None => homeless.push(request.ip),
+        }
+    }
+    Ok((found, homeless))
+}
+
+async fn release_from_block<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    view: &PoolView,
+    cidr: Cidr,
+    requests: &[ReleaseRequest],
+    cooldown: i64,
+) -> Result<Released, IpamError> {
+    let mut budget = Budget::new(clock, OPERATION);
+    loop {
+        let (block, mut handles) = read_block(store, cidr, requests).await?;
+        let Some(mut block) = block else {
+            return Ok(Released { unallocated: requests.iter().map(|r| r.ip).collect(), ..Released::default() });
+        };
+        block.value.collect_garbage(cooldown, clock.now())?;
+        let released = block.value.release(requests, cooldown, clock.now())?;
+        if released.released.is_empty() {
+            return Ok(released);
+        }
+        let writes = writes(store, &block, &released, &mut handles).await?;
+        match store.write(&writes).await {
+            Ok(_) => {
+                if block.value.is_empty() && block.value.owner().is_some() {
+                    release_if_deselected(store, view, &[cidr]).await;
+                }
+                return Ok(released);
+            }
+            // The block is written first: the addresses are free, and only the handles' counts are left to be mended.
+            Err(error) if error.applied > 0 => {
+                for (handle, n) in &released.per_handle {
+                    handle_count::decrement(store, clock, handle, &[(cidr, *n)]).await;
+                }
+                return Ok(released);
+            }
+            Err(error) if error.cause.is_race() => {
+                if !budget.pause().await {
+                    return Err(IpamError::Contention);
+                }
+            }
+            Err(error) => return Err(error.cause.into()),
+        }
+    }
+}
+
+async fn read_block<S: Store>(
+    store: &S,
+    cidr: Cidr,
+    requests: &[ReleaseRequest],
+) -> Result<(Option<Entry<Block>>, BTreeMap<HandleId, Entry<Handle>>), StoreError> {
+    let named: BTreeSet<&HandleId> = requests.iter().filter_map(|request| request.handle.as_ref()).collect();
+    let mut batch = ReadBatch::new();
+    let block = batch.get::<Block>(&cidr);
+    let tickets: Vec<_> = named.into_iter().map(|id| batch.get::<Handle>(id)).collect();
+    let answers = store.read(&batch).await?;
+    Ok((answers.get(&block)?, handles(tickets.iter().map(|ticket| answers.get(ticket)))?))
+}
+
+fn handles(
+    answers: impl Iterator<Item = Result<Option<Entry<Handle>>, StoreError>>,
+) -> Result<BTreeMap<HandleId, Entry<Handle>>, StoreError> {
+    let mut found = BTreeMap::new();
+    for answer in answers {
+        if let Some(entry) = answer? {
+            found.insert(entry.key.clone(), entry);
+        }
+    }
+    Ok(found)
+}
+
+/// The block, then the handles that held the addresses (IPAM-128).
+async fn writes<S: Store>(
+    store: &S,
+    block: &Entry<Block>,
+    released: &Released,
+    known: &mut BTreeMap<HandleId, Entry<Handle>>,
+) -> Result<Vec<Write>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let missing: Vec<_> =
+        released.per_handle.keys().filter(|id| !known.contains_key(*id)).map(|id| batch.get::<Handle>(id)).collect();
+    if !missing.is_empty() {
+        let answers = store.read(&batch).await?;
+        known.extend(handles(missing.iter().map(|ticket| answers.get(ticket)))?);
+    }
+    let mut writes = vec![write_released(block)?];
+    for (id, n) in &released.per_handle {
+        let Some(mut handle) = known.get(id).cloned() else { continue };
+        match handle.value.decrement(id, block.key, *n) {
+            Ok(()) => writes.push(handle_count::write(&handle)?),
+            Err(error) => tracing::warn!(%error, "handle"),
+        }
+    }
+    Ok(writes)
+}

@@ -1,0 +1,51 @@
+//! A clock that moves only when told, or slept on.
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use time::macros::datetime;
+
+use crate::clock::Clock;
+
+/// Starts at 2026-08-22 01:02:03.1234 UTC, the moment of the specification's examples.
+#[derive(Debug, Default)]
+pub(crate) struct TestClock {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct State {
+    elapsed: Duration,
+    last_sleep: Duration,
+}
+
+impl TestClock {
+    /// Lets time pass.
+    pub(crate) fn advance(&self, duration: Duration) {
+        self.state.lock().unwrap().elapsed += duration;
+    }
+
+    /// The last [`Clock::sleep`].
+    pub(crate) fn last_sleep(&self) -> Duration {
+        self.state.lock().unwrap().last_sleep
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> OffsetDateTime {
+        datetime!(2026-08-22 01:02:03.1234 UTC) + self.elapsed()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.state.lock().unwrap().elapsed
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        let mut state = self.state.lock().unwrap();
+        state.elapsed += duration;
+        state.last_sleep = duration;
+        std::future::ready(())
+    }
+}

@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
-export CARGO_TERM_PROGRESS_WHEN=never
+export CARGO_TERM_PROGRESS_WHEN=never RUST_BACKTRACE=0
 locked=()
 [ "${CI:-}" != true ] || locked=(--locked)
 

@@ -16,7 +16,8 @@ fn is_root(file: &Path) -> bool {
         "src" => matches!(file_name.as_str(), "lib.rs" | "main.rs"),
         "bin" | "benches" | "examples" | "fuzz_targets" => true,
         "tests" => is_package(file.parent().and_then(Path::parent)),
-        _ => file_name == "build.rs",
+        // `src/bin/bench/main.rs` is a program of several files.
+        _ => matches!(file_name.as_str(), "build.rs" | "main.rs"),
     }
 }
 

@@ -55,6 +55,9 @@ pub enum DataplaneError {
         /// What the interface has.
         found: String,
     },
+    /// The pod's end has no Ethernet address, so no endpoint can be described by it.
+    #[error("interface {0} in the pod has no MAC address")]
+    NoMac(String),
     /// The host end has no IPv6 link-local address, which is the pod's gateway.
     #[error("host interface {ifname} got no IPv6 link-local address within {} ms ({hint})", .waited.as_millis())]
     NoLinkLocal {
@@ -72,6 +75,12 @@ pub enum DataplaneError {
         ifname: String,
         /// The deadline.
         waited: Duration,
+    },
+    /// The thread that deletes ended without a word.
+    #[error("the thread deleting interface {ifname} ended without a result")]
+    DeletionPanicked {
+        /// The interface.
+        ifname: String,
     },
     /// No thread for a deletion.
     #[error("start a thread to delete interface {ifname}: {source}")]

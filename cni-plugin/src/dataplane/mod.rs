@@ -3,10 +3,12 @@
 //! [`plan`] says what the network looks like (pure), [`setup()`] brings the kernel there (ADD), [`verify()`] compares (CHECK),
 //! [`Teardown`] takes it away (DEL). Everything is synchronous; this is the only place that speaks netlink.
 
+mod compare;
 mod error;
 mod mac;
 mod netlink;
 pub mod netns;
+mod observe;
 pub mod plan;
 mod setup;
 mod sysctl;

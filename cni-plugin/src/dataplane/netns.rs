@@ -120,8 +120,8 @@ impl NetnsFd {
         })
     }
 
-    /// Moves the calling thread into this namespace, for good.
-    fn enter(&self) -> Result<(), NetnsError> {
+    /// Moves the calling thread into this namespace, for good. Only for threads made for that.
+    pub(super) fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },
             errno => failed("enter", &self.path, errno.into()),

@@ -1,11 +1,25 @@
 //! ADD: from nothing to a pod with a network.
+//!
+//! Three sends to the kernel in the ordinary case: the pair, the host end with its routes, the pod's end with its routes and
+//! addresses. Settings are written in between, before the link they belong to goes up.
 
-use std::time::Duration;
+mod create;
+mod host_routes;
+mod link_local;
 
-use super::mac::MacAddr;
-use super::netns::NetnsFd;
-use super::plan::{DeviceType, EndpointPlan};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
 use super::DataplaneError;
+use super::mac::MacAddr;
+use super::netlink::link::{self, Link};
+use super::netlink::route::{self, IfPresent};
+use super::netlink::{NetlinkSocket, Request, address};
+use super::netns::NetnsFd;
+use super::plan::{DeviceType, End, EndpointPlan, Gateway, Route};
+use super::sysctl;
+use create::Pair;
+use link_local::LinkLocal;
 
 /// An endpoint as [`setup`] left it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,5 +54,99 @@ pub struct Stage {
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
     netns.ensure_foreign()?;
-    Err(DataplaneError::ContainerInterfaceExists { ifname: plan.container_ifname.clone(), netns: netns.path().into() })
+    let mut stages = Stages::start();
+    let mut host = NetlinkSocket::open()?;
+    let pair = create::create(&mut host, plan, netns)?;
+    stages.done("create_pair");
+    configure(&mut host, plan, netns, &pair, stages).inspect_err(|_| undo(&mut host, &pair.host))
 }
+
+fn configure(
+    host: &mut NetlinkSocket,
+    plan: &EndpointPlan,
+    netns: &NetnsFd,
+    pair: &Pair,
+    mut stages: Stages,
+) -> Result<Attached, DataplaneError> {
+    let (host_end, container_end) = (plan.host_end(), plan.container_end());
+    let host_mac = create::ensure_host_mac(host, &pair.host)?;
+    for setting in &host_end.sysctls {
+        sysctl::apply(setting)?;
+    }
+    stages.done("host_sysctls");
+
+    let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
+    host_routes::bring_up_with_routes(host, &pair.host, &host_end)?;
+    stages.done("host_link");
+
+    let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
+    stages.done("pod");
+    Ok(Attached {
+        host_ifname: plan.host_ifname.clone(),
+        host_mac,
+        container_mac: container.mac.ok_or_else(|| DataplaneError::NoMac(container.name.clone()))?,
+        mtu: container.mtu,
+        device: pair.device,
+        stages: stages.list,
+    })
+}
+
+/// The pod's end: settings, then link, routes and addresses in one send. Runs inside the pod's namespace.
+fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<Link, DataplaneError> {
+    let mut socket = NetlinkSocket::open()?;
+    for setting in &end.sysctls {
+        sysctl::apply(setting)?;
+    }
+    let link = pair.container(&mut socket, &end.ifname)?;
+    let gateway = match link_local {
+        LinkLocal::Known(address) => address,
+        LinkLocal::Awaited(awaited) => {
+            // The kernel makes the address once both ends are up.
+            socket.carry_out(vec![link::set_up(&link)])?;
+            awaited.wait()?
+        }
+    };
+    let mut requests = vec![link::get(&link.name), link::set_up(&link)];
+    // Routes before addresses, as upstream (CNI-175): the kernel then prefers no address over another for them.
+    requests.extend(end.routes.iter().map(|route| add_route(route, &link, gateway)));
+    requests.extend(end.addresses.iter().map(|host| address::add(&link, host.network())));
+    let mut answers = socket.carry_out(requests)?;
+    Ok(Link::from_answer(answers.swap_remove(0)).unwrap_or(link))
+}
+
+fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
+    let gateway = route.gateway.map(|gateway| match gateway {
+        Gateway::Address(address) => IpAddr::V4(address),
+        Gateway::HostLinkLocal => IpAddr::V6(link_local),
+    });
+    let step = format!("add route {route} to interface {} in the pod", link.name);
+    route::add(step, route.destination, gateway, link.index, IfPresent::Refuse)
+}
+
+/// Takes the pair away after a failure. The pod's namespace keeps the settings written to it, which is the pod's own.
+fn undo(host: &mut NetlinkSocket, link: &Link) {
+    if let Err(error) = host.carry_out(vec![link::delete(link)]) {
+        tracing::warn!(%error, "interface pair left behind after a failed set-up");
+    }
+}
+
+/// A stopwatch with laps.
+struct Stages {
+    list: Vec<Stage>,
+    since: Instant,
+}
+
+impl Stages {
+    fn start() -> Self {
+        Stages { list: Vec::with_capacity(4), since: Instant::now() }
+    }
+
+    fn done(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.list.push(Stage { name, took: now - self.since });
+        self.since = now;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use super::netns::NetnsFd;
-use super::plan::EndpointPlan;
 use super::DataplaneError;
+use super::compare::{self, Ends};
+use super::netlink::{NetlinkSocket, nsid};
+use super::netns::NetnsFd;
+use super::observe::observe;
+use super::plan::EndpointPlan;
 
 /// One thing that is not as the plan wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +20,8 @@ pub struct Difference {
     pub found: String,
 }
 
-/// What a [`Difference`] is about. Displays as a noun phrase.
+/// What a [`Difference`] is about; the name is that of the interface, address, route, setting or neighbour. Displays as a
+/// noun phrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Aspect {
     /// An interface.
@@ -40,13 +44,18 @@ pub enum Aspect {
     Neighbour(String),
 }
 
-/// Compares the kernel with the plan and returns all differences; empty means the endpoint is intact.
+/// Compares the kernel with the plan and returns all differences; empty means that the endpoint is intact.
 ///
-/// The plan's `container_mac` and `mtu` are what prevResult recorded.
+/// The plan's `container_mac` and `mtu` are to be what prevResult recorded.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;
     netns.ensure_foreign()?;
-    Ok(Vec::new())
+    let (host_end, container_end) = (plan.host_end(), plan.container_end());
+    let mut socket = NetlinkSocket::open()?;
+    let host = observe(&mut socket, &host_end)?;
+    let netns_id = nsid::of(&mut socket, netns)?;
+    let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
+    Ok(compare::compare(&Ends { plan: &host_end, found: host }, &Ends { plan: &container_end, found: container }, netns_id))
 }
 
 impl fmt::Display for Difference {
@@ -71,3 +80,6 @@ impl fmt::Display for Aspect {
         write!(f, "{noun} {name}")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! The differences between an endpoint's plan and what was found. Pure.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use libcalico::net::IpVersion;
+use netlink_packet_route::route::{RouteScope, RouteType};
+
+use super::mac::MacAddr;
+use super::netlink::route::KernelRoute;
+use super::observe::Observed;
+use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::verify::{Aspect, Difference};
+
+/// What one end should be and what it is; `None` when there is no such interface.
+pub(super) struct Ends<'a> {
+    pub(super) plan: &'a End,
+    pub(super) found: Option<Observed>,
+}
+
+/// All differences. `netns_id` is the number by which the host's namespace knows the pod's.
+pub(super) fn compare(host: &Ends<'_>, container: &Ends<'_>, netns_id: Option<i32>) -> Vec<Difference> {
+    let link_locals = match &host.found {
+        Some(found) if !found.link_locals().is_empty() => found.link_locals(),
+        _ => vec![IpAddr::V6(HOST_LINK_LOCAL)],
+    };
+    let mut differences = Vec::new();
+    for end in [host, container] {
+        match &end.found {
+            Some(found) => {
+                link(end.plan, found, &mut differences);
+                addresses(end.plan, found, &mut differences);
+                routes(end.plan, found, &link_locals, &mut differences);
+                sysctls(end.plan, found, &mut differences);
+            }
+            None => differences.push(difference(Aspect::Link(end.plan.ifname.clone()), "present", "none")),
+        }
+    }
+    if let (Some(host_found), Some(container_found)) = (&host.found, &container.found) {
+        if !host_found.link.is_peer_of(&container_found.link, netns_id) {
+            let found = match host_found.link.peer_index {
+                Some(index) => format!("interface number {index} of another pair"),
+                None => "none".to_owned(),
+            };
+            let expected = format!("{} in the pod", container.plan.ifname);
+            differences.push(difference(Aspect::Peer(host.plan.ifname.clone()), expected, found));
+        }
+        // An entry made by hand sends the other end's packets astray when it names another address than that end has.
+        let gateways = gateways(container.plan, &link_locals);
+        neighbours(container_found, &gateways, host_found.link.mac, &mut differences);
+        let pod_addresses: Vec<IpAddr> = container.plan.addresses.iter().map(|host| host.network()).collect();
+        neighbours(host_found, &pod_addresses, container_found.link.mac, &mut differences);
+    }
+    differences
+}
+
+fn link(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+    let name = || end.ifname.clone();
+    if !found.link.up {
+        differences.push(difference(Aspect::State(name()), "up", "down"));
+    } else if !found.link.running {
+        differences.push(difference(Aspect::State(name()), "up", "up without carrier: its peer is down"));
+    }
+    if let Some(mac) = end.mac
+        && found.link.mac != Some(mac)
+    {
+        let found = found.link.mac.map_or_else(none, |mac| mac.to_string());
+        differences.push(difference(Aspect::Mac(name()), mac, found));
+    }
+    if found.link.mtu != end.mtu {
+        differences.push(difference(Aspect::Mtu(name()), end.mtu, found.link.mtu));
+    }
+}
+
+fn addresses(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+    for host in &end.addresses {
+        let same_ip: Vec<_> = found.addresses.iter().filter(|address| address.ip == host.network()).collect();
+        if !same_ip.iter().any(|address| address.prefix == host.prefix()) {
+            let found = same_ip.first().map_or_else(none, |address| format!("{}/{}", address.ip, address.prefix));
+            let what = Aspect::Address(format!("{} of interface {}", host.network(), end.ifname));
+            differences.push(difference(what, host, found));
+        }
+    }
+}
+
+fn routes(end: &End, found: &Observed, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
+    for route in &end.routes {
+        let same_destination: Vec<_> =
+            found.routes.iter().filter(|present| present.destination == route.destination).collect();
+        if !same_destination.iter().any(|present| is_route(route, present, link_locals)) {
+            let what = Aspect::Route(format!("{} through interface {}", route.destination, end.ifname));
+            let found = same_destination.first().map_or_else(none, |present| describe(present));
+            differences.push(difference(what, route, found));
+        }
+    }
+}
+
+fn is_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> bool {
+    let next_hop = match route.gateway {
+        None => present.gateway.is_none(),
+        Some(Gateway::Address(gateway)) => present.gateway == Some(IpAddr::V4(gateway)),
+        Some(Gateway::HostLinkLocal) => present.gateway.is_some_and(|gateway| link_locals.contains(&gateway)),
+    };
+    let scope = match route.gateway {
+        None => RouteScope::Link,
+        Some(_) => RouteScope::Universe,
+    };
+    // IPv6 routes have no scope: the kernel says universe for all (CNI-181).
+    let scope_fits = present.scope == scope || route.destination.version() == IpVersion::V6;
+    next_hop && scope_fits && present.kind == RouteType::Unicast
+}
+
+fn describe(route: &KernelRoute) -> String {
+    let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    format!("{}{via} scope {:?} type {:?}", route.destination, route.scope, route.kind).to_lowercase()
+}
+
+/// A setting that ADD may leave unwritten is compared where it can be read.
+fn sysctls(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+    for (setting, (key, value)) in end.sysctls.iter().zip(&found.sysctls) {
+        let expected = setting.value.to_string();
+        let value = match value {
+            Ok(value) if *value == expected => continue,
+            Err(_) if !setting.required => continue,
+            Ok(value) | Err(value) => value,
+        };
+        differences.push(difference(Aspect::Sysctl(key.to_string()), expected, value));
+    }
+}
+
+fn gateways(container: &End, link_locals: &[IpAddr]) -> Vec<IpAddr> {
+    let of_route = |route: &Route| match route.gateway {
+        Some(Gateway::Address(gateway)) => vec![IpAddr::V4(gateway)],
+        Some(Gateway::HostLinkLocal) => link_locals.to_vec(),
+        None => Vec::new(),
+    };
+    container.routes.iter().flat_map(of_route).collect()
+}
+
+fn neighbours(found: &Observed, reached: &[IpAddr], mac: Option<MacAddr>, differences: &mut Vec<Difference>) {
+    for entry in &found.neighbours {
+        if reached.contains(&entry.ip) && entry.mac != mac {
+            let what = Aspect::Neighbour(format!("{} on interface {}", entry.ip, found.link.name));
+            let expected = format!("{} or no static entry", mac.map_or_else(none, |mac| mac.to_string()));
+            let found = entry.mac.map_or_else(none, |mac| format!("static entry {mac}"));
+            differences.push(difference(what, expected, found));
+        }
+    }
+}
+
+fn none() -> String {
+    "none".to_owned()
+}
+
+fn difference(what: Aspect, expected: impl Display, found: impl Display) -> Difference {
+    Difference { what, expected: expected.to_string(), found: found.to_string() }
+}

@@ -1,0 +1,68 @@
+//! Addresses of interfaces.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::AddressMessageBuilder;
+
+use super::{NetlinkError, NetlinkSocket, Request};
+use crate::dataplane::netlink::link::Link;
+
+/// The multicast group that tells of new IPv6 addresses (RTNLGRP_IPV6_IFADDR).
+pub(crate) const IPV6_ADDRESS_EVENTS: u32 = 9;
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KernelAddress {
+    /// The interface.
+    pub(crate) interface: u32,
+    /// The address itself.
+    pub(crate) ip: IpAddr,
+    /// Its prefix length.
+    pub(crate) prefix: u8,
+}
+
+/// Gives `link` the address as a /32 or /128.
+pub(crate) fn add(link: &Link, ip: IpAddr) -> Request {
+    let message = match ip {
+        IpAddr::V4(ip) => AddressMessageBuilder::<Ipv4Addr>::new().index(link.index).address(ip, 32).build(),
+        IpAddr::V6(ip) => AddressMessageBuilder::<Ipv6Addr>::new().index(link.index).address(ip, 128).build(),
+    };
+    let step = format!("add address {ip} to interface {}", link.name);
+    Request::new(step, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// All addresses of `link`.
+pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<KernelAddress>, NetlinkError> {
+    let mut message = AddressMessage::default();
+    message.header.index = link.index;
+    let step = format!("list addresses of interface {}", link.name);
+    let objects = socket.dump(&Request::new(step, RouteNetlinkMessage::GetAddress(message), 0))?;
+    let of_link = |address: &KernelAddress| address.interface == link.index;
+    Ok(objects.into_iter().filter_map(KernelAddress::from_object).filter(of_link).collect())
+}
+
+impl KernelAddress {
+    /// Reads an RTM_NEWADDR.
+    pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewAddress(message) = object else { return None };
+        // Address is the far end of a point-to-point link; Local, where given, is the interface's own.
+        let own = message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Local(ip) => Some(*ip),
+            _ => None,
+        });
+        let far = || {
+            message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Address(ip) => Some(*ip),
+                _ => None,
+            })
+        };
+        Some(KernelAddress {
+            interface: message.header.index,
+            ip: own.or_else(far)?,
+            prefix: message.header.prefix_len,
+        })
+    }
+}

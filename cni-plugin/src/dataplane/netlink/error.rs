@@ -1,0 +1,121 @@
+//! [`NetlinkError`], and the kernel's own words in it.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkHeader, NlasIterator};
+use nix::errno::Errno;
+
+/// The text attribute of an extended acknowledgement.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// Bytes of a netlink message header.
+const HEADER_LEN: usize = 16;
+
+/// Why an exchange with the kernel failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// The kernel refused a request.
+    #[error("{step}: {}{}", .errno.desc(), .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    Refused {
+        /// The request, as a step of the work.
+        step: String,
+        /// The kernel's reason.
+        errno: Errno,
+        /// Its explanation, when it gave one (NETLINK_EXT_ACK).
+        detail: Option<String>,
+    },
+    /// The socket failed.
+    #[error("{action} netlink socket: {source}")]
+    Socket {
+        /// What was done to it.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The answer is not what the protocol allows.
+    #[error("{step}: malformed answer from the kernel: {reason}")]
+    Malformed {
+        /// The request.
+        step: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A dump changed while it was read, each time it was tried.
+    #[error("{step}: the kernel's table kept changing while it was read")]
+    DumpInterrupted {
+        /// The request.
+        step: String,
+    },
+}
+
+impl NetlinkError {
+    /// The kernel's error number, when it refused a request.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            NetlinkError::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+/// The text of an extended acknowledgement. `payload` is what follows the error code in a message of type NLMSG_ERROR: the
+/// header of the request, the request's body unless it was capped, then attributes.
+pub(super) fn extended_ack_text(header: &NetlinkHeader, payload: &[u8]) -> Option<String> {
+    if header.flags & NLM_F_ACK_TLVS == 0 {
+        return None;
+    }
+    let request_len = match header.flags & NLM_F_CAPPED {
+        0 => u32::from_ne_bytes(payload.get(..4)?.try_into().ok()?).try_into().ok()?,
+        _ => HEADER_LEN,
+    };
+    let attributes = payload.get(request_len..)?;
+    NlasIterator::new(attributes)
+        .map_while(Result::ok)
+        .find(|attribute| attribute.kind() == NLMSGERR_ATTR_MSG)
+        .map(|attribute| String::from_utf8_lossy(attribute.value()).trim_end_matches('\0').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acknowledgement(flags: u16, request_len: usize) -> (NetlinkHeader, Vec<u8>) {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let mut payload = vec![0; request_len];
+        payload[..4].copy_from_slice(&(request_len as u32).to_ne_bytes());
+        // Attribute 3 (a policy) comes first and is skipped.
+        payload.extend([8, 0, 3, 0, 1, 2, 3, 4]);
+        payload.extend([11, 0, 1, 0]);
+        payload.extend(b"no way\0\0");
+        (header, payload)
+    }
+
+    #[test]
+    fn the_text_follows_a_capped_and_an_uncapped_request() {
+        let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
+        assert_eq!(extended_ack_text(&header, &payload).as_deref(), Some("no way"));
+        let (header, payload) = acknowledgement(NLM_F_ACK_TLVS, 48);
+        assert_eq!(extended_ack_text(&header, &payload).as_deref(), Some("no way"));
+    }
+
+    #[test]
+    fn an_answer_without_attributes_or_cut_short_has_no_text() {
+        let (header, payload) = acknowledgement(0, HEADER_LEN);
+        assert_eq!(extended_ack_text(&header, &payload), None);
+        let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
+        for length in 0..payload.len() - 8 {
+            assert_eq!(extended_ack_text(&header, &payload[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_reads_as_step_reason_and_explanation() {
+        let error = NetlinkError::Refused {
+            step: "create veth pair eth0/cali1".into(),
+            errno: Errno::EEXIST,
+            detail: Some("no way".into()),
+        };
+        assert_eq!(error.to_string(), "create veth pair eth0/cali1: File exists (no way)");
+    }
+}

@@ -1,0 +1,147 @@
+//! Routes of the main table: the requests about them, and what the kernel says of one.
+
+use std::net::IpAddr;
+
+use libcalico::net::{Cidr, IpVersion};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
+use rtnetlink::RouteMessageBuilder;
+
+use super::{NetlinkError, NetlinkSocket, Request};
+
+/// A route of the main table as the kernel describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KernelRoute {
+    /// Where to.
+    pub(crate) destination: Cidr,
+    /// Next hop.
+    pub(crate) gateway: Option<IpAddr>,
+    /// The interface it leaves by; `None` for a route that drops packets or has several next hops.
+    pub(crate) interface: Option<u32>,
+    /// Its scope; the kernel says universe for every IPv6 route.
+    pub(crate) scope: RouteScope,
+    /// Unicast, or a kind of refusal.
+    pub(crate) kind: RouteType,
+    /// Who made it.
+    pub(crate) protocol: RouteProtocol,
+}
+
+/// What to do when the kernel has a route to the same destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfPresent {
+    /// EEXIST.
+    Refuse,
+    /// Put this one in its place.
+    Replace,
+}
+
+/// Adds a route through interface `index`, protocol boot: to `gateway`, or without one of scope link.
+pub(crate) fn add(
+    step: String,
+    destination: Cidr,
+    gateway: Option<IpAddr>,
+    index: u32,
+    if_present: IfPresent,
+) -> Request {
+    let scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+    let message = match (destination.network(), gateway) {
+        (IpAddr::V4(network), gateway) => {
+            let builder = RouteMessageBuilder::<std::net::Ipv4Addr>::new().destination_prefix(network, destination.prefix());
+            match gateway {
+                Some(IpAddr::V4(gateway)) => builder.gateway(gateway),
+                Some(IpAddr::V6(gateway)) => builder.via(gateway),
+                None => builder,
+            }
+            .output_interface(index)
+            .scope(scope)
+            .protocol(RouteProtocol::Boot)
+            .build()
+        }
+        (IpAddr::V6(network), gateway) => {
+            let builder = RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, destination.prefix());
+            match gateway {
+                Some(IpAddr::V6(gateway)) => builder.gateway(gateway),
+                // No such route exists; the kernel refuses the mapped address.
+                Some(IpAddr::V4(gateway)) => builder.gateway(gateway.to_ipv6_mapped()),
+                None => builder,
+            }
+            .output_interface(index)
+            .scope(scope)
+            .protocol(RouteProtocol::Boot)
+            .build()
+        }
+    };
+    let flags = match if_present {
+        IfPresent::Refuse => NLM_F_EXCL,
+        IfPresent::Replace => NLM_F_REPLACE,
+    };
+    Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | flags)
+}
+
+/// The main table's routes of one family, or those of them that leave by one interface.
+pub(crate) fn list(
+    socket: &mut NetlinkSocket,
+    family: IpVersion,
+    interface: Option<u32>,
+) -> Result<Vec<KernelRoute>, NetlinkError> {
+    let mut message = RouteMessage::default();
+    message.header.address_family = match family {
+        IpVersion::V4 => AddressFamily::Inet,
+        IpVersion::V6 => AddressFamily::Inet6,
+    };
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.attributes.extend(interface.map(RouteAttribute::Oif));
+    let request = Request::new(format!("list IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
+    let objects = match socket.dump(&request) {
+        // The main table comes into being with its first route.
+        Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        outcome => outcome?,
+    };
+    let wanted = |route: &KernelRoute| interface.is_none() || route.interface == interface;
+    Ok(objects.into_iter().filter_map(KernelRoute::from_object).filter(wanted).collect())
+}
+
+impl KernelRoute {
+    fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewRoute(message) = object else { return None };
+        let header = message.header;
+        let any = match header.address_family {
+            AddressFamily::Inet => IpAddr::from([0; 4]),
+            AddressFamily::Inet6 => IpAddr::from([0; 16]),
+            _ => return None,
+        };
+        if header.table != RouteHeader::RT_TABLE_MAIN || header.flags.contains(RouteFlags::Cloned) {
+            return None;
+        }
+        let (mut network, mut gateway, mut interface) = (any, None, None);
+        for attribute in message.attributes {
+            match attribute {
+                RouteAttribute::Destination(address) => network = ip(address).unwrap_or(any),
+                RouteAttribute::Gateway(address) => gateway = ip(address),
+                RouteAttribute::Oif(index) => interface = Some(index),
+                _ => {}
+            }
+        }
+        Some(KernelRoute {
+            destination: Cidr::new(network, header.destination_prefix_length)?,
+            gateway,
+            interface,
+            scope: header.scope,
+            kind: header.kind,
+            protocol: header.protocol,
+        })
+    }
+}
+
+fn ip(address: RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(ip.into()),
+        RouteAddress::Inet6(ip) => Some(ip.into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,133 @@
+//! Making the interface pair, and room for it.
+
+use nix::errno::Errno;
+
+use crate::dataplane::DataplaneError;
+use crate::dataplane::mac::MacAddr;
+use crate::dataplane::netlink::link::{self, Link};
+use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, nsid};
+use crate::dataplane::netns::NetnsFd;
+use crate::dataplane::plan::{DeviceType, EndpointPlan};
+
+/// A pair just made, both ends down.
+#[derive(Debug)]
+pub(super) struct Pair {
+    /// The host's end.
+    pub(super) host: Link,
+    /// The kind made.
+    pub(super) device: DeviceType,
+}
+
+impl Pair {
+    /// The pod's end, as far as the host's end tells: its number and name.
+    pub(super) fn container(&self, socket: &mut NetlinkSocket, ifname: &str) -> Result<Link, NetlinkError> {
+        match self.host.peer_index {
+            Some(index) => Ok(Link { index, name: ifname.to_owned(), ..self.host.clone() }),
+            None => link::find(socket, ifname)?.ok_or_else(|| absent(ifname)),
+        }
+    }
+}
+
+/// Makes the pair the plan asks for; a veth pair where the kernel has no netkit.
+pub(super) fn create(
+    host: &mut NetlinkSocket,
+    plan: &EndpointPlan,
+    netns: &NetnsFd,
+) -> Result<Pair, DataplaneError> {
+    match create_as(host, plan, plan.device, netns) {
+        Err(DataplaneError::Netlink(error))
+            if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
+        {
+            tracing::info!(%error, "the kernel has no netkit, using a veth pair");
+            create_as(host, plan, DeviceType::Veth, netns)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Makes the pair. Only when a name is taken does it look whose it is, so that the ordinary ADD does not pay for it.
+fn create_as(
+    host: &mut NetlinkSocket,
+    plan: &EndpointPlan,
+    device: DeviceType,
+    netns: &NetnsFd,
+) -> Result<Pair, DataplaneError> {
+    let created = match create_once(host, plan, device, netns) {
+        Err(error) if error.errno() == Some(Errno::EEXIST) => {
+            remove_stale(host, plan, netns)?;
+            create_once(host, plan, device, netns)
+        }
+        outcome => outcome,
+    };
+    Ok(Pair { host: created?, device })
+}
+
+fn create_once(
+    host: &mut NetlinkSocket,
+    plan: &EndpointPlan,
+    device: DeviceType,
+    netns: &NetnsFd,
+) -> Result<Link, NetlinkError> {
+    let requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
+    let mut answers = host.exchange(requests)?.into_iter();
+    answers.next().unwrap_or(Ok(None))?;
+    let looked_up = answers.next().unwrap_or(Ok(None));
+    match looked_up.map(Link::from_answer) {
+        Ok(Some(link)) => Ok(link),
+        outcome => {
+            let _ = host.ask(link::delete_by_name(&plan.host_ifname));
+            Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname)))
+        }
+    }
+}
+
+/// Deletes an earlier sandbox's host interface of the same name, and with it that pair's other end.
+///
+/// Before that, makes sure that an interface of the container's name in the pod's namespace is that other end: any other is
+/// not ours to replace, and the ADD cannot succeed, so nothing may be destroyed for it (CNI-258).
+fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
+    let stale = link::find(host, &plan.host_ifname)?;
+    let mut pod = netns.run_in(|| NetlinkSocket::open().map_err(DataplaneError::from))?;
+    if let Some(occupant) = link::find(&mut pod, &plan.container_ifname)? {
+        let netns_id = nsid::of(host, netns)?;
+        if !stale.as_ref().is_some_and(|stale| stale.is_peer_of(&occupant, netns_id)) {
+            return Err(DataplaneError::ContainerInterfaceExists {
+                ifname: plan.container_ifname.clone(),
+                netns: netns.path().to_owned(),
+            });
+        }
+    }
+    if let Some(stale) = stale {
+        tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
+        host.carry_out(vec![link::delete(&stale)])?;
+    }
+    Ok(())
+}
+
+/// Makes sure that the host end carries [`MacAddr::HOST_SIDE`], and returns what it carries. When the kernel refuses to set
+/// the address, its own choice is kept (CNI-165).
+pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<MacAddr, DataplaneError> {
+    let expected = MacAddr::HOST_SIDE;
+    if link.mac == Some(expected) {
+        return Ok(expected);
+    }
+    let mut answers = host.exchange(vec![link::set_mac(link, expected), link::get(&link.name)])?.into_iter();
+    let set = answers.next().unwrap_or(Ok(None));
+    let found = answers.next().unwrap_or(Ok(None)).map(Link::from_answer)?.and_then(|link| link.mac);
+    match (set, found) {
+        (Ok(_), Some(mac)) if mac == expected => Ok(mac),
+        (Err(error), Some(mac)) => {
+            tracing::warn!(%error, %mac, "the host interface keeps the kernel's MAC address");
+            Ok(mac)
+        }
+        (_, found) => Err(DataplaneError::HostMac {
+            ifname: link.name.clone(),
+            expected,
+            found: found.map_or_else(|| "none".to_owned(), |mac| mac.to_string()),
+        }),
+    }
+}
+
+fn absent(ifname: &str) -> NetlinkError {
+    NetlinkError::Refused { step: format!("look up interface {ifname}"), errno: Errno::ENODEV, detail: None }
+}

@@ -1,0 +1,71 @@
+//! The host end's IPv6 link-local address: the pod's gateway.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use libcalico::net::IpVersion;
+use netlink_packet_route::link::In6AddrGenMode;
+
+use crate::dataplane::DataplaneError;
+use crate::dataplane::mac::MacAddr;
+use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS, KernelAddress};
+use crate::dataplane::netlink::link::Link;
+use crate::dataplane::netlink::NetlinkSocket;
+use crate::dataplane::plan::{EndpointPlan, HOST_LINK_LOCAL};
+
+/// How long the kernel may take. It takes about 2 ms; upstream waits half a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How the gateway is found out.
+pub(super) enum LinkLocal {
+    /// By computing it, or not at all because the pod has no IPv6.
+    Known(Ipv6Addr),
+    /// By waiting for the kernel.
+    Awaited(Awaited),
+}
+
+/// An address that the kernel has yet to make.
+pub(super) struct Awaited {
+    events: NetlinkSocket,
+    /// Of its own: a dump over the events' socket would drop the events that arrive meanwhile.
+    reader: NetlinkSocket,
+    link: Link,
+}
+
+impl LinkLocal {
+    /// To be called before the host end goes up, so that no event is missed.
+    pub(super) fn of(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Self, DataplaneError> {
+        let computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
+        if computable || !plan.has(IpVersion::V6) {
+            return Ok(LinkLocal::Known(HOST_LINK_LOCAL));
+        }
+        if link.addr_gen_mode == Some(In6AddrGenMode::None) {
+            let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which makes none; set it to 0";
+            return Err(DataplaneError::NoLinkLocal { ifname: link.name.clone(), waited: Duration::ZERO, hint });
+        }
+        let events = NetlinkSocket::open_for_events(IPV6_ADDRESS_EVENTS)?;
+        Ok(LinkLocal::Awaited(Awaited { events, reader: NetlinkSocket::open()?, link: link.clone() }))
+    }
+}
+
+impl Awaited {
+    /// Waits for the address. Both ends must be up.
+    pub(super) fn wait(self) -> Result<Ipv6Addr, DataplaneError> {
+        let Awaited { mut events, mut reader, link } = self;
+        let of_link = |found: KernelAddress| match found.ip {
+            IpAddr::V6(ip) if found.interface == link.index && ip.is_unicast_link_local() => Some(ip),
+            _ => None,
+        };
+        if let Some(present) = address::list(&mut reader, &link)?.into_iter().find_map(of_link) {
+            return Ok(present);
+        }
+        let step = format!("wait for the link-local address of interface {}", link.name);
+        let event = |object| KernelAddress::from_object(object).and_then(of_link);
+        let found = events.wait_for(&step, Instant::now() + PATIENCE, event)?;
+        found.ok_or_else(|| DataplaneError::NoLinkLocal {
+            ifname: link.name.clone(),
+            waited: PATIENCE,
+            hint: "is net.ipv6.conf.default.addr_gen_mode or stable_secret set?",
+        })
+    }
+}

@@ -31,7 +31,7 @@ pub struct Call {
     pub netns_override: bool,
     /// The configuration's `cniVersion`; 0.1.0 when it has none.
     pub version: Version,
-    /// The network configuration.
+    /// The network configuration, with what the environment says about the datastore.
     pub conf: NetConf,
     /// `prevResult` of the configuration. Read for ADD and CHECK only: a DEL must not fail on it.
     pub prev_result: Option<CniResult>,
@@ -69,7 +69,7 @@ pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec
     check_name(&root)?;
     let command = Command::parse(&environment.command)?;
     let version = config_version(&root)?;
-    let rest = Call::of(command, environment, version, &root, raw);
+    let rest = Call::of(command, environment, version, lookup, &root, raw);
     rest.map_err(|error| CallError { error, version: Some(version) })
 }
 
@@ -78,11 +78,12 @@ impl Call {
         command: Command,
         environment: Environment,
         version: Version,
+        lookup: Lookup<'_>,
         root: &Node<'_>,
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {
         version.allow(command)?;
-        let conf = NetConf::read(root)?;
+        let conf = NetConf::read(root)?.with_environment(lookup)?;
         let prev_result = match command {
             Command::Add | Command::Check => conf.read_prev_result(version)?,
             _ => None,

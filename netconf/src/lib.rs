@@ -2,7 +2,7 @@
 //!
 //! Pure: environment and stdin come in as functions, nothing here reads a file, opens a socket or prints.
 //!
-//! * [`read_call`] checks one operation;
+//! * [`invocation()`] decides what a process has to do, [`read_call`] checks one operation;
 //! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] changes a configuration for a delegate;
 //! * [`result`] and [`error`] are the answers.
 
@@ -13,6 +13,8 @@ pub mod conf;
 mod decode;
 pub mod env;
 pub mod error;
+mod flags;
+pub mod invocation;
 mod json;
 pub mod result;
 pub mod rewrite;
@@ -25,5 +27,6 @@ pub use conf::NetConf;
 pub use decode::{DecodeError, MAX_INPUT};
 pub use env::Lookup;
 pub use error::{CniError, Code};
+pub use invocation::{Invocation, Plugin, Printed, invocation};
 pub use result::CniResult;
 pub use version::Version;

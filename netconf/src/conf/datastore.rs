@@ -3,7 +3,7 @@
 use super::Secret;
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Where the datastore is. What is not given comes from the environment: see [`crate::datastore_env`].
+/// Where the datastore is. What is not given comes from the environment: see [`super::NetConf::with_environment`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct DatastoreConf {

@@ -4,6 +4,7 @@
 
 mod dataplane;
 mod datastore;
+mod environment;
 mod features;
 mod interface;
 mod ipam;

@@ -1,0 +1,158 @@
+//! What the environment adds to the configuration of the datastore.
+
+use super::{ApiGroup, DatastoreConf, DatastoreType, NetConf, Secret};
+use crate::{CniError, Code, Lookup};
+
+/// A variable and the setting it stands for.
+type Setting = (&'static str, fn(&mut NetConf) -> &mut String);
+
+const SETTINGS: [Setting; 9] = [
+    ("DATASTORE_PATH", |conf| &mut conf.datastore.datastore_path),
+    ("ETCD_ENDPOINTS", |conf| &mut conf.datastore.etcd_endpoints),
+    ("ETCD_DISCOVERY_SRV", |conf| &mut conf.datastore.etcd_discovery_srv),
+    ("ETCD_USERNAME", |conf| &mut conf.datastore.etcd_username),
+    ("ETCD_KEY_FILE", |conf| &mut conf.datastore.etcd_key_file),
+    ("ETCD_CERT_FILE", |conf| &mut conf.datastore.etcd_cert_file),
+    ("ETCD_CA_CERT_FILE", |conf| &mut conf.datastore.etcd_ca_cert_file),
+    ("KUBECONFIG", |conf| &mut conf.kubernetes.kubeconfig),
+    ("K8S_API_ENDPOINT", |conf| &mut conf.kubernetes.k8s_api_root),
+];
+
+impl NetConf {
+    /// The configuration with what the environment says about the datastore (CNI-13, DS-11). For a setting `X`, the variable
+    /// `CALICO_X` wins over the configuration when it is set, even to nothing, and the configuration wins over `X`.
+    ///
+    /// # Errors
+    /// Code 4 for an unknown type of datastore.
+    pub fn with_environment(mut self, lookup: Lookup<'_>) -> Result<NetConf, CniError> {
+        for (name, setting) in SETTINGS {
+            let setting = setting(&mut self);
+            if let Some(value) = value(lookup, name, setting.is_empty()) {
+                *setting = value;
+            }
+        }
+        let datastore = &mut self.datastore;
+        if let Some(password) = value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty()) {
+            datastore.etcd_password = Secret::new(password);
+        }
+        if let Some(kind) = value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none()) {
+            datastore.datastore_type = datastore_type(&kind)?;
+        }
+        if let Some(group) = value(lookup, "CALICO_API_GROUP", datastore.calico_api_group.is_none()) {
+            datastore.calico_api_group = api_group(&group);
+        }
+        Ok(self)
+    }
+}
+
+impl DatastoreConf {
+    /// Where the file of the `local` datastore is without `datastore_path`.
+    pub const DEFAULT_PATH: &'static str = "/var/lib/calico/calico.db";
+
+    /// The kind of the datastore, also when it is not given (DS-8).
+    pub fn kind(&self) -> DatastoreType {
+        match self.datastore_type {
+            Some(kind) => kind,
+            None if !self.datastore_path.is_empty() => DatastoreType::Local,
+            None if !self.etcd_endpoints.is_empty() => DatastoreType::Etcdv3,
+            None => DatastoreType::Kubernetes,
+        }
+    }
+
+    /// The file of the `local` datastore.
+    pub fn path(&self) -> &str {
+        if self.datastore_path.is_empty() { DatastoreConf::DEFAULT_PATH } else { &self.datastore_path }
+    }
+}
+
+/// What the environment says of a setting; `None` leaves the configuration as it is.
+fn value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
+    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| unset))
+}
+
+fn datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let words = DatastoreType::WORDS;
+    let found = words.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);
+    found.map(Some).ok_or_else(|| {
+        let known = words.map(|(word, _)| word).join(", ");
+        CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown datastore type: {text}"))
+            .with_details(format!("DATASTORE_TYPE or CALICO_DATASTORE_TYPE has to be one of {known}"))
+    })
+}
+
+/// From the environment upstream takes every other name for the first group (IPAM-20).
+fn api_group(text: &str) -> Option<ApiGroup> {
+    match text {
+        "" => None,
+        _ if text.eq_ignore_ascii_case("projectcalico.org/v3") => Some(ApiGroup::V3),
+        _ => Some(ApiGroup::CrdV1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(json: &str, variables: &[(&str, &str)]) -> Result<NetConf, CniError> {
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+        NetConf::parse(json.as_bytes()).unwrap().with_environment(&lookup)
+    }
+
+    #[test]
+    fn precedence() {
+        let json = r#"{"etcd_endpoints":"http://conf"}"#;
+        let table: [(&str, &[(&str, &str)], &str); 6] = [
+            (json, &[], "http://conf"),
+            (json, &[("ETCD_ENDPOINTS", "http://plain")], "http://conf"),
+            (json, &[("CALICO_ETCD_ENDPOINTS", "http://prefixed")], "http://prefixed"),
+            (json, &[("CALICO_ETCD_ENDPOINTS", "")], ""),
+            ("{}", &[("ETCD_ENDPOINTS", "http://plain")], "http://plain"),
+            ("{}", &[("ETCD_ENDPOINTS", "http://plain"), ("CALICO_ETCD_ENDPOINTS", "")], ""),
+        ];
+        for (json, variables, want) in table {
+            assert_eq!(conf(json, variables).unwrap().datastore.etcd_endpoints, want, "{json} {variables:?}");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        for (name, setting) in SETTINGS {
+            let mut plain = conf("{}", &[(name, "value")]).unwrap();
+            assert_eq!(setting(&mut plain), "value", "{name}");
+        }
+        let conf = conf(
+            "{}",
+            &[("ETCD_PASSWORD", "p"), ("DATASTORE_TYPE", "local"), ("CALICO_API_GROUP", "ProjectCalico.org/V3")],
+        );
+        let datastore = conf.unwrap().datastore;
+        assert_eq!(datastore.etcd_password.reveal(), "p");
+        assert_eq!(datastore.datastore_type, Some(DatastoreType::Local));
+        assert_eq!(datastore.calico_api_group, Some(ApiGroup::V3));
+    }
+
+    #[test]
+    fn kind_without_a_type() {
+        let kind = |json: &str, variables: &[(&str, &str)]| conf(json, variables).unwrap().datastore.kind();
+        assert_eq!(kind("{}", &[]), DatastoreType::Kubernetes);
+        assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
+        assert_eq!(kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);
+        assert_eq!(kind(r#"{"datastore_path":"/x"}"#, &[]), DatastoreType::Local);
+        assert_eq!(
+            kind(r#"{"datastore_type":"kubernetes"}"#, &[("DATASTORE_TYPE", "etcdv3")]),
+            DatastoreType::Kubernetes
+        );
+        assert_eq!(
+            kind(r#"{"datastore_type":"kubernetes"}"#, &[("CALICO_DATASTORE_TYPE", "local")]),
+            DatastoreType::Local
+        );
+    }
+
+    #[test]
+    fn an_unknown_type_is_code_4() {
+        let error = conf("{}", &[("DATASTORE_TYPE", "mongo")]).unwrap_err();
+        assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_ENVIRONMENT, "unknown datastore type: mongo"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Command-line flags by the rules of Go's `flag` package, which is what callers of upstream rely on (CNI-7, CNI-8).
+
+use crate::invocation::Printed;
+
+/// A boolean flag.
+pub(crate) struct Flag {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+}
+
+/// What a command line says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Flags {
+    /// The flags that are on.
+    Set(Vec<&'static str>),
+    /// Help, or what is wrong with the command line.
+    Print(Printed),
+}
+
+/// Parses `arguments` up to the first that is no flag; what follows is ignored.
+pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags {
+    let mut set = Vec::new();
+    for argument in arguments {
+        let Some(text) = argument.strip_prefix('-').filter(|text| !text.is_empty()) else { break };
+        if text == "-" {
+            break;
+        }
+        let text = text.strip_prefix('-').unwrap_or(text);
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        if name.is_empty() || name.starts_with('-') {
+            return wrong(title, known, &format!("bad flag syntax: {argument}"));
+        }
+        match known.iter().find(|flag| flag.name == name) {
+            None if name == "h" || name == "help" => {
+                return Flags::Print(Printed { stderr: usage(title, known), ..Printed::default() });
+            }
+            None => return wrong(title, known, &format!("flag provided but not defined: -{name}")),
+            Some(flag) => match value.map_or(Some(true), boolean) {
+                Some(true) => set.push(flag.name),
+                Some(false) => set.retain(|&on| on != flag.name),
+                None => {
+                    let value = value.unwrap_or_default();
+                    return wrong(title, known, &format!("invalid boolean value {value:?} for -{name}: parse error"));
+                }
+            },
+        }
+    }
+    Flags::Set(set)
+}
+
+/// The usage text, for stderr.
+pub(crate) fn usage(title: &str, known: &[Flag]) -> String {
+    let flags = known.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
+    format!("Usage of {title}:\n{}", flags.collect::<String>())
+}
+
+fn wrong(title: &str, known: &[Flag], what: &str) -> Flags {
+    Flags::Print(Printed { stderr: format!("{what}\n{}", usage(title, known)), status: 2, ..Printed::default() })
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [Flag; 2] = [Flag { name: "t", help: "Test" }, Flag { name: "v", help: "Version" }];
+    const USAGE: &str = "Usage of X:\n  -t\tTest\n  -v\tVersion\n";
+
+    fn run(arguments: &[&str]) -> Flags {
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
+        parse("X", &KNOWN, &arguments)
+    }
+
+    #[test]
+    fn booleans_in_every_spelling() {
+        let table: [(&[&str], &[&str]); 9] = [
+            (&[], &[]),
+            (&["-v"], &["v"]),
+            (&["--v", "-t"], &["v", "t"]),
+            (&["-v=T"], &["v"]),
+            (&["-v=false"], &[]),
+            (&["-v", "-v=0"], &[]),
+            (&["{}", "-v"], &[]),
+            (&["-", "-v"], &[]),
+            (&["--", "-v"], &[]),
+        ];
+        for (arguments, on) in table {
+            assert_eq!(run(arguments), Flags::Set(on.to_vec()), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn help_is_on_stderr_with_status_0() {
+        for argument in ["-h", "-help", "--help", "--h"] {
+            let want = Printed { stderr: USAGE.to_owned(), ..Printed::default() };
+            assert_eq!(run(&[argument]), Flags::Print(want), "{argument}");
+        }
+    }
+
+    #[test]
+    fn mistakes_have_status_2() {
+        let table = [
+            ("-x", "flag provided but not defined: -x"),
+            ("--version", "flag provided but not defined: -version"),
+            ("---v", "bad flag syntax: ---v"),
+            ("-=v", "bad flag syntax: -=v"),
+            ("-v=perhaps", "invalid boolean value \"perhaps\" for -v: parse error"),
+        ];
+        for (argument, what) in table {
+            let Flags::Print(printed) = run(&[argument]) else { panic!("{argument}") };
+            assert_eq!(printed, Printed { stdout: String::new(), stderr: format!("{what}\n{USAGE}"), status: 2 });
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a process has to do: from its arguments, its environment and stdin to one [`Invocation`].
+
+use std::io;
+
+use serde_json::Value;
+
+use crate::flags::{self, Flag, Flags};
+use crate::{Call, CallError, Lookup, Version, read_call, version};
+
+/// Which of the two plugins the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plugin {
+    /// `calico`, the main plugin.
+    Calico,
+    /// `calico-ipam`, the IPAM plugin.
+    CalicoIpam,
+}
+
+/// What a process has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Invocation {
+    /// Print, and exit with a status.
+    Print(Printed),
+    /// Serve an operation of the runtime.
+    Call(Box<Call>),
+    /// `-t` of `calico`: read a configuration from stdin and test the connection to its datastore (CNI-10).
+    TestConnection,
+    /// `-upgrade` of `calico-ipam`: migrate the addresses of host-local (CNI-60).
+    Upgrade,
+}
+
+/// Text for the two streams, and the exit status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// For stdout.
+    pub stdout: String,
+    /// For stderr.
+    pub stderr: String,
+    /// The exit status.
+    pub status: i32,
+}
+
+impl Plugin {
+    fn flags(self) -> &'static [Flag] {
+        const DISPLAY_VERSION: Flag = Flag { name: "v", help: "Display version" };
+        match self {
+            Plugin::Calico => &[Flag { name: "t", help: "Test datastore connection" }, DISPLAY_VERSION],
+            Plugin::CalicoIpam => &[Flag { name: "upgrade", help: "Upgrade from host-local" }, DISPLAY_VERSION],
+        }
+    }
+
+    /// The name that usage texts begin with.
+    fn title(self) -> &'static str {
+        match self {
+            Plugin::Calico => "Calico",
+            Plugin::CalicoIpam => "calico-ipam",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Plugin::Calico => "Calico CNI plugin",
+            Plugin::CalicoIpam => "Calico CNI IPAM",
+        }
+    }
+}
+
+/// Decides what the process has to do. `arguments` are those after the program's name, `build` is the version of the build.
+///
+/// stdin is read for operations and for VERSION only. `read_stdin` should give nothing where stdin is a terminal, so that a
+/// person gets an answer and not a process that waits.
+///
+/// # Errors
+/// As [`read_call`].
+pub fn invocation(
+    plugin: Plugin,
+    build: &str,
+    arguments: &[String],
+    lookup: Lookup<'_>,
+    read_stdin: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> Result<Invocation, CallError> {
+    let set = match flags::parse(plugin.title(), plugin.flags(), arguments) {
+        Flags::Set(set) => set,
+        Flags::Print(printed) => return Ok(Invocation::Print(printed)),
+    };
+    if set.contains(&"v") {
+        return Ok(Invocation::Print(Printed { stdout: format!("{build}\n"), ..Printed::default() }));
+    }
+    if set.contains(&"t") {
+        return Ok(Invocation::TestConnection);
+    }
+    if set.contains(&"upgrade") {
+        return Ok(Invocation::Upgrade);
+    }
+    match lookup("CNI_COMMAND").unwrap_or_default().as_str() {
+        "" => Ok(Invocation::Print(about(plugin, build))),
+        "VERSION" => Ok(Invocation::Print(supported_versions(read_stdin))),
+        _ => read_call(lookup, read_stdin).map(|call| Invocation::Call(Box::new(call))),
+    }
+}
+
+/// Upstream's two lines (CNI-20), and what a person at a terminal may want to know.
+fn about(plugin: Plugin, build: &str) -> Printed {
+    let versions = Version::ALL.map(Version::as_str).join(", ");
+    let stderr = format!(
+        "{} {build}\n\
+         CNI protocol versions supported: {versions}\n\
+         \n\
+         A container runtime runs this program. By hand, for a network namespace made with `ip netns add test`:\n\
+         \n  \
+           jq '.plugins[0] + {{name, cniVersion}}' /etc/cni/net.d/10-calico.conflist |\n  \
+           CNI_COMMAND=ADD CNI_CONTAINERID=test CNI_NETNS=/var/run/netns/test CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {}\n\
+         \n{}",
+        plugin.about(),
+        match plugin {
+            Plugin::Calico => "calico",
+            Plugin::CalicoIpam => "calico-ipam",
+        },
+        flags::usage(plugin.title(), plugin.flags()),
+    );
+    Printed { stderr, ..Printed::default() }
+}
+
+/// The answer to VERSION. It cannot fail: what is not readable on stdin was not asked.
+fn supported_versions(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Printed {
+    let document: Option<Value> = read_stdin().ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let asked = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);
+    let asked = asked.filter(|text| !text.is_empty());
+    Printed { stdout: version::answer(asked), ..Printed::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> Result<Invocation, CallError> {
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
+        let lookup = |name: &str| match name {
+            "CNI_COMMAND" => Some(command.to_owned()),
+            "CNI_CONTAINERID" | "CNI_NETNS" | "CNI_IFNAME" | "CNI_PATH" => Some("x".to_owned()),
+            _ => None,
+        };
+        invocation(plugin, "v9", &arguments, &lookup, || Ok(stdin.as_bytes().to_vec()))
+    }
+
+    fn printed(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> Printed {
+        match run(plugin, arguments, command, stdin).unwrap() {
+            Invocation::Print(printed) => printed,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn unreadable() -> io::Result<Vec<u8>> {
+        panic!("stdin must not be read")
+    }
+
+    #[test]
+    fn the_version_comes_before_everything() {
+        for arguments in [&["-v"][..], &["--v"], &["-v=true"], &["-t", "-v"]] {
+            assert_eq!(printed(Plugin::Calico, arguments, "ADD", "").stdout, "v9\n", "{arguments:?}");
+        }
+        assert_eq!(printed(Plugin::CalicoIpam, &["-v", "-upgrade"], "", "").stdout, "v9\n");
+    }
+
+    #[test]
+    fn flags_select_other_work() {
+        assert_eq!(run(Plugin::Calico, &["-t"], "", "").unwrap(), Invocation::TestConnection);
+        assert_eq!(run(Plugin::CalicoIpam, &["-upgrade"], "", "").unwrap(), Invocation::Upgrade);
+        for (plugin, other) in [(Plugin::Calico, "-upgrade"), (Plugin::CalicoIpam, "-t")] {
+            assert_eq!(printed(plugin, &[other], "ADD", "").status, 2);
+        }
+    }
+
+    #[test]
+    fn a_configuration_as_argument_is_ignored() {
+        let call = run(Plugin::Calico, &["{}", "-v"], "ADD", r#"{"name":"n"}"#).unwrap();
+        assert!(matches!(call, Invocation::Call(_)));
+    }
+
+    #[test]
+    fn without_a_command_a_short_help_and_no_look_at_stdin() {
+        for (plugin, name) in [(Plugin::Calico, "Calico CNI plugin"), (Plugin::CalicoIpam, "Calico CNI IPAM")] {
+            let Ok(Invocation::Print(help)) = invocation(plugin, "v9", &[], &|_| None, unreadable) else { panic!() };
+            let supported = "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n";
+            assert!(help.stderr.starts_with(&format!("{name} v9\n{supported}")), "{}", help.stderr);
+            assert!(help.stderr.contains("jq '.plugins[0] + {name, cniVersion}'"));
+            assert!(help.stderr.lines().count() < 20);
+            assert_eq!((help.stdout.as_str(), help.status), ("", 0));
+        }
+    }
+
+    #[test]
+    fn version_echoes_and_never_fails() {
+        for (stdin, said) in [
+            (r#"{"cniVersion":"1.0.0"}"#, "1.0.0"),
+            (r#"{"cniVersion":""}"#, "1.1.0"),
+            (r#"{"cniVersion":7}"#, "1.1.0"),
+            ("{", "1.1.0"),
+            ("", "1.1.0"),
+        ] {
+            let answer = printed(Plugin::Calico, &[], "VERSION", stdin);
+            assert!(answer.stdout.starts_with(&format!("{{\"cniVersion\":\"{said}\",")), "{stdin}");
+            assert_eq!((answer.stderr.as_str(), answer.status), ("", 0));
+        }
+        let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
+        let broken = invocation(Plugin::Calico, "v9", &[], &lookup, || Err(io::Error::other("broken")));
+        assert!(matches!(broken, Ok(Invocation::Print(Printed { status: 0, .. }))));
+    }
+}

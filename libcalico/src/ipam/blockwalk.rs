@@ -95,3 +95,131 @@ fn power_of_two(exponent: u8) -> u128 {
 fn fnv1(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash: u32, &byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use time::macros::datetime;
+
+    use super::*;
+
+    const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    fn walk(pool: &str, block_prefix: u8, owner: &str) -> BlockWalk {
+        BlockWalk::new(cidr(pool), block_prefix, owner, NOW)
+    }
+
+    #[test]
+    fn owners_hash_to_upstreams_seeds() {
+        for (owner, seed) in [
+            ("node-a", 568266999),
+            ("node-b", 568266996),
+            ("host-a", 1258779341),
+            ("testHost", 2118914743),
+            ("ip-10-0-0-1.ec2.internal", 1440555195),
+            ("load-balancer", 4270604816),
+            ("node1", 3957252814),
+            ("node2", 3957252813),
+        ] {
+            assert_eq!(fnv1(owner.as_bytes()), seed, "{owner}");
+        }
+    }
+
+    #[test]
+    fn walks_begin_where_upstreams_do() {
+        for (pool, prefix, first, second) in [
+            ("10.65.0.0/16", 26, "10.65.166.128/26", "10.65.166.192/26"),
+            ("10.67.0.0/24", 26, "10.67.0.128/26", "10.67.0.192/26"),
+            ("fd00:65::/64", 122, "fd00:65::c11:b42f:f17e:a680/122", "fd00:65::c11:b42f:f17e:a6c0/122"),
+        ] {
+            let blocks: Vec<Cidr> = walk(pool, prefix, "node1").take(2).collect();
+            assert_eq!(blocks, [cidr(first), cidr(second)]);
+        }
+    }
+
+    #[test]
+    fn every_block_comes_once_and_lies_in_the_pool() {
+        for (pool, prefix) in [
+            ("10.0.0.0/16", 26),
+            ("10.0.0.0/24", 32),
+            ("10.0.0.0/26", 26),
+            ("192.168.254.0/23", 20 + 12),
+            ("fd80:24e2:f998:72d6::/112", 122),
+            ("fd80:24e2:f998:72d6::/120", 128),
+        ] {
+            let walked: Vec<Cidr> = walk(pool, prefix, "testHost").collect();
+            let distinct: HashSet<Cidr> = walked.iter().copied().collect();
+            assert_eq!(walked.len(), 1 << (prefix - cidr(pool).prefix()), "{pool} by /{prefix}");
+            assert_eq!(distinct.len(), walked.len());
+            assert!(walked.iter().all(|block| cidr(pool).covers(block) && block.prefix() == prefix));
+        }
+    }
+
+    #[test]
+    fn the_walk_wraps_around() {
+        let blocks: Vec<String> = walk("10.67.0.0/24", 26, "node1").map(|block| block.to_string()).collect();
+        assert_eq!(blocks, ["10.67.0.128/26", "10.67.0.192/26", "10.67.0.0/26", "10.67.0.64/26"]);
+    }
+
+    #[test]
+    fn single_address_blocks_start_where_the_clock_says() {
+        let starts = |now| BlockWalk::new(cidr("10.0.0.0/16"), 32, "node1", now).next();
+        assert_eq!(starts(NOW), starts(NOW));
+        assert_ne!(starts(NOW), starts(NOW + time::Duration::NANOSECOND));
+        // Larger ones do not.
+        let starts = |now| BlockWalk::new(cidr("10.0.0.0/16"), 31, "node1", now).next();
+        assert_eq!(starts(NOW), starts(NOW + time::Duration::NANOSECOND));
+    }
+
+    #[test]
+    fn a_block_that_does_not_fit_is_never_walked() {
+        assert_eq!(walk("10.0.0.0/27", 26, "node1").next(), None);
+        assert_eq!(walk("10.0.0.0/27", 33, "node1").next(), None);
+    }
+
+    #[test]
+    fn the_largest_pools_are_walked_lazily() {
+        assert_eq!(walk("fd00::/64", 128, "node1").blocks(), 1 << 64);
+        assert_eq!(walk("::/0", 128, "node1").take(3).count(), 3);
+        let mut whole = walk("::/0", 116, "node1");
+        assert_eq!(whole.next().and_then(|block| whole.position(&block)), Some(0));
+    }
+
+    #[test]
+    fn positions_count_from_the_start_of_the_walk() {
+        let walked = walk("10.67.0.0/24", 26, "node1");
+        for (step, block) in walked.clone().enumerate() {
+            assert_eq!(walked.position(&block), Some(step as u128));
+        }
+        for other in ["10.67.0.0/27", "10.68.0.0/26", "fd00::/26"] {
+            assert_eq!(walked.position(&cidr(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn skipping_leaves_out_exactly_the_blocks_of_the_range() {
+        for range in ["10.0.0.0/18", "10.0.128.0/17", "10.0.8.0/21", "10.0.8.64/26", "10.0.0.0/16", "10.0.0.0/8"] {
+            let range = cidr(range);
+            let mut walked = walk("10.0.0.0/16", 26, "node1");
+            let mut kept = Vec::new();
+            while let Some(block) = walked.next() {
+                if range.covers(&block) { walked.skip_past(&range) } else { kept.push(block) }
+            }
+            let expected: Vec<Cidr> = walk("10.0.0.0/16", 26, "node1").filter(|block| !range.covers(block)).collect();
+            assert_eq!(kept, expected, "{range}");
+        }
+    }
+
+    #[test]
+    fn half_a_pool_of_2_to_the_58_blocks_is_skipped_in_one_step() {
+        let mut walked = walk("fd00:65::/64", 122, "node1");
+        assert_eq!(walked.next(), Some(cidr("fd00:65::c11:b42f:f17e:a680/122")));
+        walked.skip_past(&cidr("fd00:65::/65"));
+        assert_eq!(walked.next(), Some(cidr("fd00:65::8000:0:0:0/122")));
+    }
+}

@@ -106,3 +106,163 @@ fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use time::macros::datetime;
+
+    use super::*;
+    use crate::api::AllowedUse;
+    use crate::ipam::{AssignRequest, HandleId};
+
+    const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    fn pool(range: &str) -> Pool {
+        Pool {
+            name: range.into(),
+            cidr: cidr(range),
+            block_prefix: if range.contains(':') { 122 } else { 26 },
+            node_selector: String::new(),
+            allowed_uses: vec![AllowedUse::Workload],
+        }
+    }
+
+    fn host(name: &str) -> Owner {
+        Owner::Host(name.into())
+    }
+
+    /// A block of `owner`, claimed `age` seconds ago, with `used` addresses in use.
+    fn block(range: &str, owner: &str, age: i64, used: usize) -> Block {
+        let mut block = Block::new(cidr(range), &host(owner), NOW - Duration::seconds(age)).unwrap();
+        let request = AssignRequest {
+            handle: Some(&HandleId::new("h")),
+            attributes: &BTreeMap::new(),
+            requester: &host(owner),
+            check_affinity: false,
+        };
+        block.assign(used, &request, &Reservations::none()).unwrap();
+        block
+    }
+
+    fn usable(pools: &[&str], blocks: &[Block], reserved: &[&str]) -> UsableBlock {
+        let pools: Vec<Pool> = pools.iter().map(|range| pool(range)).collect();
+        let blocks = blocks.iter().map(|block| (block.cidr, block)).collect();
+        let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
+        usable_block(&pools, &blocks, &reservations, &host("node1"), NOW)
+    }
+
+    // The walk of node1 over this pool: .128, .192, .0, .64.
+    const POOL: &str = "10.67.0.0/24";
+
+    fn full() -> Vec<Block> {
+        let ranges = ["10.67.0.0/26", "10.67.0.64/26", "10.67.0.128/26", "10.67.0.192/26"];
+        ranges.map(|range| block(range, "node2", 100, 64)).into()
+    }
+
+    #[test]
+    fn the_first_block_that_nobody_has_is_claimed() {
+        assert_eq!(usable(&[POOL], &[], &[]), UsableBlock::Claim(cidr("10.67.0.128/26")));
+        let taken = [block("10.67.0.128/26", "node2", 100, 0)];
+        assert_eq!(usable(&[POOL], &taken, &[]), UsableBlock::Claim(cidr("10.67.0.192/26")));
+    }
+
+    #[test]
+    fn our_own_block_with_room_is_used() {
+        let blocks = [block("10.67.0.128/26", "node1", 0, 63)];
+        assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.128/26")));
+        let blocks = [block("10.67.0.128/26", "node1", 0, 64)];
+        assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Claim(cidr("10.67.0.192/26")));
+        // What is free there is reserved.
+        let blocks = [block("10.67.0.128/26", "node1", 0, 63)];
+        assert_eq!(usable(&[POOL], &blocks, &["10.67.0.191/32"]), UsableBlock::Claim(cidr("10.67.0.192/26")));
+    }
+
+    #[test]
+    fn reserved_blocks_are_passed_over_also_in_huge_pools() {
+        assert_eq!(usable(&[POOL], &[], &["10.67.0.128/25"]), UsableBlock::Claim(cidr("10.67.0.0/26")));
+        assert_eq!(
+            usable(&[POOL], &[], &["10.67.0.128/27", "10.67.0.160/27"]),
+            UsableBlock::Claim(cidr("10.67.0.192/26"))
+        );
+        let huge = usable(&["fd00:65::/64"], &[], &["fd00:65::/65"]);
+        assert_eq!(huge, UsableBlock::Claim(cidr("fd00:65::8000:0:0:0/122")));
+        assert_eq!(usable(&["fd00:65::/64"], &[], &["fd00::/16"]), UsableBlock::Reclaim(vec![]));
+    }
+
+    #[test]
+    fn the_next_pool_follows_when_a_pool_is_full() {
+        let UsableBlock::Claim(claimed) = usable(&[POOL, "10.68.0.0/24"], &full(), &[]) else { panic!() };
+        assert!(cidr("10.68.0.0/24").covers(&claimed));
+        assert_eq!(usable(&[POOL], &full(), &[]), UsableBlock::Reclaim(vec![]));
+    }
+
+    #[test]
+    fn an_empty_block_may_be_reclaimed_a_minute_after_its_claim() {
+        for (age, reclaimed) in
+            [(0, false), (59, false), (60, true), (3600, true), (-59, false), (-60, true), (-86400 * 365, true)]
+        {
+            let mut blocks = full();
+            blocks[0] = block("10.67.0.0/26", "node3", age, 0);
+            let expected = if reclaimed {
+                let sequence_number = blocks[0].sequence_number;
+                vec![ReclaimCandidate { cidr: cidr("10.67.0.0/26"), owner: host("node3"), sequence_number }]
+            } else {
+                vec![]
+            };
+            assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Reclaim(expected), "claimed {age} s ago");
+        }
+    }
+
+    #[test]
+    fn claim_times_that_are_absent_or_unreadable() {
+        for (claim_time, reclaimed) in [(None, 1), (Some("yesterday".to_owned()), 0)] {
+            let mut blocks = full();
+            blocks[0] = block("10.67.0.0/26", "node3", 0, 0);
+            blocks[0].affinity_claim_time = claim_time.clone();
+            let UsableBlock::Reclaim(candidates) = usable(&[POOL], &blocks, &[]) else { panic!() };
+            assert_eq!(candidates.len(), reclaimed, "{claim_time:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_in_use_or_without_owner_are_never_taken() {
+        let mut blocks = full();
+        blocks[0] = block("10.67.0.0/26", "node3", 100, 1);
+        blocks[1] = block("10.67.0.64/26", "node3", 100, 0);
+        blocks[1].clear_affinity();
+        assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Reclaim(vec![]));
+    }
+
+    #[test]
+    fn candidates_to_reclaim_come_in_the_order_of_the_walk() {
+        let blocks = full().iter().map(|b| block(&b.cidr.to_string(), "node2", 100, 0)).collect::<Vec<_>>();
+        let UsableBlock::Reclaim(candidates) = usable(&[POOL], &blocks, &[]) else { panic!() };
+        let order: Vec<String> = candidates.iter().map(|candidate| candidate.cidr.to_string()).collect();
+        assert_eq!(order, ["10.67.0.128/26", "10.67.0.192/26", "10.67.0.0/26", "10.67.0.64/26"]);
+    }
+
+    #[test]
+    fn borrowing_visits_blocks_with_room_in_the_order_of_the_walk() {
+        let pools = [pool("10.68.0.0/24"), pool(POOL)];
+        let stored = [
+            block("10.67.0.64/26", "node2", 0, 63),
+            block("10.67.0.128/26", "node2", 0, 64),
+            block("10.67.0.192/26", "node3", 0, 1),
+            block("10.68.0.0/26", "node3", 0, 1),
+            // Of another size, and of another pool.
+            block("10.67.0.0/27", "node3", 0, 1),
+            block("10.69.0.0/26", "node3", 0, 1),
+        ];
+        let blocks = stored.iter().map(|block| (block.cidr, block)).collect();
+        let order = borrow_order(&pools, &blocks, &Reservations::none(), &host("node1"), NOW);
+        assert_eq!(order, [cidr("10.68.0.0/26"), cidr("10.67.0.192/26"), cidr("10.67.0.64/26")]);
+        let reserved = Reservations::new([cidr("10.67.0.127/32"), cidr("10.68.0.0/24")]);
+        assert_eq!(borrow_order(&pools, &blocks, &reserved, &host("node1"), NOW), [cidr("10.67.0.192/26")]);
+    }
+}

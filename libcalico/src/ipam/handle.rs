@@ -169,3 +169,84 @@ impl Kind for Handle {
         ROOT.to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn counts_rise_and_fall_per_block() {
+        let (id, v4, v6) = (HandleId::new("h"), cidr("10.0.0.0/26"), cidr("fd00::/122"));
+        let mut handle = Handle::default();
+        handle.increment(v4, 2);
+        handle.increment(v6, 1);
+        handle.increment(v4, 1);
+        assert_eq!((handle.total(IpVersion::V4), handle.total(IpVersion::V6)), (3, 1));
+        handle.decrement(&id, v4, 3).unwrap();
+        assert_eq!(handle.block.keys().collect::<Vec<_>>(), [&v6]);
+        handle.decrement(&id, v6, 1).unwrap();
+        assert!(handle.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_taken_off() {
+        let (id, block) = (HandleId::new("h"), cidr("10.0.0.0/26"));
+        let mut handle = Handle::default();
+        assert_eq!(
+            handle.decrement(&id, block, 1).unwrap_err().to_string(),
+            "Tried to decrement block 10.0.0.0/26 by 1 but it isn't linked to handle h"
+        );
+        handle.increment(block, 1);
+        assert_eq!(
+            handle.decrement(&id, block, 2).unwrap_err().to_string(),
+            "Tried to decrement block 10.0.0.0/26 by 2 but it only has 1 addresses on handle h"
+        );
+        assert_eq!(handle.total(IpVersion::V4), 1);
+    }
+
+    #[test]
+    fn the_limit_counts_each_family_by_itself() {
+        let id = HandleId::new("h");
+        let mut handle = Handle::default();
+        handle.increment(cidr("10.0.0.0/26"), 1);
+        assert_eq!(handle.check_limit(&id, IpVersion::V6, 1, 1), Ok(()));
+        assert_eq!(handle.check_limit(&id, IpVersion::V4, 1, 2), Ok(()));
+        assert_eq!(handle.check_limit(&id, IpVersion::V4, 1000, 0), Ok(()));
+        assert_eq!(
+            handle.check_limit(&id, IpVersion::V4, 1, 1).unwrap_err().to_string(),
+            "handle h already has 1 allocation(s), cannot allocate more (maxAlloc=1)"
+        );
+    }
+
+    #[test]
+    fn a_count_is_corrected_to_the_truth() {
+        let (first, second) = (cidr("10.0.0.0/26"), cidr("10.0.0.64/26"));
+        let mut handle = Handle::default();
+        handle.increment(first, 9);
+        handle.increment(second, 9);
+        handle.set_count(first, 0);
+        handle.set_count(second, 1);
+        assert_eq!(handle.block, BTreeMap::from([(second, 1)]));
+    }
+
+    #[test]
+    fn absurd_counts_saturate() {
+        let (id, block) = (HandleId::new("h"), cidr("10.0.0.0/26"));
+        let mut handle: Handle = Handle::decode(br#"{"block":{"10.0.0.0/26":9223372036854775807}}"#).unwrap();
+        handle.increment(block, usize::MAX);
+        assert_eq!(handle.total(IpVersion::V4), i64::MAX);
+        let mut handle: Handle = Handle::decode(br#"{"block":{"10.0.0.0/26":-9223372036854775808}}"#).unwrap();
+        assert!(handle.decrement(&id, block, usize::MAX).is_err());
+        assert_eq!(Handle::decode(br#"{"block":null}"#).unwrap(), Handle::default());
+    }
+
+    #[test]
+    fn ids_are_cut_at_the_first_carriage_return() {
+        assert_eq!(HandleId::new("net.c1\r\r\r").as_str(), "net.c1");
+        assert_eq!(HandleId::for_container("net", "c1").as_str(), "net.c1");
+    }
+}

@@ -93,3 +93,77 @@ fn pool_use(name: &str, cidr: Cidr, blocks: Vec<BlockUse>, reservations: &Reserv
     let available = sum(|block| block.available).saturating_add(outside_blocks.saturating_sub(reserved_outside));
     PoolUse { name: name.to_owned(), cidr, capacity, in_use: sum(|block| block.in_use), reserved, available, blocks }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use time::macros::datetime;
+
+    use super::*;
+    use crate::ipam::{AssignRequest, HandleId, Owner};
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    fn block(range: &str, used: usize, cooling: bool) -> Block {
+        let now = datetime!(2026-08-22 01:02:03 UTC);
+        let owner = Owner::Host("node1".into());
+        let mut block = Block::new(cidr(range), &owner, now).unwrap();
+        let handle = HandleId::new("h");
+        let request = AssignRequest {
+            handle: Some(&handle),
+            attributes: &BTreeMap::new(),
+            requester: &owner,
+            check_affinity: false,
+        };
+        block.assign(used, &request, &Reservations::none()).unwrap();
+        if cooling {
+            block.release_by_handle(&handle, None, 60, now).unwrap();
+        }
+        block
+    }
+
+    fn counts(used: &PoolUse) -> (u128, u128, u128, u128) {
+        (used.capacity, used.in_use, used.reserved, used.available)
+    }
+
+    #[test]
+    fn pools_add_up_blocks_and_the_space_outside() {
+        let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
+        for (reserved, expected) in [
+            (&[][..], (16, 5, 0, 11)),
+            // Free in a block, taken in a block, outside blocks, outside the pool.
+            (&["10.0.0.3/32"][..], (16, 5, 1, 10)),
+            (&["10.0.0.0/32"], (16, 5, 1, 11)),
+            (&["10.0.0.4/30"], (16, 5, 4, 7)),
+            (&["10.0.1.0/24"], (16, 5, 0, 11)),
+            (&["10.0.0.0/8"], (16, 5, 16, 0)),
+            // Overlapping reservations count once.
+            (&["10.0.0.4/30", "10.0.0.4/31", "10.0.0.6/32"], (16, 5, 4, 7)),
+        ] {
+            let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
+            let used = utilization([("p", cidr("10.0.0.0/28"))], &blocks, &reservations);
+            assert_eq!(counts(&used.pools[0]), expected, "{reserved:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_in_no_pool_are_orphans_of_either_family() {
+        let blocks = [block("fd00::/122", 1, false), block("10.9.0.0/30", 1, false), block("10.0.0.0/30", 0, false)];
+        let used = utilization([("p", cidr("10.0.0.0/28"))], &blocks, &Reservations::none());
+        assert_eq!(used.pools[0].blocks.iter().map(|b| b.cidr).collect::<Vec<_>>(), [cidr("10.0.0.0/30")]);
+        assert_eq!(used.orphans.iter().map(|b| b.cidr).collect::<Vec<_>>(), [cidr("10.9.0.0/30"), cidr("fd00::/122")]);
+        assert_eq!((used.orphans[1].capacity, used.orphans[1].in_use, used.orphans[1].available), (64, 1, 63));
+    }
+
+    #[test]
+    fn the_largest_pools_do_not_overflow() {
+        let blocks = [block("fd00::/122", 1, false)];
+        let pools = [("p", cidr("fd00::/64")), ("all", cidr("::/0"))];
+        let used = utilization(pools, &blocks, &Reservations::none());
+        assert_eq!(counts(&used.pools[0]), (1 << 64, 1, 0, (1 << 64) - 1));
+        assert_eq!(used.pools[1].capacity, u128::MAX);
+    }
+}

@@ -5,6 +5,8 @@ mod create;
 mod garbage;
 mod inspect;
 mod release;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,186 @@
+use ::time::Duration;
+
+use super::*;
+
+/// Ordinals 0 and 1 shared by `a`, ordinal 2 of `b`.
+fn shared() -> Block {
+    let mut block = fresh();
+    assign(&mut block, 2, "a");
+    assign(&mut block, 1, "b");
+    block
+}
+
+fn per_handle(pairs: &[(&str, usize)]) -> BTreeMap<HandleId, usize> {
+    pairs.iter().map(|&(handle, n)| (HandleId::new(handle), n)).collect()
+}
+
+#[test]
+fn an_attribute_lives_as_long_as_an_address_refers_to_it() {
+    let mut block = shared();
+    let released = block.release(&[release_request("10.0.0.0")], 0, NOW).unwrap();
+    assert_eq!((released.released, released.per_handle), (vec![ip("10.0.0.0")], per_handle(&[("a", 1)])));
+    assert_eq!(block.allocations, [None, Some(0), Some(1), None]);
+    assert_eq!((block.unallocated.as_slice(), holders(&block)), (&[3, 0][..], vec!["a", "b"]));
+    assert!(!block.sequence_number_for_allocation.contains_key("0"));
+
+    block.release(&[release_request("10.0.0.1")], 0, NOW).unwrap();
+    assert_eq!(block.allocations, [None, None, Some(0), None]);
+    assert_eq!((block.unallocated.as_slice(), holders(&block)), (&[3, 0, 1][..], vec!["b"]));
+}
+
+#[test]
+fn addresses_released_together_enter_the_free_list_in_ascending_order() {
+    let mut block = shared();
+    let requests = ["10.0.0.2", "10.0.0.0", "10.0.0.2"].map(release_request);
+    let released = block.release(&requests, 0, NOW).unwrap();
+    assert_eq!(released.per_handle, per_handle(&[("a", 1), ("b", 1)]));
+    assert_eq!(block.unallocated, [3, 0, 2]);
+}
+
+#[test]
+fn free_resting_and_foreign_addresses_are_unallocated() {
+    let mut block = shared();
+    block.release(&[release_request("10.0.0.2")], 60, NOW).unwrap();
+    let before = block.clone();
+    let requests = ["10.0.0.3", "10.0.0.2", "10.0.0.9", "fd00::1"].map(release_request);
+    let released = block.release(&requests, 60, NOW).unwrap();
+    assert_eq!(released.unallocated, requests.map(|request| request.ip));
+    assert_eq!((released.released, block), (vec![], before));
+}
+
+#[test]
+fn one_mismatch_refuses_the_whole_list() {
+    let before = shared();
+    let (stored, next) = (before.sequence_of(2).unwrap(), before.sequence_number);
+    for (handle, sequence, expected) in [
+        (Some("b"), Some(stored), None),
+        (Some("b\r"), None, None),
+        (
+            Some("a"),
+            None,
+            Some("the given handle (a) does not match (b) when attempting to release IP 10.0.0.2".to_owned()),
+        ),
+        (
+            Some("a"),
+            Some(next),
+            Some(format!(
+                "the given sequence number ({next}) does not match ({stored}) when attempting to release IP 10.0.0.2"
+            )),
+        ),
+    ] {
+        let mut block = before.clone();
+        let request = ReleaseRequest { ip: ip("10.0.0.2"), handle: handle.map(HandleId::new), sequence };
+        let outcome = block.release(&[release_request("10.0.0.0"), request], 0, NOW);
+        assert_eq!(outcome.as_ref().err().map(ToString::to_string), expected);
+        assert_eq!(block == before, expected.is_some());
+    }
+}
+
+#[test]
+fn the_sequence_number_is_checked_even_of_a_free_address() {
+    let request = ReleaseRequest { sequence: Some(5), ..release_request("10.0.0.3") };
+    assert_eq!(
+        shared().release(&[request], 0, NOW).unwrap_err().to_string(),
+        "the given sequence number (5) does not match (0) when attempting to release IP 10.0.0.3"
+    );
+}
+
+#[test]
+fn an_allocation_without_handle_is_released_but_not_counted() {
+    let mut block = fresh();
+    let request =
+        AssignRequest { handle: None, attributes: &attributes("x"), requester: &host("node1"), check_affinity: false };
+    block.assign(1, &request, &Reservations::none()).unwrap();
+    let named = ReleaseRequest { handle: Some(HandleId::new("a")), ..release_request("10.0.0.0") };
+    assert_eq!(
+        block.release(&[named], 0, NOW).unwrap_err().to_string(),
+        "the given handle (a) does not match () when attempting to release IP 10.0.0.0"
+    );
+    let released = block.release(&[release_request("10.0.0.0")], 0, NOW).unwrap();
+    assert_eq!((released.released.len(), released.per_handle.len()), (1, 0));
+}
+
+#[test]
+fn by_handle_everything_of_it_goes() {
+    let mut block = shared();
+    let number = block.sequence_number;
+    assert_eq!(block.release_by_handle(&HandleId::new("c"), None, 0, NOW), Ok(0));
+    assert_eq!(block, shared());
+    assert_eq!(block.release_by_handle(&HandleId::new("a"), None, 0, NOW), Ok(2));
+    assert_eq!((block.unallocated.as_slice(), holders(&block)), (&[3, 0, 1][..], vec!["b"]));
+    assert_eq!(block.sequence_number, number, "the write counts, not the operation");
+}
+
+#[test]
+fn by_handle_another_sequence_number_is_skipped() {
+    let mut block = shared();
+    assign(&mut block, 1, "a");
+    let first = block.sequence_of(0);
+    assert_eq!(block.release_by_handle(&HandleId::new("a"), Some(1), 0, NOW), Ok(0));
+    assert_eq!(block.release_by_handle(&HandleId::new("a"), first, 0, NOW), Ok(2));
+    assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.3")]);
+}
+
+/// Appendix A.4 with its variant: a cooldown of 30 s.
+#[test]
+fn with_a_cooldown_addresses_rest_first() {
+    let mut base = fresh();
+    let clock = base.sequence_number;
+    assign(&mut base, 1, "p0");
+    assign(&mut base, 1, "p1");
+    let by_handle = |block: &mut Block| drop(block.release_by_handle(&HandleId::new("p0"), None, 30, NOW));
+    let by_address = |block: &mut Block| drop(block.release(&[release_request("10.0.0.0")], 30, NOW));
+    for (release, entry) in [(&by_handle as &dyn Fn(&mut Block), clock), (&by_address, clock + 2)] {
+        let mut block = base.clone();
+        release(&mut block);
+        assert_eq!(
+            (block.allocations.as_slice(), block.unallocated.as_slice()),
+            (&[Some(1), Some(0), None, None][..], &[2, 3][..])
+        );
+        assert_eq!(holders(&block), ["p1", "-"]);
+        assert_eq!(block.attributes[1].released_at.as_deref(), Some("2026-08-22T01:02:03Z"));
+        assert_eq!((block.sequence_of(0), block.sequence_of(1)), (Some(entry), Some(clock + 1)));
+        assert!(block.allocation(ip("10.0.0.0")).unwrap().is_cooling());
+
+        // Not yet at 30 s: whole seconds, compared strictly.
+        let whole_seconds = datetime!(2026-08-22 01:02:03 UTC);
+        assert_eq!(block.collect_garbage(30, whole_seconds + Duration::seconds(30)), Ok(false));
+        assert_eq!(block.collect_garbage(30, whole_seconds + Duration::milliseconds(30_001)), Ok(true));
+        assert_eq!((block.unallocated.as_slice(), holders(&block)), (&[2, 3, 0][..], vec!["p1"]));
+        assert_eq!(block.sequence_of(0), None);
+    }
+}
+
+#[test]
+fn garbage_is_collected_by_age() {
+    let resting = |cooldown, later: Duration| {
+        let mut block = shared();
+        block.release(&[release_request("10.0.0.0")], 3600, NOW - Duration::seconds(100)).unwrap();
+        block.release(&[release_request("10.0.0.2")], 3600, NOW).unwrap();
+        let changed = block.collect_garbage(cooldown, NOW + later).unwrap();
+        (changed, block.unallocated)
+    };
+    assert_eq!(resting(3600, Duration::ZERO), (false, vec![3]));
+    assert_eq!(resting(50, Duration::ZERO), (true, vec![3, 0]));
+    assert_eq!(resting(50, Duration::seconds(60)), (true, vec![3, 0, 2]));
+    // The clock went back: nothing is old, unless the cooldown is negative.
+    assert_eq!(resting(0, Duration::hours(-1)), (false, vec![3]));
+    assert_eq!(resting(-1, Duration::hours(-1)), (true, vec![3, 0, 2]));
+    // A cooldown was switched off meanwhile.
+    assert_eq!(resting(0, Duration::ZERO), (true, vec![3, 0, 2]));
+    assert_eq!(resting(i64::MAX, Duration::days(365)), (false, vec![3]));
+}
+
+#[test]
+fn unreferenced_attributes_are_dropped_and_the_rest_renumbered() {
+    let mut block = shared();
+    block.attributes.insert(1, Attribute { handle_id: Some("nobody".into()), ..Attribute::default() });
+    block.allocations[2] = Some(2);
+    assert_eq!(block.collect_garbage(0, NOW), Ok(true));
+    assert_eq!(
+        (block.allocations.as_slice(), holders(&block)),
+        (&[Some(0), Some(0), Some(1), None][..], vec!["a", "b"])
+    );
+    assert_eq!(block.collect_garbage(0, NOW), Ok(false));
+    assert_eq!(fresh().collect_garbage(0, NOW), Ok(false));
+}

@@ -1,16 +1,111 @@
-//! Node: a host, in the form that etcd keeps (labels decide pool selection, IPAM-96).
+//! Node: a host, in the form that etcd keeps (labels decide pool selection, IPAM-96; DS-103).
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Object, Spec, Unknown};
 
-/// a host, in the form that etcd keeps (labels decide pool selection, IPAM-96).
+/// A host. Its labels decide which pools it uses.
 pub type Node = Object<NodeSpec>;
 
-/// `spec` of Node.
+/// `spec` of Node. The plugins only read labels; the fields are here so that what people write can be checked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
+    /// Routing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bgp: Option<NodeBgp>,
+    /// IPv4 address of the VXLAN device.
+    #[serde(rename = "ipv4VXLANTunnelAddr", skip_serializing_if = "String::is_empty")]
+    pub ipv4_vxlan_tunnel_addr: String,
+    /// MAC of the VXLAN device.
+    #[serde(rename = "vxlanTunnelMACAddr", skip_serializing_if = "String::is_empty")]
+    pub vxlan_tunnel_mac_addr: String,
+    /// IPv6 address of the IPv6 VXLAN device.
+    #[serde(rename = "ipv6VXLANTunnelAddr", skip_serializing_if = "String::is_empty")]
+    pub ipv6_vxlan_tunnel_addr: String,
+    /// MAC of the IPv6 VXLAN device.
+    #[serde(rename = "vxlanTunnelMACAddrV6", skip_serializing_if = "String::is_empty")]
+    pub vxlan_tunnel_mac_addr_v6: String,
+    /// What the node is called elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub orch_refs: Vec<OrchRef>,
+    /// WireGuard devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wireguard: Option<NodeWireguard>,
+    /// Addresses of the node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<NodeAddress>,
+    /// Interfaces of the node, kept as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Value>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `spec.bgp` of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeBgp {
+    /// AS number: a number, or text that holds one (DS-108).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_number: Option<Value>,
+    /// IPv4 address with the prefix length of its network.
+    #[serde(rename = "ipv4Address", skip_serializing_if = "String::is_empty")]
+    pub ipv4_address: String,
+    /// IPv6 address with the prefix length of its network.
+    #[serde(rename = "ipv6Address", skip_serializing_if = "String::is_empty")]
+    pub ipv6_address: String,
+    /// Address of the IPIP device.
+    #[serde(rename = "ipv4IPIPTunnelAddr", skip_serializing_if = "String::is_empty")]
+    pub ipv4_ipip_tunnel_addr: String,
+    /// Cluster that a route reflector serves.
+    #[serde(rename = "routeReflectorClusterID", skip_serializing_if = "String::is_empty")]
+    pub route_reflector_cluster_id: String,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// What a node is called in an orchestrator.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OrchRef {
+    /// Name there.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// `k8s`.
+    pub orchestrator: String,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `spec.wireguard` of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeWireguard {
+    /// IPv4 address of the device.
+    #[serde(rename = "interfaceIPv4Address", skip_serializing_if = "String::is_empty")]
+    pub interface_ipv4_address: String,
+    /// IPv6 address of the IPv6 device.
+    #[serde(rename = "interfaceIPv6Address", skip_serializing_if = "String::is_empty")]
+    pub interface_ipv6_address: String,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// One address of a node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeAddress {
+    /// Address, or address and prefix length.
+    pub address: String,
+    /// `CalicoNodeIP`, `InternalIP` or `ExternalIP`.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -19,4 +114,36 @@ pub struct NodeSpec {
 impl Spec for NodeSpec {
     const KIND: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// DS-9.10.
+    #[test]
+    fn a_node_as_calico_node_writes_it_round_trips() {
+        let stored = json!({
+            "kind": "Node", "apiVersion": "projectcalico.org/v3",
+            "metadata": {
+                "name": "node-1", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+                "creationTimestamp": "2026-08-22T06:33:20Z", "labels": {"kubernetes.io/hostname": "node-1"},
+            },
+            "spec": {
+                "bgp": {"asNumber": 64512, "ipv4Address": "192.168.0.11/24", "ipv4IPIPTunnelAddr": "10.244.1.1"},
+                "ipv4VXLANTunnelAddr": "10.244.1.0", "vxlanTunnelMACAddr": "66:4e:2a:00:00:01",
+                "orchRefs": [{"nodeName": "node-1", "orchestrator": "k8s"}],
+                "addresses": [
+                    {"address": "192.168.0.11/24", "type": "CalicoNodeIP"},
+                    {"address": "192.168.0.11", "type": "InternalIP"},
+                ],
+            },
+            "status": {},
+        });
+        let node: Node = serde_json::from_value(stored.clone()).unwrap();
+        assert!(node.spec.unknown.is_empty());
+        assert_eq!(serde_json::to_value(&node).unwrap(), stored);
+    }
 }

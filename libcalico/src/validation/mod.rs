@@ -1,5 +1,29 @@
-//! What may be written: the rules upstream's clients and API server apply before an object is stored.
+//! What may be written: the rules that upstream's clients and API server apply before an object is stored (DS-46,
+//! DS-47, DS-93).
+//!
+//! A kind whose writer leaves things out is completed and checked in one go ([`admit_ip_pool`] and its like take an
+//! object and give back what to store); the others are only checked.
 
+mod cluster_information;
 mod error;
+mod ip_pool;
+mod ip_reservation;
+mod ipam_configuration;
+pub mod manifest;
+mod metadata;
+mod node;
+mod profile;
+mod syntax;
+mod workload_endpoint;
 
+pub use cluster_information::validate_cluster_information;
 pub use error::{FieldError, ValidationError};
+pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
+pub use ip_reservation::validate_ip_reservation;
+pub use ipam_configuration::{admit_ipam_configuration, validate_ipam_config};
+pub use node::validate_node;
+pub use profile::validate_profile;
+pub use workload_endpoint::validate_workload_endpoint;
+
+/// Name of the objects of which there is one.
+const SINGLETON: &str = "default";

@@ -1,0 +1,67 @@
+//! Rules for IPPools (DS-47, DS-95): what a writer may leave out, what it may not say, and what it may not change.
+
+mod change;
+mod content;
+#[cfg(test)]
+mod tests;
+
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use crate::api::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
+use crate::net::Cidr;
+
+const NEVER: &str = "Never";
+const ALL: &str = "all()";
+
+/// What a pool is held against.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PoolSurroundings<'a> {
+    /// The pool as it is stored now; `None` when it is new.
+    pub previous: Option<&'a IpPool>,
+    /// All stored pools. The one of the same name is skipped.
+    pub pools: &'a [IpPool],
+    /// All blocks there are. Only looked at for a new pool.
+    pub blocks: &'a [Cidr],
+}
+
+/// Completes a pool and says whether it may be stored; gives back what to store.
+pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
+    let mut pool = pool;
+    let (range, address) = parse_cidr(&pool.spec)?;
+    complete_ip_pool(&mut pool.spec);
+    let mut findings = Vec::new();
+    if range.network() != address {
+        findings.push(FieldError::new("IPPool.Spec.CIDR", &pool.spec.cidr, "IPPool CIDR is not strictly masked"));
+    }
+    pool.spec.cidr = range.to_string();
+    change::check(&pool, &range, surroundings, &mut findings);
+    content::check(&pool.spec, &range, &mut findings);
+    findings.extend(check_metadata(&pool));
+    ValidationError::from_findings(findings).map(|()| pool)
+}
+
+/// Fills what a writer left out with what it means. Readers of older data do the same.
+pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
+    if spec.block_size.unwrap_or_default() == 0 {
+        spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));
+    }
+    if spec.allowed_uses.is_empty() {
+        spec.allowed_uses = vec![AllowedUse::Workload, AllowedUse::Tunnel];
+    }
+    spec.assignment_mode.get_or_insert(AssignmentMode::Automatic);
+    for (field, default) in
+        [(&mut spec.node_selector, ALL), (&mut spec.ipip_mode, NEVER), (&mut spec.vxlan_mode, NEVER)]
+    {
+        if field.is_empty() {
+            *field = default.into();
+        }
+    }
+}
+
+fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, std::net::IpAddr), FieldError> {
+    if spec.cidr.is_empty() {
+        return Err(FieldError::missing("IPPool.Spec.CIDR", "IPPool CIDR must be specified"));
+    }
+    Cidr::parse_with_address(&spec.cidr)
+        .map_err(|_| FieldError::new("IPPool.Spec.CIDR", &spec.cidr, "IPPool CIDR must be a valid subnet"))
+}

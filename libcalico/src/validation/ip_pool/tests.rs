@@ -1,0 +1,189 @@
+use super::*;
+
+fn pool(cidr: &str) -> IpPool {
+    IpPool::new("pool", IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() })
+}
+
+fn with(cidr: &str, change: impl FnOnce(&mut IpPoolSpec)) -> IpPool {
+    let mut pool = pool(cidr);
+    change(&mut pool.spec);
+    pool
+}
+
+fn new(pool: IpPool) -> Result<IpPool, ValidationError> {
+    admit_ip_pool(pool, &PoolSurroundings::default())
+}
+
+fn findings(result: Result<IpPool, ValidationError>) -> Vec<String> {
+    result.err().iter().flat_map(ValidationError::fields).map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_range_is_all_that_a_pool_needs() {
+    let admitted = new(pool("10.65.0.0/16")).unwrap();
+    let spec = serde_json::to_value(&admitted.spec).unwrap();
+    let recorded = serde_json::json!({
+        "allowedUses": ["Workload", "Tunnel"], "assignmentMode": "Automatic", "blockSize": 26, "cidr": "10.65.0.0/16",
+        "ipipMode": "Never", "nodeSelector": "all()", "vxlanMode": "Never",
+    });
+    assert_eq!(spec, recorded);
+    let admitted = new(pool("FD00:65:0::/64")).unwrap();
+    assert_eq!((admitted.spec.cidr.as_str(), admitted.spec.block_size), ("fd00:65::/64", Some(122)));
+    assert_eq!(new(admitted.clone()), Ok(admitted));
+}
+
+#[test]
+fn what_the_writer_says_stays() {
+    let said = with("10.0.0.0/16", |s| {
+        s.block_size = Some(28);
+        s.vxlan_mode = "CrossSubnet".into();
+        s.node_selector = "rack == 'a'".into();
+        s.namespace_selector = "team == 'b'".into();
+        s.allowed_uses = vec![AllowedUse::Workload];
+        s.assignment_mode = Some(AssignmentMode::Manual);
+        s.nat_outgoing = true;
+    });
+    let mut expected = said.clone();
+    expected.spec.ipip_mode = NEVER.into();
+    assert_eq!(new(said), Ok(expected));
+    let load_balancer = with("192.0.2.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer]);
+    assert!(new(load_balancer).is_ok());
+}
+
+#[test]
+fn ranges() {
+    for (cidr, finding) in [
+        ("", "IPPool.Spec.CIDR (IPPool CIDR must be specified)"),
+        ("10.0.0.0", "IPPool.Spec.CIDR = '10.0.0.0' (IPPool CIDR must be a valid subnet)"),
+        ("10.0.0.1/16", "IPPool.Spec.CIDR = '10.0.0.1/16' (IPPool CIDR is not strictly masked)"),
+        (
+            "169.254.8.0/24",
+            "IPPool.Spec.CIDR = '169.254.8.0/24' (IPPool CIDR overlaps with IPv4 Link Local range 169.254.0.0/16)",
+        ),
+        ("fe80::/64", "IPPool.Spec.CIDR = 'fe80::/64' (IPPool CIDR overlaps with IPv6 Link Local range fe80::/10)"),
+        (
+            "10.0.0.0/27",
+            "IPPool.Spec.CIDR = '10.0.0.0/27' (IP pool size is too small for use with Calico IPAM. It must be equal to \
+             or greater than the block size.)",
+        ),
+    ] {
+        assert_eq!(findings(new(pool(cidr))), [finding]);
+    }
+    assert!(new(with("10.0.0.0/27", |s| s.disabled = true)).is_ok(), "a disabled pool may be small");
+}
+
+#[test]
+fn block_sizes() {
+    for (cidr, sizes) in [("10.0.0.0/16", [19, 33]), ("fd00::/64", [115, 129])] {
+        for size in sizes {
+            let found = findings(new(with(cidr, |s| s.block_size = Some(size))));
+            assert!(found[0].contains(&format!("BlockSize = '{size}' (IPv")), "{found:?}");
+        }
+    }
+    for (cidr, sizes) in [("10.0.0.0/16", [20, 32]), ("fd00::/64", [116, 128])] {
+        for size in sizes {
+            assert_eq!(findings(new(with(cidr, |s| s.block_size = Some(size)))), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn modes_selectors_and_uses() {
+    type Change = fn(&mut IpPoolSpec);
+    let cases: [(Change, &str); 12] = [
+        (|s| s.ipip_mode = "Sometimes".into(), "IPIPMode = 'Sometimes' (Reason: failed to validate Field: IPIPMode"),
+        (|s| s.vxlan_mode = "x".into(), "because of Tag: vxlanMode )"),
+        (
+            |s| {
+                s.ipip_mode = "Always".into();
+                s.vxlan_mode = "Always".into();
+            },
+            "Cannot enable both VXLAN and IPIP on the same IPPool",
+        ),
+        (|s| s.node_selector = "a = 'b'".into(), "Tag: selector (expected == (at offset 2)))"),
+        (|s| s.node_selector = "global()".into(), "global() cannot be used"),
+        (|s| s.node_selector = format!("has({})", "a".repeat(1024)), "longer than 1024 characters"),
+        (|s| s.namespace_selector = "has(a)".into(), "cannot be used with the allowed use Tunnel"),
+        (|s| s.allowed_uses = vec![AllowedUse::Workload; 2], "each use may be named once"),
+        (
+            |s| s.allowed_uses = vec![AllowedUse::LoadBalancer, AllowedUse::Workload],
+            "'[LoadBalancer, Workload]' (LoadBalancer cannot be combined with Workload or Tunnel allowed uses)",
+        ),
+        (
+            |s| {
+                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.ipip_mode = "Always".into();
+            },
+            "LoadBalancer IP pool cannot have IPIP or VXLAN enabled",
+        ),
+        (
+            |s| {
+                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.disable_bgp_export = true;
+            },
+            "cannot have disableBGPExport set",
+        ),
+        (
+            |s| {
+                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.node_selector = "has(a)".into();
+            },
+            "must have the node selector all()",
+        ),
+    ];
+    for (change, text) in cases {
+        let found = findings(new(with("10.0.0.0/16", change)));
+        assert!(found.iter().any(|f| f.contains(text)), "{text}: {found:?}");
+    }
+    let found = findings(new(with("fd00::/64", |s| s.ipip_mode = "Always".into())));
+    assert_eq!(found, ["IPPool.Spec.IPIPMode = 'Always' (IPIP is not supported on an IPv6 IP pool)"]);
+}
+
+#[test]
+fn new_pools_may_not_overlap() {
+    let mut other = pool("10.0.128.0/20");
+    other.metadata.name = "other".into();
+    let mut broken = pool("nonsense");
+    broken.metadata.name = "broken".into();
+    let pools = [other, broken, pool("10.0.0.0/16")];
+    let surroundings = PoolSurroundings { pools: &pools, ..PoolSurroundings::default() };
+    let found = findings(admit_ip_pool(pool("10.0.0.0/16"), &surroundings));
+    let expected =
+        "IPPool.Spec.CIDR = '10.0.0.0/16' (IPPool(pool) CIDR overlaps with IPPool(other) CIDR 10.0.128.0/20)";
+    assert_eq!(found, [expected]);
+    let update = PoolSurroundings { previous: Some(&pools[2]), ..surroundings };
+    assert!(admit_ip_pool(pool("10.0.0.0/16"), &update).is_ok(), "an overlap that is there already stays");
+}
+
+#[test]
+fn new_pools_may_not_cover_blocks_of_another_size() {
+    let blocks = ["10.0.1.0/26", "10.9.0.0/24"].map(|b| b.parse().unwrap());
+    let surroundings = PoolSurroundings { blocks: &blocks, ..PoolSurroundings::default() };
+    assert!(admit_ip_pool(pool("10.0.0.0/16"), &surroundings).is_ok());
+    let found = findings(admit_ip_pool(with("10.0.0.0/16", |s| s.block_size = Some(28)), &surroundings));
+    assert!(found[0].starts_with("IPPool.Spec.BlockSize = '28' (IPPool blocksSize conflicts"), "{found:?}");
+}
+
+#[test]
+fn what_allocations_rest_on_does_not_change() {
+    let stored = pool("fd00:0::/64");
+    let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
+    let canonical = admit_ip_pool(pool("fd00::/64"), &update).unwrap();
+    assert_eq!(canonical.spec.cidr, "fd00::/64");
+    let moved = findings(admit_ip_pool(pool("fd01::/64"), &update));
+    assert_eq!(moved, ["IPPool.Spec.CIDR = 'fd01::/64' (IPPool CIDR cannot be modified)"]);
+    let resized = findings(admit_ip_pool(with("fd00::/64", |s| s.block_size = Some(120)), &update));
+    assert_eq!(resized, ["IPPool.Spec.BlockSize = '120' (IPPool BlockSize cannot be modified)"]);
+
+    let stored = with("10.0.0.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer]);
+    let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
+    let found = findings(admit_ip_pool(pool("10.0.0.0/24"), &update));
+    assert!(found[0].contains("cannot be changed from LoadBalancer to Workload or Tunnel"), "{found:?}");
+}
+
+#[test]
+fn metadata_is_checked_too() {
+    let mut named = pool("10.0.0.0/16");
+    named.metadata.name = "My_Pool".into();
+    assert!(findings(new(named))[0].starts_with("Metadata.Name = 'My_Pool' (name must consist of"));
+}

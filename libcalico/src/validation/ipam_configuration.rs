@@ -1,0 +1,113 @@
+//! Rules for IPAM settings: the v3 object, and the allocator's own record (DS-46, DS-47, IPAM-78).
+
+use super::SINGLETON;
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use crate::api::IpamConfiguration;
+use crate::ipam::IpamConfig;
+
+/// Longest rest of a released address, in seconds.
+const MAX_COOLDOWN: i64 = 1200;
+
+/// Completes the settings as the v3 schema does and says whether they may be written.
+pub fn admit_ipam_configuration(settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
+    let mut settings = settings;
+    settings.spec.auto_allocate_blocks.get_or_insert(true);
+    let mut findings = check_metadata(&settings);
+    let name = &settings.metadata.name;
+    if name != SINGLETON {
+        let reason = "Cannot create an IPAMConfiguration resource with a name other than \"default\"";
+        findings.push(FieldError::new("Metadata.Name", name, reason));
+    }
+    let spec = &settings.spec;
+    check_ranges(
+        spec.max_blocks_per_host,
+        spec.ip_cooldown_seconds,
+        spec.kube_virt_vm_address_persistence.as_deref(),
+        &mut findings,
+    );
+    ValidationError::from_findings(findings).map(|()| settings)
+}
+
+/// Whether the allocator's record may be written. The rules across fields hold here only: the v3 object is stored
+/// without them, and readers obey whatever is stored (IPAM-78).
+pub fn validate_ipam_config(config: &IpamConfig) -> Result<(), ValidationError> {
+    let mut findings = Vec::new();
+    if !config.strict_affinity && !config.auto_allocate_blocks {
+        let reason = "must be true while strictAffinity is false";
+        findings.push(FieldError::new("AutoAllocateBlocks", config.auto_allocate_blocks, reason));
+    }
+    if config.max_blocks_per_host > 0 && !config.strict_affinity {
+        let reason = "can only be set together with strictAffinity";
+        findings.push(FieldError::new("MaxBlocksPerHost", config.max_blocks_per_host, reason));
+    }
+    check_ranges(
+        config.max_blocks_per_host,
+        config.ip_cooldown_seconds,
+        config.kube_virt_vm_address_persistence.as_deref(),
+        &mut findings,
+    );
+    ValidationError::from_findings(findings)
+}
+
+fn check_ranges(max_blocks: i64, cooldown: i64, persistence: Option<&str>, findings: &mut Vec<FieldError>) {
+    if max_blocks < 0 {
+        findings.push(FieldError::new("spec.maxBlocksPerHost", max_blocks, "should be greater than or equal to 0"));
+    }
+    if !(0..=MAX_COOLDOWN).contains(&cooldown) {
+        let reason = format!("should be from 0 to {MAX_COOLDOWN}");
+        findings.push(FieldError::new("spec.ipCooldownSeconds", cooldown, reason));
+    }
+    if let Some(persistence) = persistence
+        && !matches!(persistence, "Enabled" | "Disabled")
+    {
+        let reason = "supported values: \"Enabled\", \"Disabled\"";
+        findings.push(FieldError::new("spec.kubeVirtVMAddressPersistence", persistence, reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::IpamConfigurationSpec;
+
+    fn settings() -> IpamConfiguration {
+        IpamConfiguration::new("default", IpamConfigurationSpec::default())
+    }
+
+    #[test]
+    fn blocks_are_allocated_unless_the_writer_says_no() {
+        let admitted = admit_ipam_configuration(settings()).unwrap();
+        assert_eq!(admitted.spec.auto_allocate_blocks, Some(true));
+        let mut no = settings();
+        no.spec.auto_allocate_blocks = Some(false);
+        assert_eq!(admit_ipam_configuration(no.clone()).unwrap(), no);
+    }
+
+    #[test]
+    fn names_and_ranges() {
+        let mut wrong = settings();
+        wrong.metadata.name = "other".into();
+        wrong.spec.max_blocks_per_host = -1;
+        wrong.spec.ip_cooldown_seconds = 1201;
+        wrong.spec.kube_virt_vm_address_persistence = Some("yes".into());
+        let error = admit_ipam_configuration(wrong).unwrap_err();
+        let fields: Vec<&str> = error.fields().map(|f| f.name.as_str()).collect();
+        let expected =
+            ["Metadata.Name", "spec.maxBlocksPerHost", "spec.ipCooldownSeconds", "spec.kubeVirtVMAddressPersistence"];
+        assert_eq!(fields, expected);
+        let mut limits = settings();
+        limits.spec.ip_cooldown_seconds = 1200;
+        limits.spec.max_blocks_per_host = 5;
+        assert!(admit_ipam_configuration(limits).is_ok(), "a limit without strict affinity is accepted here");
+    }
+
+    #[test]
+    fn the_allocators_record_has_rules_across_fields() {
+        assert_eq!(validate_ipam_config(&IpamConfig::absent()), Ok(()));
+        assert!(validate_ipam_config(&IpamConfig::default()).is_err());
+        let strict = IpamConfig { strict_affinity: true, max_blocks_per_host: 1, ..IpamConfig::default() };
+        assert_eq!(validate_ipam_config(&strict), Ok(()));
+        assert!(validate_ipam_config(&IpamConfig { max_blocks_per_host: 1, ..IpamConfig::absent() }).is_err());
+    }
+}

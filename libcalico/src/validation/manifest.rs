@@ -1,0 +1,246 @@
+//! Objects as people write them: decoded strictly, because a mistyped key that is ignored is a setting that does not
+//! work and does not say so.
+
+use serde_json::Value;
+
+use crate::api::{
+    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec,
+    IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
+};
+
+const API_VERSION: &str = "projectcalico.org/v3";
+
+/// Metadata that only servers write and that people copy along; it is accepted and dropped (DS-32).
+const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
+
+/// Metadata that [`crate::api::ObjectMeta`] has no field for and that is stored as given (DS-32).
+const KEPT_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
+
+/// One object of a kind that people may write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Manifest {
+    /// `kind: IPPool`
+    IpPool(IpPool),
+    /// `kind: IPReservation`
+    IpReservation(IpReservation),
+    /// `kind: IPAMConfiguration`
+    IpamConfiguration(IpamConfiguration),
+    /// `kind: Node`
+    Node(Node),
+    /// `kind: ClusterInformation`
+    ClusterInformation(ClusterInformation),
+}
+
+/// A text that is no object, or not quite the one it says it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// Not a JSON object.
+    #[error("a manifest is an object with apiVersion, kind, metadata and spec; found {found}")]
+    NotAnObject {
+        /// What it is instead.
+        found: &'static str,
+    },
+    /// No `kind`, or one that is no text.
+    #[error("the manifest has no kind; write one of {}", KINDS.join(", "))]
+    NoKind,
+    /// A kind that is not written here.
+    #[error("the kind {kind:?} is not known here; write one of {}", KINDS.join(", "))]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+    },
+    /// Another API, or none.
+    #[error("{kind}: apiVersion is {found:?}; write {API_VERSION:?}")]
+    ApiVersion {
+        /// The kind.
+        kind: String,
+        /// The version.
+        found: String,
+    },
+    /// A field that does not exist.
+    #[error("{kind}: the field {path} does not exist; check its spelling")]
+    UnknownField {
+        /// The kind.
+        kind: String,
+        /// JSON path of the field.
+        path: String,
+    },
+    /// A value of another type, or outside of what its type holds.
+    #[error("{kind}: {path}: {problem}")]
+    Value {
+        /// The kind.
+        kind: String,
+        /// JSON path of the field.
+        path: String,
+        /// What was found and what is expected.
+        problem: String,
+    },
+}
+
+const KINDS: [&str; 5] = ["IPPool", "IPReservation", "IPAMConfiguration", "Node", "ClusterInformation"];
+
+/// Decodes one object. Lists are the caller's to take apart.
+pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
+    let Value::Object(object) = &json else {
+        return Err(ManifestError::NotAnObject { found: type_name(&json) });
+    };
+    let kind = object.get("kind").and_then(Value::as_str).ok_or(ManifestError::NoKind)?;
+    if !KINDS.contains(&kind) {
+        return Err(ManifestError::UnknownKind { kind: kind.into() });
+    }
+    let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    if api_version != API_VERSION {
+        return Err(ManifestError::ApiVersion { kind: kind.into(), found: api_version.into() });
+    }
+    match kind {
+        "IPPool" => strict(json, |spec: &IpPoolSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpPool),
+        "IPReservation" => {
+            strict(json, |spec: &IpReservationSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpReservation)
+        }
+        "IPAMConfiguration" => strict(json, |spec: &IpamConfigurationSpec| vec![("spec".into(), &spec.unknown)])
+            .map(Manifest::IpamConfiguration),
+        "Node" => strict(json, node_leftovers).map(Manifest::Node),
+        _ => strict(json, |spec: &ClusterInformationSpec| vec![("spec".into(), &spec.unknown)])
+            .map(Manifest::ClusterInformation),
+    }
+}
+
+/// Where fields that we do not know may have ended up: JSON path and the fields.
+type Leftovers<'o> = Vec<(String, &'o Unknown)>;
+
+/// Decodes `json` and refuses fields that the type does not have.
+fn strict<S: Spec>(json: Value, spec_leftovers: fn(&S) -> Leftovers<'_>) -> Result<Object<S>, ManifestError> {
+    let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
+        kind: S::KIND.into(),
+        path: error.path().to_string(),
+        problem: error.inner().to_string(),
+    })?;
+    for field in SERVER_METADATA {
+        object.metadata.unknown.remove(field);
+    }
+    let top = object.unknown.keys().cloned();
+    let metadata = object.metadata.unknown.keys().filter(|key| !KEPT_METADATA.contains(&key.as_str()));
+    let metadata = metadata.map(|key| format!("metadata.{key}"));
+    let spec = spec_leftovers(&object.spec).into_iter();
+    let spec = spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
+    match top.chain(metadata).chain(spec).next() {
+        Some(path) => Err(ManifestError::UnknownField { kind: S::KIND.into(), path }),
+        None => Ok(object),
+    }
+}
+
+fn node_leftovers(spec: &NodeSpec) -> Leftovers<'_> {
+    let mut leftovers = vec![("spec".to_owned(), &spec.unknown)];
+    leftovers.extend(spec.bgp.iter().map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)));
+    leftovers.extend(spec.wireguard.iter().map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)));
+    for (i, orch_ref) in spec.orch_refs.iter().enumerate() {
+        leftovers.push((format!("spec.orchRefs[{i}]"), &orch_ref.unknown));
+    }
+    for (i, address) in spec.addresses.iter().enumerate() {
+        leftovers.push((format!("spec.addresses[{i}]"), &address.unknown));
+    }
+    leftovers
+}
+
+fn type_name(json: &Value) -> &'static str {
+    match json {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manifest(kind: &str, spec: Value) -> Value {
+        json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "n"}, "spec": spec})
+    }
+
+    fn error(json: Value) -> String {
+        decode(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_five_kinds() {
+        let decoded = |kind, spec| decode(manifest(kind, spec)).unwrap();
+        let pool = decoded("IPPool", json!({"cidr": "10.0.0.0/16", "natOutgoing": true, "allowedUses": ["Tunnel"]}));
+        assert!(matches!(pool, Manifest::IpPool(pool) if pool.spec.nat_outgoing));
+        let reservation = decoded("IPReservation", json!({"reservedCIDRs": ["10.0.0.0/30"]}));
+        assert!(matches!(reservation, Manifest::IpReservation(r) if r.spec.reserved_cidrs.len() == 1));
+        let settings = decoded("IPAMConfiguration", json!({"strictAffinity": true, "ipCooldownSeconds": 5}));
+        assert!(matches!(settings, Manifest::IpamConfiguration(s) if s.spec.ip_cooldown_seconds == 5));
+        let node = decoded("Node", json!({"bgp": {"asNumber": 64512}, "orchRefs": [{"orchestrator": "k8s"}]}));
+        assert!(matches!(node, Manifest::Node(n) if n.spec.orch_refs.len() == 1));
+        let cluster = decoded("ClusterInformation", json!({"datastoreReady": true}));
+        assert!(matches!(cluster, Manifest::ClusterInformation(c) if c.spec.datastore_ready == Some(true)));
+    }
+
+    #[test]
+    fn what_get_prints_can_be_applied() {
+        let mut json = manifest("IPPool", json!({"cidr": "10.0.0.0/16"}));
+        json["metadata"] = json!({
+            "name": "n", "uid": "u", "resourceVersion": "5", "creationTimestamp": "2026-08-22T06:33:20Z",
+            "generation": 2, "managedFields": [], "finalizers": ["f"], "labels": {"a": "b"},
+        });
+        json["status"] = json!({"conditions": []});
+        let Manifest::IpPool(pool) = decode(json).unwrap() else { panic!("an IPPool") };
+        assert_eq!(pool.metadata.unknown.keys().collect::<Vec<_>>(), ["finalizers"]);
+    }
+
+    #[test]
+    fn mistyped_fields_are_named() {
+        for (kind, spec, path) in [
+            ("IPPool", json!({"cidr": "10.0.0.0/16", "nodeSelecter": "all()"}), "spec.nodeSelecter"),
+            ("IPReservation", json!({"reservedCidrs": []}), "spec.reservedCidrs"),
+            ("IPAMConfiguration", json!({"StrictAffinity": true}), "spec.StrictAffinity"),
+            ("Node", json!({"bgp": {"asNumbers": 1}}), "spec.bgp.asNumbers"),
+            ("Node", json!({"wireguard": {"x": 1}}), "spec.wireguard.x"),
+            ("Node", json!({"orchRefs": [{}, {"name": "n"}]}), "spec.orchRefs[1].name"),
+            ("Node", json!({"addresses": [{"addr": "n"}]}), "spec.addresses[0].addr"),
+            ("ClusterInformation", json!({"ready": true}), "spec.ready"),
+        ] {
+            let expected = format!("{kind}: the field {path} does not exist; check its spelling");
+            assert_eq!(error(manifest(kind, spec)), expected);
+        }
+        let mut json = manifest("Node", json!({}));
+        json["metadata"]["label"] = json!({});
+        assert!(error(json.clone()).contains("metadata.label does not exist"));
+        json["specs"] = json!({});
+        assert!(error(json).contains("the field specs does not exist"));
+    }
+
+    #[test]
+    fn values_of_another_type_are_named() {
+        for (spec, path) in [
+            (json!({"cidr": 5}), "spec.cidr"),
+            (json!({"blockSize": "26"}), "spec.blockSize"),
+            (json!({"blockSize": 300}), "spec.blockSize"),
+            (json!({"allowedUses": ["Workload", "Service"]}), "spec.allowedUses[1]"),
+            (json!({"assignmentMode": "Sometimes"}), "spec.assignmentMode"),
+            (json!([]), "spec"),
+        ] {
+            let text = error(manifest("IPPool", spec));
+            assert!(text.starts_with(&format!("IPPool: {path}: ")), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_manifest() {
+        assert!(error(json!([])).ends_with("found a list"));
+        assert!(error(json!(null)).ends_with("found nothing"));
+        assert!(error(json!({"kind": 5})).starts_with("the manifest has no kind; write one of IPPool, "));
+        assert!(error(manifest("Pool", json!({}))).starts_with("the kind \"Pool\" is not known here"));
+        let mut json = manifest("IPPool", json!({}));
+        json["apiVersion"] = json!("crd.projectcalico.org/v1");
+        assert!(error(json.clone()).ends_with("write \"projectcalico.org/v3\""));
+        json["apiVersion"] = json!(null);
+        assert!(error(json).starts_with("IPPool: apiVersion is \"\""));
+    }
+}

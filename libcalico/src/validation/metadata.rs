@@ -1,0 +1,95 @@
+//! Rules for the metadata that all kinds share (DS-93).
+
+use super::error::FieldError;
+use super::syntax::{MAX_NAME, go_map, is_name, label_key_problem, label_value_problem};
+use crate::api::{Object, Spec};
+
+/// Most bytes that all annotations may have together.
+const MAX_ANNOTATIONS: usize = 256 << 10;
+
+/// What is wrong with an object's metadata.
+pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
+    let mut findings = Vec::new();
+    let meta = &object.metadata;
+    if S::NAMESPACED && meta.namespace.is_empty() {
+        findings.push(FieldError::missing("Metadata.Namespace", "namespace is not specified on namespaced resource"));
+    }
+    if !S::NAMESPACED && !meta.namespace.is_empty() {
+        let reason = format!("a {} has no namespace; remove it", S::KIND);
+        findings.push(FieldError::new("Metadata.Namespace", &meta.namespace, reason));
+    }
+    if meta.name.len() > MAX_NAME {
+        let reason = format!("name is too long by {} bytes", meta.name.len() - MAX_NAME);
+        findings.push(FieldError::new("Metadata.Name", &meta.name, reason));
+    }
+    if !is_name(&meta.name) {
+        let reason = "name must consist of lower case alphanumeric characters, '-' or '.' (regex: \
+                      [a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)";
+        findings.push(FieldError::new("Metadata.Name", &meta.name, reason));
+    }
+    for key in meta.annotations.keys() {
+        if let Some(problem) = label_key_problem(&key.to_lowercase()) {
+            findings.push(FieldError::new("Metadata.Annotations (key)", key, problem));
+        }
+    }
+    let size: usize = meta.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > MAX_ANNOTATIONS {
+        let reason = format!("total size of annotations is too large by {} bytes", size - MAX_ANNOTATIONS);
+        findings.push(FieldError::new("Metadata.Annotations (key)", go_map(&meta.annotations), reason));
+    }
+    for (key, value) in &meta.labels {
+        if let Some(problem) = label_key_problem(key) {
+            findings.push(FieldError::new("Metadata.Labels (label)", key, problem));
+        }
+        if let Some(problem) = label_value_problem(value) {
+            findings.push(FieldError::new("Metadata.Labels (value)", value, problem));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{IpReservation, IpReservationSpec, WorkloadEndpoint, WorkloadEndpointSpec};
+
+    fn named(name: &str) -> IpReservation {
+        IpReservation::new(name, IpReservationSpec::default())
+    }
+
+    fn fields<S: Spec>(object: &Object<S>) -> Vec<String> {
+        check_metadata(object).into_iter().map(|f| f.name).collect()
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(fields(&named("a.b-c")), [""; 0]);
+        assert_eq!(fields(&named("")), ["Metadata.Name"]);
+        assert_eq!(fields(&named("Upper")), ["Metadata.Name"]);
+        let findings = check_metadata(&named(&"n".repeat(255)));
+        assert_eq!(findings[0].reason, "name is too long by 2 bytes");
+    }
+
+    #[test]
+    fn namespaces() {
+        let mut global = named("a");
+        global.metadata.namespace = "x".into();
+        assert_eq!(fields(&global), ["Metadata.Namespace"]);
+        assert_eq!(fields(&WorkloadEndpoint::new("a", WorkloadEndpointSpec::default())), ["Metadata.Namespace"]);
+    }
+
+    #[test]
+    fn labels_and_annotations() {
+        let mut object = named("a");
+        object.metadata.annotations.insert("Example.com/Key".into(), "any thing".into());
+        object.metadata.labels.insert("key".into(), "value".into());
+        assert_eq!(fields(&object), [""; 0]);
+        object.metadata.annotations.insert("bad key".into(), String::new());
+        object.metadata.labels.insert("bad key".into(), "bad value".into());
+        let expected = ["Metadata.Annotations (key)", "Metadata.Labels (label)", "Metadata.Labels (value)"];
+        assert_eq!(fields(&object), expected);
+        let mut object = named("a");
+        object.metadata.annotations.insert("k".into(), "v".repeat(MAX_ANNOTATIONS));
+        assert!(check_metadata(&object)[0].reason.ends_with("too large by 1 bytes"));
+    }
+}

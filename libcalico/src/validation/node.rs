@@ -1,0 +1,134 @@
+//! Rules for Nodes (DS-103). The elements of `addresses`, `interfaces` and `orchRefs` have rules that upstream declares
+//! and never runs, so nothing is asked of them.
+
+use std::net::IpAddr;
+
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use super::syntax::{is_mac, network};
+use crate::api::{Node, NodeBgp};
+use crate::net::IpVersion;
+
+/// Whether the node may be written.
+pub fn validate_node(node: &Node) -> Result<(), ValidationError> {
+    let mut findings = check_metadata(node);
+    let spec = &node.spec;
+    if let Some(bgp) = &spec.bgp {
+        check_bgp(bgp, &mut findings);
+    }
+    let mut check = |name: &str, value: &str, tag: &str, accept: &dyn Fn(&str) -> bool| {
+        if !value.is_empty() && !accept(value) {
+            findings.push(FieldError::tag(name, value, tag));
+        }
+    };
+    check("IPv4VXLANTunnelAddr", &spec.ipv4_vxlan_tunnel_addr, "ipv4", &is_ipv4);
+    check("VXLANTunnelMACAddr", &spec.vxlan_tunnel_mac_addr, "mac", &is_mac);
+    check("IPv6VXLANTunnelAddr", &spec.ipv6_vxlan_tunnel_addr, "ipv6", &is_ipv6);
+    check("VXLANTunnelMACAddrV6", &spec.vxlan_tunnel_mac_addr_v6, "mac", &is_mac);
+    if let Some(wireguard) = &spec.wireguard {
+        check("InterfaceIPv4Address", &wireguard.interface_ipv4_address, "ipv4", &is_ipv4);
+        check("InterfaceIPv6Address", &wireguard.interface_ipv6_address, "ipv6", &is_ipv6);
+    }
+    ValidationError::from_findings(findings)
+}
+
+fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
+    if *bgp == NodeBgp::default() {
+        findings.push(FieldError::missing("BGP", "Spec.BGP should not be empty"));
+    }
+    let fields: [(&str, &str, &str, fn(&str) -> bool); 4] = [
+        ("IPv4Address", &bgp.ipv4_address, "cidrv4", |text| is_network_of(text, IpVersion::V4)),
+        ("IPv6Address", &bgp.ipv6_address, "cidrv6", |text| is_network_of(text, IpVersion::V6)),
+        ("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, "ipv4", is_ipv4),
+        ("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, "ipv4", is_ipv4),
+    ];
+    for (name, value, tag, accept) in fields {
+        if !value.is_empty() && !accept(value) {
+            findings.push(FieldError::tag(name, value, tag));
+        }
+    }
+    if let Some(number) = &bgp.as_number
+        && !is_as_number(number)
+    {
+        let reason = "must be a number up to 4294967295, or two numbers up to 65535 with a dot between them";
+        findings.push(FieldError::new("ASNumber", number, reason));
+    }
+}
+
+/// A number, its text, or `1.10` for 1 × 65536 + 10 (DS-108).
+fn is_as_number(value: &serde_json::Value) -> bool {
+    if let Some(number) = value.as_u64() {
+        return u32::try_from(number).is_ok();
+    }
+    value.as_str().is_some_and(|text| match text.split_once('.') {
+        Some((high, low)) => high.parse::<u16>().is_ok() && low.parse::<u16>().is_ok(),
+        None => text.parse::<u32>().is_ok(),
+    })
+}
+
+fn is_ipv4(text: &str) -> bool {
+    text.parse().is_ok_and(|ip: IpAddr| ip.is_ipv4())
+}
+
+fn is_ipv6(text: &str) -> bool {
+    text.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6())
+}
+
+fn is_network_of(text: &str, version: IpVersion) -> bool {
+    network(text).is_some_and(|network| network.version() == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(spec: Value) -> Vec<String> {
+        let node = Node::new("node-1", serde_json::from_value(spec).unwrap());
+        validate_node(&node).err().iter().flat_map(ValidationError::fields).map(|f| f.name.clone()).collect()
+    }
+
+    #[test]
+    fn nodes_people_write() {
+        assert_eq!(check(json!({})), [""; 0]);
+        let full = json!({
+            "bgp": {
+                "asNumber": "1.10", "ipv4Address": "192.168.0.11/24", "ipv6Address": "fd00::b",
+                "ipv4IPIPTunnelAddr": "10.0.0.1", "routeReflectorClusterID": "1.0.0.1",
+            },
+            "ipv4VXLANTunnelAddr": "10.0.0.2", "vxlanTunnelMACAddr": "66:4e:2a:00:00:01",
+            "ipv6VXLANTunnelAddr": "fd00::2", "vxlanTunnelMACAddrV6": "66:4e:2a:00:00:02",
+            "wireguard": {"interfaceIPv4Address": "10.0.0.3", "interfaceIPv6Address": "fd00::3"},
+            "addresses": [{"address": "anything"}],
+        });
+        assert_eq!(check(full), [""; 0]);
+    }
+
+    #[test]
+    fn each_wrong_field_is_named() {
+        for (spec, field) in [
+            (json!({"bgp": {}}), "BGP"),
+            (json!({"bgp": {"asNumber": -1}}), "ASNumber"),
+            (json!({"bgp": {"asNumber": "1.70000"}}), "ASNumber"),
+            (json!({"bgp": {"ipv4Address": "fd00::1/64"}}), "IPv4Address"),
+            (json!({"bgp": {"ipv6Address": "10.0.0.1"}}), "IPv6Address"),
+            (json!({"bgp": {"ipv4IPIPTunnelAddr": "10.0.0.1/32"}}), "IPv4IPIPTunnelAddr"),
+            (json!({"bgp": {"routeReflectorClusterID": "1"}}), "RouteReflectorClusterID"),
+            (json!({"ipv4VXLANTunnelAddr": "x"}), "IPv4VXLANTunnelAddr"),
+            (json!({"ipv6VXLANTunnelAddr": "10.0.0.1"}), "IPv6VXLANTunnelAddr"),
+            (json!({"vxlanTunnelMACAddr": "x"}), "VXLANTunnelMACAddr"),
+            (json!({"vxlanTunnelMACAddrV6": "x"}), "VXLANTunnelMACAddrV6"),
+            (json!({"wireguard": {"interfaceIPv4Address": "fd00::1"}}), "InterfaceIPv4Address"),
+            (json!({"wireguard": {"interfaceIPv6Address": "10.0.0.1"}}), "InterfaceIPv6Address"),
+        ] {
+            assert_eq!(check(spec), [field]);
+        }
+    }
+
+    #[test]
+    fn node_names_are_lower_case() {
+        let node = Node::new("Node-1", Default::default());
+        assert!(validate_node(&node).is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! Rules for Profiles (DS-100). Only what the default profile uses of a rule is looked at.
+
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use super::syntax::{go_map, label_key_problem, label_value_problem};
+use crate::api::Profile;
+use crate::selector::Selector;
+
+/// Whether the profile may be written.
+pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
+    let mut findings = check_metadata(profile);
+    let spec = &profile.spec;
+    for rule in spec.ingress.iter().chain(&spec.egress) {
+        if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
+            findings.push(FieldError::tag("Action", &rule.action, "action"));
+        }
+        if let Some(source) = &rule.source
+            && Selector::parse(&source.selector).is_err()
+        {
+            findings.push(FieldError::tag("Selector", &source.selector, "selector"));
+        }
+    }
+    let is_label =
+        |(key, value): (&String, &String)| label_key_problem(key).is_none() && label_value_problem(value).is_none();
+    if !spec.labels_to_apply.iter().all(is_label) {
+        findings.push(FieldError::tag("LabelsToApply", go_map(&spec.labels_to_apply), "labels"));
+    }
+    ValidationError::from_findings(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversion::{ProfileReach, default_profile};
+
+    #[test]
+    fn default_profiles_are_valid() {
+        for reach in [ProfileReach::SameNetwork, ProfileReach::Anyone] {
+            assert_eq!(validate_profile(&default_profile("k8s-pod-network", reach)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_network_name_that_is_no_label_fails_as_recorded() {
+        let network = "n".repeat(80);
+        let error = validate_profile(&default_profile(&network, ProfileReach::SameNetwork)).unwrap_err();
+        let text = format!(
+            "error with field LabelsToApply = 'map[{network}:]' (Reason: failed to validate Field: LabelsToApply \
+             because of Tag: labels )"
+        );
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn rules_are_checked() {
+        let mut profile = default_profile("net", ProfileReach::SameNetwork);
+        profile.spec.egress[0].action = "Maybe".into();
+        if let Some(source) = &mut profile.spec.ingress[0].source {
+            source.selector = "has(".into();
+        }
+        let error = validate_profile(&profile).unwrap_err();
+        assert_eq!(error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["Selector", "Action"]);
+    }
+}

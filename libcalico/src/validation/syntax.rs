@@ -1,0 +1,197 @@
+//! The forms that field values take (DS-93).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::net::Cidr;
+
+/// Longest DNS label, and longest value and name part of a Kubernetes label.
+const MAX_LABEL: usize = 63;
+/// Longest DNS name: object names, and prefixes of Kubernetes label keys.
+pub(super) const MAX_NAME: usize = 253;
+
+/// A DNS name in lower case: what objects may be called, but for its length.
+pub(super) fn is_name(text: &str) -> bool {
+    text.split('.').all(|label| framed_by(label, is_lower_alphanumeric, |b| b == b'-'))
+}
+
+pub(super) fn is_container_id(text: &str) -> bool {
+    framed_by(text, |b| b.is_ascii_alphanumeric(), |b| b == b'-')
+}
+
+pub(super) fn is_interface(text: &str) -> bool {
+    text == "*"
+        || (1..=15).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+/// A service name by IANA's rules.
+pub(super) fn is_port_name(text: &str) -> bool {
+    text.len() <= 15
+        && framed_by(text, is_lower_alphanumeric, |b| b == b'-')
+        && text.bytes().any(|b| b.is_ascii_lowercase())
+        && !text.contains("--")
+}
+
+/// An address, or a CIDR without host bits.
+pub(super) fn is_network(text: &str) -> bool {
+    match Cidr::parse_with_address(text) {
+        Ok((cidr, address)) => cidr.network() == address,
+        Err(_) => text.parse::<IpAddr>().is_ok(),
+    }
+}
+
+/// An address or a CIDR, as the network it stands for.
+pub(super) fn network(text: &str) -> Option<Cidr> {
+    text.parse().ok().or_else(|| text.parse().ok().map(Cidr::host))
+}
+
+/// 6, 8 or 20 bytes in pairs with `:` or `-`, or in fours with `.`.
+pub(super) fn is_mac(text: &str) -> bool {
+    let (separator, digits) = match text.bytes().find(|b| !b.is_ascii_hexdigit()) {
+        Some(separator @ (b':' | b'-')) => (separator, 2),
+        Some(b'.') => (b'.', 4),
+        _ => return false,
+    };
+    let groups: Vec<&str> = text.split(char::from(separator)).collect();
+    matches!(groups.len() * digits, 12 | 16 | 40)
+        && groups.iter().all(|group| group.len() == digits && group.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// What is wrong with a Kubernetes label key.
+pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if prefix.is_some_and(|p| p.is_empty()) {
+        return Some("prefix part must be non-empty");
+    }
+    if prefix.is_some_and(|p| p.len() > MAX_NAME || !is_name(p)) {
+        return Some("prefix part must be a DNS name in lower case of no more than 253 characters");
+    }
+    if name.is_empty() {
+        return Some("name part must be non-empty");
+    }
+    if name.len() > MAX_LABEL {
+        return Some("name part must be no more than 63 characters");
+    }
+    let problem = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                   alphanumeric character";
+    (!is_label_text(name)).then_some(problem)
+}
+
+/// What is wrong with a Kubernetes label value.
+pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
+    if value.len() > MAX_LABEL {
+        return Some("must be no more than 63 characters");
+    }
+    let problem = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
+                   must start and end with an alphanumeric character";
+    (!value.is_empty() && !is_label_text(value)).then_some(problem)
+}
+
+/// A map as Go prints it: upstream's error texts quote values so.
+pub(super) fn go_map(map: &BTreeMap<String, String>) -> String {
+    let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    format!("map[{}]", pairs.join(" "))
+}
+
+/// A list as Go prints it.
+pub(super) fn go_list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    format!("[{}]", items.join(" "))
+}
+
+fn is_label_text(text: &str) -> bool {
+    framed_by(text, |b| b.is_ascii_alphanumeric(), |b| matches!(b, b'-' | b'_' | b'.'))
+}
+
+fn is_lower_alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+/// Whether `text` is not empty, begins and ends with an `edge`, and holds nothing but `edge`s and `inner`s.
+fn framed_by(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().copied().is_some_and(edge)
+        && bytes.last().copied().is_some_and(edge)
+        && bytes.iter().all(|b| edge(*b) || inner(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split<'t>(accept: fn(&str) -> bool, texts: &[&'t str]) -> (Vec<&'t str>, Vec<&'t str>) {
+        texts.iter().copied().partition(|text| accept(text))
+    }
+
+    #[test]
+    fn names() {
+        let (good, bad) = (["a", "node-1.ec2.internal", "0"], ["", "A", "-a", "a-", "a..b", ".a", "a_b", "ä", "a\n"]);
+        assert_eq!(split(is_name, &good).1, [""; 0]);
+        assert_eq!(split(is_name, &bad).0, [""; 0]);
+        let (good, bad) = (["c0FFee-1"], ["", "a_b", "a.b", "-a", "a-"]);
+        assert_eq!(split(is_container_id, &good).1, [""; 0]);
+        assert_eq!(split(is_container_id, &bad).0, [""; 0]);
+        let (good, bad) = (["*", "cali0123456789a", "eth0.1_x-"], ["", "cali0123456789ab", "a b", "a/b"]);
+        assert_eq!(split(is_interface, &good).1, [""; 0]);
+        assert_eq!(split(is_interface, &bad).0, [""; 0]);
+        let (good, bad) = (["http", "a-1", "1a"], ["", "80", "HTTP", "a--b", "-a", "a-", "abcdefghijklmnop"]);
+        assert_eq!(split(is_port_name, &good).1, [""; 0]);
+        assert_eq!(split(is_port_name, &bad).0, [""; 0]);
+    }
+
+    #[test]
+    fn addresses() {
+        let good = ["10.0.0.1", "10.0.0.0/8", "fd00::/8", "fd00::1"];
+        let bad = ["", "10.0.0.1/8", "10.0.0.256", "fd00::1/64", "10.0.0.0/33", "x"];
+        assert_eq!(split(is_network, &good).1, [""; 0]);
+        assert_eq!(split(is_network, &bad).0, [""; 0]);
+        assert_eq!(network("10.0.0.7/8").unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(network("fd00::1").unwrap().to_string(), "fd00::1/128");
+        assert_eq!(network("fd00::x"), None);
+        let good = ["aa:BB:cc:dd:ee:ff", "aa-bb-cc-dd-ee-ff", "aabb.ccdd.eeff", "00:11:22:33:44:55:66:77"];
+        let bad = [
+            "",
+            "aabbccddeeff",
+            "aa:bb:cc:dd:ee",
+            "aa:bb:cc:dd:ee-ff",
+            "a:b:c:d:e:f",
+            "aabb.ccdd",
+            "gg:bb:cc:dd:ee:ff",
+        ];
+        assert_eq!(split(is_mac, &good).1, [""; 0]);
+        assert_eq!(split(is_mac, &bad).0, [""; 0]);
+        assert!(is_mac(&["00"; 20].join(":")));
+    }
+
+    #[test]
+    fn labels() {
+        let good = ["a", "A_b.c-9", "example.com/x", &"n".repeat(63)];
+        assert!(good.iter().all(|key| label_key_problem(key).is_none()));
+        for (key, problem) in [
+            ("", "name part must be non-empty"),
+            ("a/", "name part must be non-empty"),
+            ("/a", "prefix part must be non-empty"),
+            ("A/b", "prefix part must be a DNS name"),
+            ("a/b/c", "name part must consist of"),
+            ("-a", "name part must consist of"),
+            (&"n".repeat(64), "name part must be no more than 63 characters"),
+        ] {
+            assert!(label_key_problem(key).is_some_and(|p| p.starts_with(problem)), "{key:?}");
+        }
+        assert_eq!(label_value_problem(""), None);
+        assert_eq!(label_value_problem("A_b.c-9"), None);
+        assert!(label_value_problem("a b").is_some());
+        assert!(label_value_problem("a/b").is_some());
+        assert!(label_value_problem(&"v".repeat(64)).is_some());
+    }
+
+    #[test]
+    fn values_are_quoted_as_go_prints_them() {
+        assert_eq!(go_map(&[("b", "2"), ("a", "")].map(|(k, v)| (k.into(), v.into())).into()), "map[a: b:2]");
+        assert_eq!(go_list(["a", "b"]), "[a b]");
+    }
+}

@@ -18,6 +18,8 @@ pub mod invocation;
 mod json;
 pub mod result;
 pub mod rewrite;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod version;
 
 pub use args::CniArgs;

@@ -18,7 +18,7 @@ pub struct DataplaneOptions {
     pub socket: Option<String>,
 
     /// Every option whose value is a string, also `type` and `socket`: what the gRPC server is sent (CNI-234).
-    #[cfg_attr(feature = "schema", schemars(skip))]
+    #[cfg_attr(feature = "schema", serde(skip))]
     pub options: BTreeMap<String, String>,
 }
 

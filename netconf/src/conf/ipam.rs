@@ -163,5 +163,7 @@ fn word_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 #[cfg(feature = "schema")]
 fn as_text<S: serde::Serializer>(value: &Option<IpNet>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&value.map(|net| net.to_string()).unwrap_or_default())
+    use serde::Serialize;
+
+    value.map(|net| net.to_string()).serialize(serializer)
 }

@@ -48,7 +48,7 @@ pub struct NetConf {
 
     /// Name of the network: letters, digits and `_.-`, first a letter or digit. Also the prefix of IPAM handles, and the
     /// name of the profile when `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
-    #[cfg_attr(feature = "schema", schemars(required, regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
     pub name: String,
 
     /// Name of the plugin's binary: `calico`. Read by the runtime, not by the plugin.
@@ -173,3 +173,6 @@ impl NetConf {
 
 /// Upstream's introduction of every error in the configuration (CNI-64).
 const DOING: &str = "failed to load netconf";
+
+#[cfg(test)]
+mod tests;

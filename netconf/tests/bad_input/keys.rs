@@ -1,0 +1,152 @@
+//! The keys of the configuration, from its schema, and a configuration with every one of them.
+
+use netconf::schema;
+use serde_json::{Map, Value, json};
+
+/// A step of a JSON path.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Key(String),
+    Item,
+}
+
+/// A key, or the item of an array.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) steps: Vec<Step>,
+    /// The JSON type that it takes.
+    pub(crate) kind: String,
+    schema: Value,
+}
+
+impl Key {
+    /// Whether `value` is of the right type.
+    pub(crate) fn takes(&self, value: &Value) -> bool {
+        match self.kind.as_str() {
+            "string" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            other => panic!("{other}"),
+        }
+    }
+
+    pub(crate) fn limit(&self, which: &str) -> Option<i128> {
+        let limit = self.schema.get(which)?;
+        Some(limit.as_i64().map_or_else(|| limit.as_u64().unwrap().into(), i128::from))
+    }
+
+    /// The strings that are allowed, when not every string is.
+    pub(crate) fn words(&self) -> Vec<String> {
+        words(&self.schema)
+    }
+
+    pub(crate) fn is_item(&self) -> bool {
+        self.steps.last() == Some(&Step::Item)
+    }
+
+    /// The name of the key; of an array's item, nothing.
+    pub(crate) fn name(&self) -> &str {
+        match self.steps.last() {
+            Some(Step::Key(key)) => key,
+            _ => "",
+        }
+    }
+}
+
+/// Every key of the configuration, and the items of its arrays.
+pub(crate) fn keys() -> Vec<Key> {
+    let mut found = Vec::new();
+    collect(&schema::netconf(), &[], &mut found);
+    assert!(found.len() > 90);
+    found
+}
+
+fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
+    let children = schema["properties"].as_object().into_iter().flatten();
+    let mut children: Vec<_> = children.map(|(key, child)| (Step::Key(key.clone()), child)).collect();
+    if let Some(items) = schema.get("items") {
+        children.push((Step::Item, items));
+    }
+    for (step, child) in children {
+        let steps = [at, &[step]].concat();
+        collect(child, &steps, found);
+        found.push(Key { kind: kind(child), steps, schema: child.clone() });
+    }
+}
+
+/// The JSON type of a schema, but for `null`.
+fn kind(schema: &Value) -> String {
+    match &schema["type"] {
+        Value::String(kind) => kind.clone(),
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null").unwrap().to_owned(),
+        _ => "string".to_owned(),
+    }
+}
+
+fn words(schema: &Value) -> Vec<String> {
+    let mut words: Vec<String> = schema["enum"].as_array().into_iter().flatten().filter_map(text).collect();
+    words.extend(schema.get("const").and_then(text));
+    for list in ["anyOf", "oneOf"] {
+        words.extend(schema[list].as_array().into_iter().flatten().flat_map(self::words));
+    }
+    words
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// A configuration with every key, all of them legal.
+pub(crate) fn full() -> Value {
+    let mut value = legal(&schema::netconf(), "");
+    value["name"] = json!("net");
+    value["cniVersion"] = json!("1.1.0");
+    // Only there are ranges and routes ours to look at.
+    value["ipam"]["type"] = json!("host-local");
+    value
+}
+
+fn legal(schema: &Value, name: &str) -> Value {
+    match name {
+        "readiness_gates" => return json!(["http://gate/"]),
+        "ipv4_pools" | "ipv6_pools" => return json!(["a-pool"]),
+        "dst" => return json!("10.0.0.0/8"),
+        "prevResult" => return json!({}),
+        _ => {}
+    }
+    if let Some(word) = words(schema).first() {
+        return json!(word);
+    }
+    match kind(schema).as_str() {
+        "string" => json!("text"),
+        "boolean" => json!(true),
+        "integer" => json!(1),
+        "array" => json!([legal(&schema["items"], "")]),
+        _ => {
+            let properties = schema["properties"].as_object().into_iter().flatten();
+            Value::Object(properties.map(|(key, child)| (key.clone(), legal(child, key))).collect::<Map<_, _>>())
+        }
+    }
+}
+
+/// `document` with `value` at `steps`; an item is the first one.
+pub(crate) fn with(document: &Value, steps: &[Step], value: &Value) -> Value {
+    let mut changed = document.clone();
+    let place = steps.iter().fold(&mut changed, |place, step| match step {
+        Step::Key(key) => &mut place[key.as_str()],
+        Step::Item => &mut place[0],
+    });
+    *place = value.clone();
+    changed
+}
+
+/// The JSON path of the first place that `steps` lead to.
+pub(crate) fn path(steps: &[Step]) -> String {
+    steps.iter().fold("$".to_owned(), |path, step| match step {
+        Step::Item => path + "[0]",
+        Step::Key(key) if key.contains(['.', '/', '-']) => format!("{path}[{key:?}]"),
+        Step::Key(key) => format!("{path}.{key}"),
+    })
+}

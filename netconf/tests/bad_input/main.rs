@@ -1,0 +1,154 @@
+//! Every key of the configuration with every wrong type, range and shape. The table of keys is the schema, so a key that is
+//! added to the types is tested without a line here.
+
+mod keys;
+
+use keys::{Key, full, keys, path, with};
+use netconf::{CallError, Code, read_call};
+use serde_json::{Value, json};
+
+fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
+    let lookup = |name: &str| match name {
+        "CNI_COMMAND" => Some(command.to_owned()),
+        "CNI_CONTAINERID" | "CNI_NETNS" | "CNI_IFNAME" | "CNI_PATH" => Some("x".to_owned()),
+        _ => None,
+    };
+    read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
+}
+
+/// `stdin` is refused on ADD and on DEL with `code`, naming `path` and what is allowed.
+fn assert_refused(stdin: &str, code: Code, path: &str) {
+    for command in ["ADD", "DEL"] {
+        let error = call(command, stdin).expect_err(&format!("{command} took {path} of {stdin}")).error;
+        assert_eq!(error.code, code, "{command} {path}: {error}");
+        assert!(error.msg.contains(&format!(": {path}: found ")), "{command} {path}: {error}");
+        assert!(error.msg.contains(", want "), "{command} {path}: {error}");
+    }
+}
+
+#[test]
+fn the_full_configuration_is_accepted() {
+    let stdin = full().to_string();
+    for command in ["ADD", "DEL", "CHECK", "STATUS", "GC"] {
+        call(command, &stdin).unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+}
+
+#[test]
+fn wrong_types() {
+    let values = [json!(true), json!(7), json!(1.5), json!("text"), json!([]), json!({})];
+    let mut refused = 0;
+    for key in keys() {
+        for value in values.iter().filter(|value| !key.takes(value)) {
+            assert_refused(&with(&full(), &key.steps, value).to_string(), Code::DECODE, &path(&key.steps));
+            refused += 1;
+        }
+    }
+    assert!(refused > 400, "{refused}");
+}
+
+#[test]
+fn numbers_that_are_no_integers() {
+    for key in keys().iter().filter(|key| key.kind == "integer") {
+        for text in ["1500.0", "1e3", "0.5", "-0.5"] {
+            let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", text);
+            assert_refused(&stdin, Code::DECODE, &path(&key.steps));
+        }
+    }
+}
+
+#[test]
+fn out_of_range() {
+    for key in keys().iter().filter(|key| key.kind == "integer") {
+        let mut texts = vec!["1e30".to_owned(), "-1e30".to_owned(), "18446744073709551616".to_owned()];
+        texts.extend(key.limit("minimum").map(|minimum| (minimum - 1).to_string()));
+        texts.extend(key.limit("maximum").map(|maximum| (maximum + 1).to_string()));
+        for text in texts {
+            let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", &text);
+            assert_refused(&stdin, Code::INVALID_CONFIG, &path(&key.steps));
+        }
+    }
+}
+
+#[test]
+fn words_that_are_not_allowed() {
+    let words: Vec<Key> = keys().into_iter().filter(|key| !key.words().is_empty()).collect();
+    assert_eq!(words.len(), 6);
+    for key in words {
+        for word in ["other", " ", "local ", "TRUE"] {
+            assert_refused(
+                &with(&full(), &key.steps, &json!(word)).to_string(),
+                Code::INVALID_CONFIG,
+                &path(&key.steps),
+            );
+        }
+        for word in key.words() {
+            let stdin = with(&full(), &key.steps, &json!(word)).to_string();
+            call("ADD", &stdin).unwrap_or_else(|error| panic!("{word}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn bad_values() {
+    let table = [
+        ("$.ipam.type", "a/b"),
+        ("$.ipam.ipv4_pools[0]", ""),
+        ("$.ipam.ipv4_pools[0]", "10.0.0.0/33"),
+        ("$.ipam.ipv4_pools[0]", "fd00::/64"),
+        ("$.ipam.ipv6_pools[0]", "10.0.0.0/24"),
+        ("$.ipam.routes[0].dst", "10.0.0.0"),
+        ("$.readiness_gates[0]", "tcp://x"),
+        ("$.readiness_gates[0]", "http://"),
+    ];
+    let keys = keys();
+    for (at, value) in table {
+        let key = keys.iter().find(|key| path(&key.steps) == at).unwrap_or_else(|| panic!("no key {at}"));
+        assert_refused(&with(&full(), &key.steps, &json!(value)).to_string(), Code::INVALID_CONFIG, at);
+    }
+}
+
+#[test]
+fn null_is_the_default_but_not_in_arrays() {
+    for key in keys().iter().filter(|key| !["name", "containerID", "ifname", "socket"].contains(&key.name())) {
+        let stdin = with(&full(), &key.steps, &Value::Null).to_string();
+        if key.is_item() {
+            assert_refused(&stdin, Code::DECODE, &path(&key.steps));
+        } else {
+            call("ADD", &stdin).unwrap_or_else(|error| panic!("{}: {error}", path(&key.steps)));
+        }
+    }
+}
+
+#[test]
+fn keys_are_known_in_any_letter_case() {
+    for key in keys().iter().filter(|key| key.steps.len() == 1 && key.name() != "name") {
+        let text = full().to_string();
+        let upper = key.name().to_uppercase();
+        let stdin = with(&serde_json::from_str(&text).unwrap(), &key.steps, &json!("VALUE")).to_string().replacen(
+            &format!("{:?}:\"VALUE\"", key.name()),
+            &format!("{upper:?}:[[[]]]"),
+            1,
+        );
+        assert!(stdin.contains("[[[]]]"), "{stdin}");
+        let error = call("ADD", &stdin).expect_err(&upper).error;
+        assert_eq!(error.code, Code::DECODE, "{error}");
+        assert!(error.msg.contains(&upper), "{error}");
+    }
+}
+
+#[test]
+fn keys_that_are_given_twice() {
+    for key in keys().iter().filter(|key| key.steps.len() == 1) {
+        let text = full().to_string();
+        let name = key.name();
+        let exact = format!("{{{name:?}:null,{}", &text[1..]);
+        let error = call("DEL", &exact).expect_err(name).error;
+        assert_eq!(error.code, Code::DECODE, "{error}");
+        assert!(error.msg.ends_with(&format!("{} is given twice", path(&key.steps))), "{error}");
+        let folded = format!("{{{:?}:null,{}", name.to_uppercase(), &text[1..]);
+        let error = call("DEL", &folded).expect_err(name).error;
+        assert_eq!(error.code, Code::DECODE, "{error}");
+        assert!(error.msg.contains("keep one of them"), "{error}");
+    }
+}

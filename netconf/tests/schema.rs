@@ -1,0 +1,43 @@
+//! The published schema is the one of the types, and says of every key what it is for.
+
+use netconf::schema;
+use serde_json::Value;
+
+#[test]
+fn the_published_file_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
+    let published = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        published == schema::published(),
+        "deploy/netconf.schema.json is out of date: cargo run -p netconf --features schema > deploy/netconf.schema.json"
+    );
+}
+
+#[test]
+fn every_key_says_who_reads_it() {
+    fn check(schema: &Value, path: &str) -> usize {
+        let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+        let mut count = 0;
+        for (key, property) in properties {
+            let description =
+                property.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
+            let said = ["Read by ", "Read on ", "Not read."].iter().any(|words| description.contains(words));
+            assert!(said, "{path}.{key}: {description:?}");
+            count += 1 + check(property, &format!("{path}.{key}"));
+        }
+        schema.get("items").map_or(count, |items| count + check(items, &format!("{path}[]")))
+    }
+    assert!(check(&schema::netconf(), "$") > 80);
+}
+
+#[test]
+fn deprecated_names_are_marked() {
+    let schema = schema::netconf();
+    let properties = schema["properties"].as_object().unwrap();
+    let deprecated = properties.iter().filter(|(_, property)| property["deprecated"] == true);
+    let names: Vec<_> = deprecated.map(|(key, _)| key.as_str()).collect();
+    assert_eq!(names, ["etcd_authority", "etcd_scheme", "hostname"]);
+    for name in names {
+        assert!(properties[name]["description"].as_str().unwrap().starts_with("Deprecated"), "{name}");
+    }
+}

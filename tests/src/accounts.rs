@@ -68,7 +68,7 @@ impl Accounts {
         let mut referenced = BTreeSet::new();
         for (ordinal, attribute) in (0u64..).zip(block["allocations"].as_array().into_iter().flatten()) {
             let address = offset(base, ordinal);
-            if attribute.is_null() == !free.contains(&ordinal) {
+            if attribute.is_null() != free.contains(&ordinal) {
                 self.problems.push(format!("{address}: held and free at once, or neither"));
             }
             let Some(index) = attribute.as_u64() else { continue };
@@ -197,7 +197,8 @@ mod tests {
         let id = "c0ffee0100000000000000000000000000000000000000000000000000000000";
         let handle = format!("/calico/ipam/v2/handle/k8s-pod-network.{id}");
         let endpoint = format!("{ENDPOINTS}default/node1-cni-{id}-eth0");
-        let broken: [(&str, &dyn Fn(&mut BTreeMap<String, Value>)); 7] = [
+        type Breakage<'a> = (&'a str, &'a dyn Fn(&mut BTreeMap<String, Value>));
+        let broken: [Breakage<'_>; 7] = [
             ("held and free at once", &|c| c.get_mut(block).unwrap()["unallocated"][0] = json!(0)),
             ("twice in unallocated", &|c| c.get_mut(block).unwrap()["unallocated"][0] = json!(2)),
             ("no ordinal refers to", &|c| {

@@ -209,9 +209,8 @@ fn pump(
         to.write_all(&bytes)?;
     }
     let mut streams = HashSet::new();
-    let mut frame = Vec::new();
     loop {
-        frame.resize(FRAME_HEADER, 0);
+        let mut frame = vec![0; FRAME_HEADER];
         from.read_exact(&mut frame)?;
         let length = usize::from(frame[0]) << 16 | usize::from(frame[1]) << 8 | usize::from(frame[2]);
         let stream = [frame[5], frame[6], frame[7], frame[8]];

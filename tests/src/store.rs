@@ -82,6 +82,22 @@ impl Store {
         call.run()
     }
 
+    /// Puts one pair behind the plugins' backs.
+    pub fn put(&self, key: &str, value: &Value) -> Result<()> {
+        match self {
+            Store::Etcd(etcd) => etcd.put(key, value.to_string().as_bytes()),
+            Store::Local(local) => local.put(key, value),
+        }
+    }
+
+    /// Deletes one pair behind the plugins' backs.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        match self {
+            Store::Etcd(etcd) => etcd.delete(key),
+            Store::Local(local) => local.delete(key),
+        }
+    }
+
     /// Every pair.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         match self {
@@ -106,6 +122,27 @@ impl Local {
         let file = self.path.with_extension("import.jsonl");
         std::fs::write(&file, lines)?;
         self.calico_ipam(&["import", &file.display().to_string()]).map(|_| ())
+    }
+
+    fn put(&self, key: &str, value: &Value) -> Result<()> {
+        self.change(
+            "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, (SELECT revision FROM counter)) \
+             ON CONFLICT (path) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+            &[key, &value.to_string()],
+        )
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.change("DELETE FROM kv WHERE path = ?1", &[key])
+    }
+
+    /// One statement under a new revision.
+    fn change(&self, statement: &str, parameters: &[&str]) -> Result<()> {
+        let mut connection = rusqlite::Connection::open(&self.path)?;
+        let transaction = connection.transaction()?;
+        transaction.execute("UPDATE counter SET revision = revision + 1", [])?;
+        transaction.execute(statement, rusqlite::params_from_iter(parameters))?;
+        Ok(transaction.commit()?)
     }
 
     fn dump(&self) -> Result<BTreeMap<String, Value>> {

@@ -1,0 +1,167 @@
+//! What most suites start from: a private host with an uplink, the plugins, a datastore with content, and pods.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::accounts::Accounts;
+use crate::content::{Content, NETWORK, conf, container_id};
+use crate::etcd::{self, Etcd};
+use crate::kernel;
+use crate::namespaces::{Host, isolated};
+use crate::plugin::{Call, Plugins};
+use crate::skip::skipped;
+use crate::store::Store;
+
+/// Makes each named function, `fn(&Cluster)`, a test on etcd and one on the embedded datastore.
+#[macro_export]
+macro_rules! on_each_datastore {
+    ($($test:ident),* $(,)?) => {
+        mod etcd {
+            $(#[test] fn $test() { $crate::cluster::on_etcd(super::$test) })*
+        }
+        mod local {
+            $(#[test] fn $test() { $crate::cluster::on_local(super::$test) })*
+        }
+    };
+}
+
+/// One private host with everything a plugin needs.
+#[derive(Debug)]
+pub struct Cluster<'h> {
+    /// The host.
+    pub host: &'h Host,
+    /// The binaries under test.
+    pub plugins: Plugins,
+    /// The datastore.
+    pub store: Store,
+}
+
+/// The sandbox of a pod.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    /// Name of its namespace.
+    pub name: String,
+    /// Path of its namespace.
+    pub netns: PathBuf,
+    /// CNI_CONTAINERID.
+    pub container_id: String,
+}
+
+/// Runs a test with an etcd.
+///
+/// # Panics
+/// With the test, or when its surroundings cannot be made.
+pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    isolated(|host| test(&Cluster::with(host, |_| Store::etcd(host)).unwrap()));
+}
+
+/// Runs a test with an embedded datastore.
+///
+/// # Panics
+/// With the test, or when its surroundings cannot be made.
+pub fn on_local(test: impl FnOnce(&Cluster<'_>) + Send) {
+    isolated(|host| test(&Cluster::with(host, |plugins| Ok(Store::local(host, plugins))).unwrap()));
+}
+
+impl<'h> Cluster<'h> {
+    fn with(host: &'h Host, store: impl FnOnce(&Plugins) -> Result<Store>) -> Result<Cluster<'h>> {
+        let plugins = Plugins::locate()?;
+        let store = store(&plugins)?;
+        host.add_uplink()?;
+        Ok(Cluster { host, plugins, store })
+    }
+
+    /// Puts content into the datastore.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn load(&self, content: &Content) {
+        self.store.load(content.pairs()).unwrap();
+    }
+
+    /// A network configuration of a node, see [`conf`].
+    pub fn conf(&self, node: &str, more: Value) -> Value {
+        conf(&self.store, node, more)
+    }
+
+    /// Makes the namespace of the n-th pod.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn pod(&self, number: usize) -> Pod {
+        let name = format!("pod{number}");
+        let netns = self.host.add_pod(&name).unwrap();
+        Pod { name, netns, container_id: container_id(number) }
+    }
+
+    /// A verb of `calico` on a pod's `eth0`.
+    pub fn verb(&self, verb: &str, pod: &Pod, conf: &Value) -> Call {
+        self.plugins.verb("calico", verb, &pod.container_id, &pod.netns, conf)
+    }
+
+    /// Adds a pod.
+    ///
+    /// # Panics
+    /// When the plugin fails.
+    #[track_caller]
+    pub fn add(&self, pod: &Pod, conf: &Value) -> Value {
+        self.verb("ADD", pod, conf).run().unwrap().success()
+    }
+
+    /// Deletes a pod.
+    ///
+    /// # Panics
+    /// When the plugin fails.
+    #[track_caller]
+    pub fn delete(&self, pod: &Pod, conf: &Value) {
+        let answer = self.verb("DEL", pod, conf).run().unwrap().success();
+        assert_eq!(answer, "", "DEL prints nothing");
+    }
+
+    /// The bookkeeping as the datastore has it now.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub fn accounts(&self) -> Accounts {
+        Accounts::of(&self.store.dump().unwrap())
+    }
+
+    /// Nothing of any pod is left: no address, handle, endpoint, host interface or route.
+    ///
+    /// # Panics
+    /// When something is.
+    #[track_caller]
+    pub fn assert_nothing_left(&self) {
+        let accounts = self.accounts();
+        assert!(accounts.is_empty(), "left over: {accounts:#?}");
+        self.assert_in_order();
+        let host = kernel::host().unwrap();
+        assert_eq!(host["links"], serde_json::json!({}));
+        assert_eq!(host["routes"], serde_json::json!([]));
+        for pod in self.host.pods().unwrap().iter().filter(|name| *name != "uplink") {
+            let links = &kernel::pod(self.host, pod).unwrap()["links"];
+            assert_eq!(*links, serde_json::json!({}), "left in {pod}");
+        }
+    }
+
+    /// Blocks, handles and endpoints agree, for us and for `calico-ipam check`.
+    ///
+    /// # Panics
+    /// When they do not.
+    #[track_caller]
+    pub fn assert_in_order(&self) {
+        assert_eq!(self.accounts().problems, Vec::<String>::new());
+        let check = self.store.calico_ipam(&self.plugins, &["check"]).unwrap();
+        assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+    }
+}
+
+/// The handle of a pod in [`NETWORK`].
+pub fn handle(pod: &Pod) -> String {
+    format!("{NETWORK}.{}", pod.container_id)
+}

@@ -1,0 +1,106 @@
+//! Many processes of several nodes on the same blocks at once.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::content::Content;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::Outcome;
+use serde_json::{Value, json};
+
+/// Plugin processes at a time.
+const PROCESSES: usize = 32;
+const NODES: usize = 4;
+const PODS: usize = 200;
+
+on_each_datastore!(two_hundred_pods_share_two_blocks, two_small_blocks_serve_exactly_their_size);
+
+fn content(cidr: &str, block_size: u8) -> Content {
+    (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
+}
+
+/// Runs a verb for every pod, [`PROCESSES`] at a time, each pod on its node.
+fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            scope.spawn(|| {
+                while let Some((number, pod)) = pods.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let conf = cluster.conf(&format!("node{}", number % NODES), json!({}));
+                    let outcome = cluster.verb(verb, pod, &conf).run().unwrap();
+                    outcomes.lock().unwrap().push((*number, outcome));
+                }
+            });
+        }
+    });
+    outcomes.into_inner().unwrap()
+}
+
+fn pods(cluster: &Cluster<'_>) -> Vec<(usize, Pod)> {
+    (0..PODS).map(|number| (number, cluster.pod(number))).collect()
+}
+
+fn address(result: &Value) -> String {
+    result["ips"][0]["address"].as_str().unwrap().to_owned()
+}
+
+/// The same order in each run, without order in the numbers: 97 and 200 have no common factor.
+fn scrambled(pods: &[(usize, Pod)]) -> Vec<(usize, Pod)> {
+    (0..pods.len()).map(|i| pods[i * 97 % pods.len()].clone()).collect()
+}
+
+fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
+    cluster.load(&content("10.65.0.0/24", 25));
+    let pods = pods(cluster);
+    let added = all_at_once(cluster, "ADD", &pods);
+    let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
+    assert_eq!(addresses.len(), PODS, "an address was given twice");
+    assert_eq!(cluster.accounts().held.len(), PODS);
+    assert_eq!(cluster.accounts().blocks.len(), 2);
+    cluster.assert_in_order();
+
+    // Half go while others come back.
+    let (first, second) = pods.split_at(PODS / 2);
+    for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(first)) {
+        outcome.success();
+    }
+    assert_eq!(cluster.accounts().held.len(), PODS / 2);
+    cluster.assert_in_order();
+    thread::scope(|scope| {
+        let leaving = scope.spawn(|| all_at_once(cluster, "DEL", &scrambled(second)));
+        let coming = scope.spawn(|| all_at_once(cluster, "ADD", &scrambled(first)));
+        for (_, outcome) in leaving.join().unwrap().into_iter().chain(coming.join().unwrap()) {
+            outcome.success();
+        }
+    });
+    assert_eq!(cluster.accounts().held.len(), PODS / 2);
+    cluster.assert_in_order();
+
+    for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(&pods)) {
+        outcome.success();
+    }
+    cluster.assert_nothing_left();
+}
+
+fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
+    cluster.load(&content("10.65.0.0/25", 26));
+    let pods = pods(cluster);
+    let (served, refused): (Vec<_>, Vec<_>) =
+        all_at_once(cluster, "ADD", &pods).into_iter().partition(|(_, outcome)| outcome.exit == Some(0));
+    let addresses: BTreeSet<String> = served.iter().map(|(_, outcome)| address(&outcome.success())).collect();
+    assert_eq!((served.len(), addresses.len(), refused.len()), (128, 128, 72));
+    for (number, outcome) in &refused {
+        let error = outcome.error();
+        let said = format!("{} {}", error.msg, error.details);
+        assert!(said.contains("10.65.0.0/25") && said.contains("128"), "pod {number} got no clear error: {error:?}");
+    }
+    cluster.assert_in_order();
+    for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(&pods)) {
+        outcome.success();
+    }
+    cluster.assert_nothing_left();
+}

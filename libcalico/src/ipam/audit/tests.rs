@@ -1,1 +1,354 @@
+use std::collections::BTreeMap;
 
+use time::macros::datetime;
+
+use super::*;
+use crate::ipam::{
+    AffinityKey, AffinityState, AssignRequest, HandleId, HostReserved, Owner, Reservations, WINDOWS_RESERVED_HANDLE,
+};
+use crate::store::Revision;
+
+const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
+
+fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A datastore to damage: pool 10.0.0.0/24, block 10.0.0.0/30 of node1, addresses .0 and .1 of containers c1 and c2.
+struct World {
+    pools: Vec<Cidr>,
+    blocks: Vec<Block>,
+    handles: BTreeMap<HandleId, Handle>,
+    affinities: Vec<(AffinityKey, BlockAffinity)>,
+    endpoints: Vec<EndpointFacts>,
+    in_flight: Duration,
+}
+
+impl World {
+    fn healthy() -> Self {
+        let owner = Owner::Host("node1".into());
+        let mut world = World {
+            pools: vec![cidr("10.0.0.0/24")],
+            blocks: vec![Block::new(cidr("10.0.0.0/30"), &owner, NOW).unwrap()],
+            handles: BTreeMap::new(),
+            affinities: vec![affinity("node1", "10.0.0.0/30", AffinityState::Confirmed)],
+            endpoints: vec![endpoint("c1", "10.0.0.0"), endpoint("c2", "10.0.0.1")],
+            in_flight: Duration::ZERO,
+        };
+        world.allocate("net.c1", &[]);
+        world.allocate("net.c2", &[]);
+        world
+    }
+
+    fn allocate(&mut self, handle: &str, attributes: &[(&str, &str)]) {
+        let handle = HandleId::new(handle);
+        let request = AssignRequest {
+            handle: Some(&handle),
+            attributes: &attributes.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            requester: &Owner::Host("node1".into()),
+            check_affinity: false,
+        };
+        let block = &mut self.blocks[0];
+        assert_eq!(block.assign(1, &request, &Reservations::none()).unwrap().len(), 1);
+        self.handles.entry(handle).or_default().increment(block.cidr, 1);
+    }
+
+    fn add_block(&mut self, range: &str) -> &mut Block {
+        self.blocks.push(Block::new(cidr(range), &Owner::Host("node1".into()), NOW).unwrap());
+        self.affinities.push(affinity("node1", range, AffinityState::Confirmed));
+        self.blocks.last_mut().unwrap()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let revision = || Revision("7".into());
+        let blocks: Vec<_> =
+            self.blocks.iter().map(|b| Entry { key: b.cidr, value: b.clone(), revision: revision() }).collect();
+        let handles: Vec<_> = self
+            .handles
+            .iter()
+            .map(|(key, value)| Entry { key: key.clone(), value: value.clone(), revision: revision() })
+            .collect();
+        let affinities: Vec<_> = self
+            .affinities
+            .iter()
+            .map(|(key, value)| Entry { key: key.clone(), value: value.clone(), revision: revision() })
+            .collect();
+        audit(&Inventory {
+            pools: &self.pools,
+            blocks: &blocks,
+            handles: &handles,
+            affinities: &affinities,
+            endpoints: &self.endpoints,
+            now: NOW,
+            in_flight: self.in_flight,
+        })
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.findings().iter().map(ToString::to_string).collect()
+    }
+}
+
+fn affinity(node: &str, range: &str, state: AffinityState) -> (AffinityKey, BlockAffinity) {
+    let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(range) };
+    (key, BlockAffinity { state, ..BlockAffinity::default() })
+}
+
+fn endpoint(container: &str, address: &str) -> EndpointFacts {
+    EndpointFacts {
+        name: format!("default/{container}"),
+        node: "node1".into(),
+        addresses: vec![ip(address)],
+        container_id: Some(container.into()),
+    }
+}
+
+const NOTHING: [String; 0] = [];
+
+#[test]
+fn a_healthy_datastore_has_no_findings() {
+    assert_eq!(World::healthy().words(), NOTHING);
+}
+
+#[test]
+fn an_address_without_endpoint_carries_what_a_release_must_name() {
+    let mut world = World::healthy();
+    world.endpoints.remove(1);
+    let sequence_number = world.blocks[0].allocation(ip("10.0.0.1")).unwrap().sequence;
+    assert_eq!(
+        world.findings(),
+        [Finding::AddressWithoutEndpoint(HeldAddress {
+            address: ip("10.0.0.1"),
+            block: cidr("10.0.0.0/30"),
+            handle: Some("net.c2".into()),
+            sequence_number,
+            attributes: BTreeMap::new(),
+        })]
+    );
+    assert_eq!(world.words(), ["address without endpoint: 10.0.0.1 (handle net.c2)"]);
+}
+
+#[test]
+fn what_never_has_an_endpoint_is_let_be() {
+    for handle in ["ipip-tunnel-addr-node1", "vxlan-v6-tunnel-addr-node1", "wireguard-tunnel-addr-node1", "lb-0a1b"] {
+        let mut world = World::healthy();
+        world.allocate(handle, &[]);
+        assert_eq!(world.words(), NOTHING, "{handle}");
+    }
+    let mut world = World::healthy();
+    world.allocate("anything", &[("type", "ipipTunnelAddress")]);
+    assert_eq!(world.words(), NOTHING);
+
+    let mut world = World::healthy();
+    let reserved =
+        HostReserved { start: 3, end: 1, handle: HandleId::new(WINDOWS_RESERVED_HANDLE), note: String::new() };
+    let block = world.add_block("10.0.0.8/29");
+    *block = block.clone().with_host_reserved(&reserved);
+    assert_eq!(world.words(), NOTHING);
+
+    let mut world = World::healthy();
+    world.blocks[0].release_by_handle(&HandleId::new("net.c2"), None, 60, NOW).unwrap();
+    world.handles.remove(&HandleId::new("net.c2"));
+    world.endpoints.remove(1);
+    assert_eq!(world.words(), NOTHING, "a resting address");
+}
+
+#[test]
+fn an_add_under_way_is_no_leak_until_it_had_its_time() {
+    for (since, findings) in [
+        ("2026-08-22 01:01:59.123456789 +0000 UTC", 0),
+        ("2026-08-22 01:01:59 +0000 UTC", 0),
+        ("2026-08-22 01:01:03.5 +0000 UTC", 0),
+        ("2026-08-22 01:01:03 +0000 UTC", 1),
+        ("2025-08-22 01:01:59 +0000 UTC", 1),
+        ("a while ago", 1),
+    ] {
+        let mut world = World::healthy();
+        world.in_flight = Duration::seconds(60);
+        world.allocate("net.c3", &[("timestamp", since), ("node", "node1"), ("pod", "p"), ("namespace", "n")]);
+        let words = world.words();
+        assert_eq!(words.len(), findings, "{since}: {words:?}");
+        if findings == 1 {
+            let expected = format!(
+                "address without endpoint: 10.0.0.2 (handle net.c3, node node1, namespace n, pod p, since {since})"
+            );
+            assert_eq!(words, [expected]);
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_whose_address_is_free_or_anothers() {
+    let mut world = World::healthy();
+    world.endpoints.push(endpoint("c9", "10.0.0.77"));
+    // Another plugin's address, in no pool of ours.
+    world.endpoints.push(endpoint("c8", "192.168.0.1"));
+    assert_eq!(world.words(), ["endpoint without address: default/c9 on node node1 has 10.0.0.77, which is free"]);
+
+    let mut world = World::healthy();
+    world.endpoints[1].container_id = Some("c3".into());
+    assert_eq!(
+        world.words(),
+        ["address of another: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of container c3"]
+    );
+    world.endpoints[1].container_id = None;
+    assert_eq!(world.words(), NOTHING);
+
+    // The end of an id is no id.
+    let mut world = World::healthy();
+    world.endpoints[1].container_id = Some("2".into());
+    assert_eq!(world.words().len(), 1);
+}
+
+#[test]
+fn a_virtual_machines_handle_outlives_its_containers() {
+    let mut world = World::healthy();
+    world.allocate("net.vmi.default.vm1", &[]);
+    world.endpoints.push(endpoint("c3", "10.0.0.2"));
+    assert_eq!(world.words(), NOTHING);
+}
+
+#[test]
+fn an_address_held_twice() {
+    let mut world = World::healthy();
+    world.endpoints[1].addresses = vec![ip("10.0.0.0"), ip("10.0.0.1")];
+    assert_eq!(world.words(), ["double allocation: 10.0.0.0 is held by endpoint default/c1 and endpoint default/c2"]);
+
+    let mut world = World::healthy();
+    let first = world.blocks[0].clone();
+    world.add_block("10.0.0.0/31").allocations = vec![Some(0), None];
+    world.blocks[1].unallocated = vec![1];
+    world.blocks[1].attributes = vec![first.attributes[0].clone()];
+    world.handles.get_mut(&HandleId::new("net.c1")).unwrap().increment(cidr("10.0.0.0/31"), 1);
+    assert_eq!(
+        world.words(),
+        [
+            "overlapping blocks: 10.0.0.0/30 and 10.0.0.0/31",
+            "double allocation: 10.0.0.0 is held by block 10.0.0.0/30 for handle net.c1 and block 10.0.0.0/31 for \
+             handle net.c1",
+        ]
+    );
+}
+
+#[test]
+fn handles_and_blocks_that_disagree() {
+    let mut world = World::healthy();
+    world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
+    assert_eq!(world.words(), ["orphan handle: net.gone counts 2 addresses, no block names it"]);
+    let Finding::OrphanHandle { revision, .. } = &world.findings()[0] else { panic!() };
+    assert_eq!(revision, "7");
+
+    let mut world = World::healthy();
+    world.handles.remove(&HandleId::new("net.c1"));
+    assert_eq!(world.words(), ["missing handle: 10.0.0.0 (handle net.c1) is held by a handle that is not there"]);
+
+    let mut world = World::healthy();
+    let handle = world.handles.get_mut(&HandleId::new("net.c1")).unwrap();
+    handle.increment(cidr("10.0.0.0/30"), 1);
+    handle.increment(cidr("10.0.0.4/30"), 1);
+    assert_eq!(
+        world.words(),
+        [
+            "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, it holds 1",
+            "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, it holds 0",
+        ]
+    );
+
+    // Too low loses addresses; an absurd count is a mismatch too.
+    for count in [0, -1] {
+        let mut world = World::healthy();
+        world.handles.insert(
+            HandleId::new("net.c1"),
+            Handle { block: [(cidr("10.0.0.0/30"), count)].into(), ..Handle::default() },
+        );
+        assert_eq!(
+            world.words(),
+            [format!("count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, it holds 1")]
+        );
+    }
+}
+
+#[test]
+fn blocks_that_overlap_or_lie_outside() {
+    let mut world = World::healthy();
+    world.add_block("10.0.0.64/26");
+    world.add_block("10.0.0.64/27");
+    world.add_block("10.0.0.96/28");
+    world.add_block("10.0.0.64/30");
+    assert_eq!(
+        world.words(),
+        [
+            "overlapping blocks: 10.0.0.64/26 and 10.0.0.64/27",
+            "overlapping blocks: 10.0.0.64/26 and 10.0.0.64/30",
+            "overlapping blocks: 10.0.0.64/27 and 10.0.0.64/30",
+            "overlapping blocks: 10.0.0.64/26 and 10.0.0.96/28",
+        ]
+    );
+    let mut world = World::healthy();
+    world.pools = vec![cidr("10.1.0.0/16")];
+    assert_eq!(world.words(), ["block outside pools: 10.0.0.0/30 of host:node1, 2 addresses in use"]);
+}
+
+#[test]
+fn blocks_that_contradict_themselves() {
+    let mut world = World::healthy();
+    world.blocks[0].unallocated.push(0);
+    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]);
+    let mut world = World::healthy();
+    world.blocks[0].unallocated.pop();
+    assert_eq!(world.words(), ["corrupt block: block 10.0.0.0/30 lost ordinal 3: it is neither allocated nor free"]);
+}
+
+#[test]
+fn claims_and_blocks_that_disagree() {
+    for (claims, expected) in [
+        (vec![], vec!["block without affinity: 10.0.0.0/30 of host:node1"]),
+        (
+            vec![affinity("node1", "10.0.0.0/30", AffinityState::PendingDeletion)],
+            vec!["block without affinity: 10.0.0.0/30 of host:node1, whose claim is only pendingDeletion"],
+        ),
+        // Data of old releases.
+        (vec![affinity("node1", "10.0.0.0/30", AffinityState::Unset)], vec![]),
+        (
+            vec![
+                affinity("node1", "10.0.0.0/30", AffinityState::Confirmed),
+                affinity("node2", "10.0.0.0/30", AffinityState::Confirmed),
+                affinity("node2", "10.0.0.4/30", AffinityState::Pending),
+            ],
+            vec![
+                "affinity without block: host:node2 claims 10.0.0.0/30 of host:node1",
+                "affinity without block: host:node2 claims 10.0.0.4/30, which is not there or nobody's",
+            ],
+        ),
+    ] {
+        let world = World { affinities: claims, ..World::healthy() };
+        assert_eq!(world.words(), expected);
+    }
+    let mut world = World::healthy();
+    world.blocks[0].clear_affinity();
+    world.affinities.clear();
+    assert_eq!(world.words(), NOTHING, "nobody's block needs no claim");
+}
+
+#[test]
+fn a_report_can_be_read_back() {
+    let mut world = World::healthy();
+    world.endpoints = vec![endpoint("c9", "10.0.0.77"), endpoint("c3", "10.0.0.1"), endpoint("c4", "10.0.0.1")];
+    world.handles.remove(&HandleId::new("net.c1"));
+    world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
+    world.handles.entry(HandleId::new("net.c2")).or_default().increment(cidr("10.0.0.0/30"), 2);
+    world.affinities = vec![affinity("node2", "10.0.0.4/30", AffinityState::Pending)];
+    world.add_block("10.9.0.0/30").unallocated.pop();
+    world.add_block("10.9.0.0/31");
+    let findings = world.findings();
+    let kinds: std::collections::HashSet<_> = findings.iter().map(std::mem::discriminant).collect();
+    assert_eq!(kinds.len(), 11, "{findings:#?}");
+    let report = serde_json::to_string(&findings).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<Finding>>(&report).unwrap(), findings);
+    let first: serde_json::Value = serde_json::to_value(&findings[0]).unwrap();
+    assert_eq!(first["finding"], "corruptBlock");
+}

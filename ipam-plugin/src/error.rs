@@ -88,6 +88,9 @@ pub enum IpamError {
     /// A block cannot be trusted.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
+    /// A block cannot be read, or contradicts itself; the log says how.
+    #[error("block {0} cannot be read; `calico-ipam check` says what is wrong with it")]
+    UnreadableBlock(Cidr),
     /// A pool's block size is out of bounds.
     #[error(transparent)]
     BlockSize(#[from] BlockTooLarge),

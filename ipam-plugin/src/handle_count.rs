@@ -29,10 +29,14 @@ async fn try_decrement<S: Store>(store: &S, id: &HandleId, counts: &[(Cidr, usiz
         Err(StoreError::NotFound { .. }) => return Ok(()),
         found => found?,
     };
+    let before = entry.value.clone();
     for (cidr, n) in counts {
         if let Err(error) = entry.value.decrement(id, *cidr, *n) {
             tracing::warn!(%error, "handle");
         }
+    }
+    if entry.value == before {
+        return Ok(());
     }
     store.write_one(write(&entry)?).await.map(|_| ())
 }

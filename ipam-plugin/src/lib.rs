@@ -12,6 +12,7 @@
 
 pub mod affinity;
 pub mod assign;
+pub mod assign_address;
 pub mod budget;
 pub mod clock;
 pub mod cni;

@@ -86,14 +86,13 @@ impl Take {
     /// One asked-for address of a block that exists or is to be created.
     pub(crate) fn of_address(
         request: &AssignRequest,
-        owner: &Owner,
         strict: bool,
         ip: IpAddr,
         mut block: Block,
         revision: Option<Revision>,
         claim: Option<ClaimFrom>,
     ) -> Result<Take, AssignError> {
-        block.assign_address(ip, &block_request(request, owner, strict))?;
+        block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
         block.count_write();
         Ok(Take { addresses: vec![ip], block, revision, claim })
     }

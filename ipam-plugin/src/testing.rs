@@ -1,5 +1,9 @@
-//! Doubles for tests: a clock that stands still, a store that loses races on purpose.
+//! Doubles for tests: a clock that stands still, a store that loses races on purpose, a cluster in it.
 
 mod clock;
+mod cluster;
+mod store;
 
-pub(crate) use clock::TestClock;
+pub(crate) use self::clock::TestClock;
+pub(crate) use self::cluster::{Cluster, affinity_key, assert_consistent, cidr, held};
+pub(crate) use self::store::{Fault, MemoryStore, Pairs};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libcalico::ipam::HandleId;
+use netconf::Call;
 use time::OffsetDateTime;
 
 use crate::prelude::PreludeQuery;
@@ -43,6 +44,26 @@ pub struct Pod {
 }
 
 impl IpamCall {
+    /// What the runtime asks for, on `node`. Outside Kubernetes all there is to know; `calico` changes pools and
+    /// families to what a pod's annotations say, and fills in the labels of its namespace.
+    pub fn of(call: &Call, node: impl Into<String>) -> Self {
+        let ipam = &call.conf.ipam;
+        IpamCall {
+            network: call.conf.name.clone(),
+            container_id: call.container_id.clone(),
+            node: node.into(),
+            pod: call.args.pod().map(|pod| Pod {
+                namespace: Namespace { name: pod.namespace.into(), ..Namespace::default() },
+                name: pod.name.into(),
+            }),
+            assign_ipv4: ipam.assign_ipv4,
+            assign_ipv6: ipam.assign_ipv6,
+            ipv4_pools: ipam.ipv4_pools.clone(),
+            ipv6_pools: ipam.ipv6_pools.clone(),
+            ip: call.args.ip,
+        }
+    }
+
     /// The handle of the container (IPAM-22).
     pub fn handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
@@ -54,6 +75,11 @@ impl IpamCall {
             Some(pod) => HandleId::new(format!("{}.{}", pod.namespace.name, pod.name)),
             None => HandleId::new(&self.container_id),
         }
+    }
+
+    /// Both handles: what a DEL has to read first.
+    pub fn handles(&self) -> [HandleId; 2] {
+        [self.handle(), self.legacy_handle()]
     }
 
     /// What an ADD has to read first.

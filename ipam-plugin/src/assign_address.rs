@@ -1,0 +1,166 @@
+//! [`assign_address`]: an address that was asked for (IPAM-132..IPAM-140).
+
+use std::net::IpAddr;
+
+use libcalico::ipam::{AffinityKey, AffinityState, AssignError, Block, Pool, RefusedPool, enabled_pool};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Store, StoreError};
+
+use crate::assign::Assignment;
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::commit::{CommitError, commit};
+use crate::error::IpamError;
+use crate::knowledge::{Knowledge, Known, Wants};
+use crate::prelude::Prelude;
+use crate::request::AssignRequest;
+use crate::take::{ClaimFrom, Take};
+
+/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, and
+/// unless affinity is strict the block may be another node's (IPAM-134, IPAM-137). A block that does not exist is
+/// claimed.
+pub async fn assign_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    ip: IpAddr,
+    prelude: Prelude,
+) -> Result<Assignment, IpamError> {
+    let pool = pool_of(&prelude, request, ip)?;
+    let cidr = pool.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })?;
+    let known = Knowledge::new(prelude, request.owner(), request.handle.clone(), clock.now());
+    let mut wanted = WantedAddress { request, ip, cidr, known };
+    let mut budget = Budget::new(clock, OPERATION);
+    loop {
+        wanted.read(store).await?;
+        let Some(take) = wanted.take()? else { return Ok(wanted.assignment()) };
+        match commit(store, clock, &mut wanted.known, request, vec![take]).await {
+            Ok(_) => return Ok(wanted.assignment()),
+            Err(CommitError { done, .. }) if !done.is_empty() => return Ok(wanted.assignment()),
+            Err(CommitError { cause, .. }) => {
+                if !cause.is_race() && !matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. }) {
+                    return Err(cause.into());
+                }
+                if !budget.pause().await {
+                    return Err(IpamError::Contention);
+                }
+                wanted.known.refresh(store, clock.now(), [cidr]).await?;
+            }
+        }
+    }
+}
+
+struct WantedAddress<'a> {
+    request: &'a AssignRequest,
+    ip: IpAddr,
+    cidr: Cidr,
+    known: Knowledge,
+}
+
+impl WantedAddress<'_> {
+    fn assignment(&self) -> Assignment {
+        Assignment { ip: self.ip, prefix: IpVersion::of(self.ip).bits() }
+    }
+
+    fn affinity_key(&self) -> AffinityKey {
+        AffinityKey { owner: self.request.owner(), cidr: self.cidr }
+    }
+
+    async fn read<S: Store>(&mut self, store: &S) -> Result<(), StoreError> {
+        let mut wants = Wants::default();
+        if self.known.block(&self.cidr).is_none() {
+            wants.blocks.insert(self.cidr);
+        }
+        if self.known.affinity(&self.affinity_key()).is_none() {
+            wants.affinities.push(self.affinity_key());
+        }
+        if wants == Wants::default() { Ok(()) } else { self.known.read(store, &wants).await }
+    }
+
+    /// The address taken in memory; `None` when the handle has it already and may not have another (IPAM-135).
+    fn take(&self) -> Result<Option<Take>, IpamError> {
+        let affinity = self.known.affinity(&self.affinity_key()).flatten();
+        let (block, revision, claim) = match self.known.block(&self.cidr) {
+            Some(Known::There(entry)) => {
+                let ours = entry.value.owner() == Some(self.request.owner());
+                let unconfirmed = affinity.filter(|affinity| {
+                    ours && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
+                });
+                let claim = unconfirmed.cloned().map(ClaimFrom::Affinity);
+                (entry.value.clone(), Some(entry.revision.clone()), claim)
+            }
+            Some(Known::Absent) => {
+                let block = Block::new(self.cidr, &self.request.owner(), self.known.now)?;
+                (block, None, Some(affinity.cloned().map_or(ClaimFrom::Nothing, ClaimFrom::Affinity)))
+            }
+            Some(Known::Corrupt) | None => return Err(IpamError::UnreadableBlock(self.cidr)),
+        };
+        if self.is_at_limit()? {
+            return Ok(None);
+        }
+        let strict = self.known.config().strict_affinity;
+        let taken = Take::of_address(self.request, strict, self.ip, block, revision, claim);
+        taken.map(Some).map_err(|error| match error {
+            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
+            other => other.into(),
+        })
+    }
+
+    fn is_at_limit(&self) -> Result<bool, IpamError> {
+        let (limit, id) = (self.request.max_per_handle, &self.request.handle);
+        let Some(handle) = self.known.handle().filter(|_| limit > 0) else { return Ok(false) };
+        if handle.value.check_limit(id, IpVersion::of(self.ip), 1, limit).is_ok() {
+            return Ok(false);
+        }
+        let block = self.known.readable_block(&self.cidr);
+        if block.is_some_and(|block| block.value.addresses_of(id).contains(&self.ip)) {
+            return Ok(true);
+        }
+        Err(IpamError::HandleFull { handle: id.to_string(), ip: self.ip, limit })
+    }
+
+    fn holder(&self) -> String {
+        let block = self.known.readable_block(&self.cidr);
+        block.and_then(|block| block.value.allocation(self.ip)).map_or_else(String::new, |held| holder(&held))
+    }
+}
+
+/// Who holds an address, in words.
+pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
+    if held.is_cooling() {
+        return "nobody: it was released a moment ago and is resting".into();
+    }
+    let handle = held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"));
+    let attributes = held.attributes();
+    let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
+    let mut words = handle;
+    if let (Some(namespace), Some(pod)) = (say("namespace"), say("pod")) {
+        words.push_str(&format!(", pod {namespace}/{pod}"));
+    }
+    if let Some(node) = say("node") {
+        words.push_str(&format!(", node {node}"));
+    }
+    if let Some(since) = say("timestamp") {
+        words.push_str(&format!(", since {since}"));
+    }
+    words
+}
+
+fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {
+    let version = IpVersion::of(ip);
+    let mut refused = Vec::new();
+    for object in prelude.pools.iter().map(|entry| &entry.value) {
+        let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
+        match enabled_pool(object, version) {
+            Ok(pool) if pool.allows(request.purpose) => return Ok(pool),
+            Ok(pool) => {
+                let (wanted, allowed) = (request.purpose, pool.allowed_uses);
+                return Err(IpamError::UseNotAllowed { ip, pool: pool.name, wanted, allowed });
+            }
+            Err(refusal) => {
+                refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr: Some(cidr), refusal });
+            }
+        }
+    }
+    Err(IpamError::NotInPool { ip, refused })
+}

@@ -1,0 +1,49 @@
+//! ADD: addresses for a container (IPAM-31..IPAM-42).
+
+use libcalico::store::Store;
+use netconf::result::{IpConfig, IpNet, Route};
+use netconf::{CniError, CniResult};
+
+use super::call::IpamCall;
+use super::error::cni_error;
+use crate::assign::{Assignment, assign};
+use crate::assign_address::assign_address;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::prelude::Prelude;
+
+/// Assigns what the call asks for. On error nothing of it stays assigned.
+///
+/// With an own block that has room this is one read and one write beyond the prelude, for one family or two.
+pub async fn add<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamCall,
+    prelude: Prelude,
+) -> Result<CniResult, CniError> {
+    addresses(store, clock, call, prelude).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
+}
+
+async fn addresses<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamCall,
+    prelude: Prelude,
+) -> Result<Vec<Assignment>, IpamError> {
+    let request = call.assign_request(clock.now());
+    if let Some(ip) = call.ip {
+        return Ok(vec![assign_address(store, clock, &request, ip, prelude).await?]);
+    }
+    let assigned = assign(store, clock, &request, prelude).await?;
+    match assigned.shortfalls.into_iter().next() {
+        Some(shortfall) => Err(shortfall.into()),
+        None => Ok(assigned.addresses),
+    }
+}
+
+/// Addresses, and per address a route to it; both with the block's prefix length and host bits set (IPAM-40, IPAM-41).
+fn result(assignments: &[Assignment]) -> CniResult {
+    let nets = assignments.iter().filter_map(|assignment| IpNet::new(assignment.ip, assignment.prefix));
+    let ips = nets.clone().map(|address| IpConfig { interface: None, address, gateway: None });
+    CniResult { ips: ips.collect(), routes: nets.map(Route::to).collect(), ..CniResult::default() }
+}

@@ -1,0 +1,87 @@
+//! CHECK: whether what ADD recorded is still held (upstream checks nothing, IPAM-9).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use libcalico::api::{IpPool, ObjectSelect};
+use libcalico::ipam::{Block, Handle, any_pool_of};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use netconf::{CniError, Code};
+
+use super::call::IpamCall;
+use super::error::cni_error;
+use crate::assign_address::holder;
+
+/// Compares, and says each difference in the error's details.
+pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<(), CniError> {
+    let found = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(CniError::new(Code::CHECK_FAILED, "the addresses of the container are not what ADD left")
+        .with_details(found.join("; ")))
+}
+
+/// What differs between `recorded`, the addresses in prevResult, and what is stored: each address must be held in its
+/// block by the container's handle, and the handle must count at least what the block holds.
+pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<Vec<String>, StoreError> {
+    let id = call.handle();
+    let mut batch = ReadBatch::new();
+    let (handle, pools) = (batch.get::<Handle>(&id), batch.list::<IpPool>(&ObjectSelect::default()));
+    let answers = store.read(&batch).await?;
+    let handle = answers.get(&handle)?.map(|entry| entry.value);
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+
+    let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
+    let pooled = recorded.iter().filter_map(|ip| any_pool_of(&pools, *ip)?.block_of(*ip));
+    let wanted: BTreeSet<Cidr> = counted.chain(pooled).collect();
+    let blocks = read_blocks(store, wanted).await?;
+
+    let mut found = Vec::new();
+    if handle.is_none() {
+        found.push(format!("handle {id} does not exist"));
+    }
+    for ip in recorded {
+        found.extend(difference_of_address(&blocks, *ip, call));
+    }
+    for entry in &blocks {
+        let held = entry.value.addresses_of(&id).len();
+        let counts = handle.as_ref().and_then(|handle| handle.block.get(&entry.key)).copied().unwrap_or_default();
+        if i64::try_from(held).is_ok_and(|held| counts < held) && handle.is_some() {
+            found.push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
+        }
+    }
+    Ok(found)
+}
+
+async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> Result<Vec<Entry<Block>>, StoreError> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = wanted.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
+    let answers = store.read(&batch).await?;
+    let mut blocks = Vec::new();
+    for ticket in &tickets {
+        blocks.extend(answers.get(ticket)?);
+    }
+    Ok(blocks)
+}
+
+fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamCall) -> Option<String> {
+    let Some(block) = blocks.iter().find(|block| block.key.contains(ip)) else {
+        return Some(format!("{ip} is in no block"));
+    };
+    let Some(held) = block.value.allocation(ip) else {
+        return Some(format!("{ip} is free in block {}", block.key));
+    };
+    if held.handle() != Some(call.handle()) {
+        return Some(format!("{ip} is held by {}", holder(&held)));
+    }
+    let node = held.attributes().and_then(|attributes| attributes.get("node"));
+    match node {
+        Some(node) if *node == call.node => None,
+        other => Some(format!("{ip} is noted for node {:?}, not {:?}", other.map_or("", String::as_str), call.node)),
+    }
+}

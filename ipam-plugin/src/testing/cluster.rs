@@ -1,0 +1,174 @@
+//! A small cluster in memory: nodes, pools, and what must hold of them whatever happened.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use libcalico::api::{
+    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec, Node, NodeSpec,
+    ObjectKey,
+};
+use libcalico::ipam::{
+    AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig,
+};
+use libcalico::net::Cidr;
+
+use super::{MemoryStore, Pairs, TestClock};
+use crate::assign::{Assigned, assign};
+use crate::error::IpamError;
+use crate::prelude::{Prelude, PreludeQuery};
+use crate::release::{ReleasePrelude, ReleasedHandles, release};
+use crate::request::{AssignRequest, workload_attributes};
+
+/// A store with nodes `node1` to `node4` and no pool.
+pub(crate) struct Cluster {
+    pub(crate) store: MemoryStore,
+    pub(crate) clock: TestClock,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        Self::on(MemoryStore::transactional())
+    }
+
+    pub(crate) fn on(store: MemoryStore) -> Self {
+        let spec = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
+        store.put(&ObjectKey::global("default"), &ClusterInformation::new("default", spec));
+        let cluster = Cluster { store, clock: TestClock::default() };
+        for name in ["node1", "node2", "node3", "node4"] {
+            cluster.node(name, &[]);
+        }
+        cluster
+    }
+
+    pub(crate) fn node(&self, name: &str, labels: &[(&str, &str)]) {
+        let mut node = Node::new(name, NodeSpec::default());
+        node.metadata.labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        self.store.put(&node.key(), &node);
+    }
+
+    /// Adds a pool with blocks of `block_size`, changed by `change`.
+    pub(crate) fn pool_with(&self, name: &str, cidr: &str, block_size: u8, change: impl FnOnce(&mut IpPoolSpec)) {
+        let mut spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
+        change(&mut spec);
+        let pool = IpPool::new(name, spec);
+        self.store.put(&pool.key(), &pool);
+    }
+
+    pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
+        self.pool_with(name, cidr, block_size, |_| {});
+    }
+
+    pub(crate) fn reserve(&self, cidrs: &[&str]) {
+        let spec = IpReservationSpec {
+            reserved_cidrs: cidrs.iter().map(|cidr| cidr.to_string()).collect(),
+            ..IpReservationSpec::default()
+        };
+        let reservation = IpReservation::new("reserved", spec);
+        self.store.put(&reservation.key(), &reservation);
+    }
+
+    pub(crate) fn configure(&self, change: impl FnOnce(&mut IpamConfig)) {
+        let mut config = IpamConfig::absent();
+        change(&mut config);
+        self.store.put(&TheConfig, &config);
+    }
+
+    /// A request of `node` for one IPv4 address under `handle`.
+    pub(crate) fn request(&self, node: &str, handle: &str) -> AssignRequest {
+        use crate::clock::Clock;
+        let mut request = AssignRequest::workload(HandleId::new(handle), node);
+        request.attributes = workload_attributes(node, None, self.clock.now());
+        request
+    }
+
+    pub(crate) async fn prelude(&self, request: &AssignRequest) -> Result<Prelude, IpamError> {
+        let query = PreludeQuery { node: request.node.clone(), owner: request.owner(), handle: request.handle.clone() };
+        Ok(Prelude::read(&self.store, &query).await?)
+    }
+
+    pub(crate) async fn assign(&self, request: &AssignRequest) -> Result<Assigned, IpamError> {
+        let prelude = self.prelude(request).await?;
+        assign(&self.store, &self.clock, request, prelude).await
+    }
+
+    /// One IPv4 address.
+    pub(crate) async fn one(&self, node: &str, handle: &str) -> Result<IpAddr, IpamError> {
+        let mut request = self.request(node, handle);
+        request.all_or_nothing = true;
+        let assigned = self.assign(&request).await?;
+        match assigned.shortfalls.into_iter().next() {
+            Some(shortfall) => Err(shortfall.into()),
+            None => Ok(assigned.addresses[0].ip),
+        }
+    }
+
+    pub(crate) async fn release(&self, node: &str, handle: &str) -> Result<ReleasedHandles, IpamError> {
+        let prelude = ReleasePrelude::read(&self.store, &[HandleId::new(handle)]).await?;
+        release(&self.store, &self.clock, node, prelude).await
+    }
+
+    pub(crate) fn block(&self, cidr: &str) -> Option<Block> {
+        self.store.pairs().get::<Block>(&self::cidr(cidr))
+    }
+
+    pub(crate) fn handle(&self, id: &str) -> Option<Handle> {
+        self.store.pairs().get::<Handle>(&HandleId::new(id))
+    }
+
+    pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Option<AffinityState> {
+        self.store.pairs().get::<BlockAffinity>(&affinity_key(node, cidr)).map(|affinity| affinity.state)
+    }
+}
+
+pub(crate) fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
+    AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(block) }
+}
+
+/// Addresses by handle, from the blocks. Panics when a block contradicts itself.
+pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
+    let mut held = BTreeMap::<HandleId, Vec<IpAddr>>::new();
+    for (cidr, block) in pairs.list::<Block>(&None) {
+        block.verify().unwrap_or_else(|problem| panic!("{cidr}: {problem}"));
+        for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
+            held.entry(allocation.handle().expect("every address has a handle")).or_default().push(allocation.ip);
+        }
+    }
+    held
+}
+
+/// What holds at every moment: handles count at least what blocks hold; with `exact` precisely that, and each owned
+/// block has its confirmed affinity and the other way round.
+pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
+    let held = held(pairs);
+    let handles: BTreeMap<HandleId, Handle> = pairs.list::<Handle>(&()).into_iter().collect();
+    for (id, addresses) in &held {
+        let handle = handles.get(id).unwrap_or_else(|| panic!("{id} holds {addresses:?} without a handle"));
+        for (cidr, block) in pairs.list::<Block>(&None) {
+            let truth = block.addresses_of(id).len() as i64;
+            let counted = handle.block.get(&cidr).copied().unwrap_or_default();
+            assert!(counted >= truth, "{id} counts {counted} in {cidr}, which holds {truth}");
+            assert!(!exact || counted == truth, "{id} counts {counted} in {cidr}, which holds {truth}");
+        }
+    }
+    if !exact {
+        return;
+    }
+    for id in handles.keys() {
+        assert!(held.contains_key(id), "handle {id} holds nothing");
+    }
+    let owned: BTreeMap<Cidr, Option<Owner>> =
+        pairs.list::<Block>(&None).into_iter().map(|(cidr, block)| (cidr, block.owner())).collect();
+    let claims = pairs.list::<BlockAffinity>(&AffinitySelect::default());
+    for (key, affinity) in &claims {
+        assert_eq!(affinity.state, AffinityState::Confirmed, "{key}");
+        assert_eq!(owned.get(&key.cidr), Some(&Some(key.owner.clone())), "{key} is not what its block says");
+    }
+    for (cidr, owner) in owned {
+        let Some(owner) = owner else { continue };
+        assert!(claims.iter().any(|(key, _)| key.cidr == cidr && key.owner == owner), "{cidr} has no affinity");
+    }
+}

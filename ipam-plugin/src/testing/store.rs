@@ -1,0 +1,212 @@
+//! A store in memory that counts requests, and lets tests change or break things between any two of them.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use libcalico::store::{
+    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
+};
+
+/// Pairs and revisions.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pairs {
+    revision: u64,
+    pairs: BTreeMap<String, (Vec<u8>, u64)>,
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// It never gets there.
+    Refused,
+    /// It never gets there, but nobody can tell.
+    LostRequest,
+    /// It takes effect, but the answer never comes back.
+    LostAnswer,
+    /// Without transactions: this many writes take effect, then the connection breaks.
+    Cut(usize),
+}
+
+type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
+
+/// The store.
+pub(crate) struct MemoryStore {
+    transactional: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    pairs: Pairs,
+    reads: usize,
+    writes: usize,
+    hook: Option<Hook>,
+}
+
+impl MemoryStore {
+    /// A store that applies write lists as a whole.
+    pub(crate) fn transactional() -> Self {
+        Self::new(true)
+    }
+
+    /// A store that applies write lists one by one, and stops at the first that fails.
+    pub(crate) fn sequential() -> Self {
+        Self::new(false)
+    }
+
+    fn new(transactional: bool) -> Self {
+        let state = State { pairs: Pairs::default(), reads: 0, writes: 0, hook: None };
+        MemoryStore { transactional, state: Mutex::new(state) }
+    }
+
+    /// Calls `hook` before each request with its number (from 0), its writes if it is one, and the pairs.
+    pub(crate) fn before_each(&self, hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static) {
+        let mut state = self.state.lock().unwrap();
+        (state.reads, state.writes) = (0, 0);
+        state.hook = Some(Box::new(hook));
+    }
+
+    /// Leaves requests alone again.
+    pub(crate) fn calm(&self) {
+        self.state.lock().unwrap().hook = None;
+    }
+
+    /// Reads and writes since the last time this was asked.
+    pub(crate) fn take_counts(&self) -> (usize, usize) {
+        let mut state = self.state.lock().unwrap();
+        (std::mem::take(&mut state.reads), std::mem::take(&mut state.writes))
+    }
+
+    /// What is stored.
+    pub(crate) fn pairs(&self) -> Pairs {
+        self.state.lock().unwrap().pairs.clone()
+    }
+
+    /// Changes what is stored.
+    pub(crate) fn edit(&self, change: impl FnOnce(&mut Pairs)) {
+        change(&mut self.state.lock().unwrap().pairs);
+    }
+
+    /// Stores an object.
+    pub(crate) fn put<K: Kind>(&self, key: &K::Key, value: &K) {
+        self.edit(|pairs| pairs.put(K::path(key), value.encode().unwrap()));
+    }
+}
+
+impl Pairs {
+    pub(crate) fn put(&mut self, path: String, value: Vec<u8>) {
+        self.revision += 1;
+        self.pairs.insert(path, (value, self.revision));
+    }
+
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.revision += 1;
+        self.pairs.remove(path);
+    }
+
+    /// Gives a pair a new revision, as if someone had rewritten it.
+    pub(crate) fn touch(&mut self, path: &str) {
+        if let Some((value, _)) = self.pairs.get(path).cloned() {
+            self.put(path.to_owned(), value);
+        }
+    }
+
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.pairs.keys().cloned().collect()
+    }
+
+    pub(crate) fn get<K: Kind>(&self, key: &K::Key) -> Option<K> {
+        self.pairs.get(&K::path(key)).map(|(value, _)| K::decode(value).unwrap())
+    }
+
+    pub(crate) fn list<K: Kind>(&self, select: &K::Select) -> Vec<(K::Key, K)> {
+        let prefix = K::prefix(select);
+        let matching = self.pairs.range(prefix.clone()..).take_while(|(path, _)| path.starts_with(&prefix));
+        matching.filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?))).collect()
+    }
+
+    fn answer(&self, range: &Range) -> Vec<RawEntry> {
+        let hit = |path: &str| if range.prefix { path.starts_with(&range.path) } else { path == range.path };
+        let entries = self.pairs.iter().filter(|(path, _)| hit(path));
+        entries
+            .map(|(path, (value, revision))| RawEntry {
+                path: path.clone(),
+                value: value.clone(),
+                revision: Revision(revision.to_string()),
+            })
+            .collect()
+    }
+
+    fn apply(&mut self, write: &Write) -> Result<Revision, StoreError> {
+        let found = self.pairs.get(&write.path).map(|(_, revision)| Revision(revision.to_string()));
+        let key = write.key.clone();
+        match (&write.op, found) {
+            (WriteOp::Create(_), Some(_)) => return Err(StoreError::AlreadyExists { key }),
+            (WriteOp::Update(..) | WriteOp::Delete(_), None) => return Err(StoreError::NotFound { key }),
+            (WriteOp::Update(_, wanted) | WriteOp::Delete(Some(wanted)), Some(found)) if *wanted != found => {
+                return Err(StoreError::Conflict { key });
+            }
+            (WriteOp::Create(value) | WriteOp::Update(value, _), _) => self.put(write.path.clone(), value.clone()),
+            (WriteOp::Delete(_), _) => self.remove(&write.path),
+        }
+        Ok(Revision(self.revision.to_string()))
+    }
+}
+
+fn unavailable(outcome_unknown: bool) -> StoreError {
+    StoreError::Unavailable { datastore: "memory".into(), reason: "by order of the test".into(), outcome_unknown }
+}
+
+impl State {
+    fn fault(&mut self, writes: Option<&[Write]>) -> Fault {
+        let nth = self.reads + self.writes;
+        match writes {
+            None => self.reads += 1,
+            Some(_) => self.writes += 1,
+        }
+        let State { hook, pairs, .. } = self;
+        hook.as_mut().map_or(Fault::None, |hook| hook(nth, writes, pairs))
+    }
+}
+
+impl Store for MemoryStore {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        let mut state = self.state.lock().unwrap();
+        match state.fault(None) {
+            Fault::None | Fault::Cut(_) => {}
+            Fault::Refused | Fault::LostRequest | Fault::LostAnswer => return Err(unavailable(false)),
+        }
+        Ok(Answers::new(batch.ranges().iter().map(|range| state.pairs.answer(range)).collect()))
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        let mut state = self.state.lock().unwrap();
+        let fault = state.fault(Some(writes));
+        let lost = |index, outcome_unknown| WriteError { index, applied: 0, cause: unavailable(outcome_unknown) };
+        match fault {
+            Fault::Refused => return Err(lost(0, false)),
+            Fault::LostRequest => return Err(lost(0, true)),
+            Fault::None | Fault::LostAnswer | Fault::Cut(_) => {}
+        }
+        let before = state.pairs.clone();
+        let mut revisions = Vec::new();
+        for (index, write) in writes.iter().enumerate() {
+            if fault == Fault::Cut(index) && !self.transactional {
+                return Err(WriteError { index, applied: index, cause: unavailable(true) });
+            }
+            match state.pairs.apply(write) {
+                Ok(revision) => revisions.push(revision),
+                Err(cause) if self.transactional => {
+                    state.pairs = before;
+                    return Err(WriteError { index, applied: 0, cause });
+                }
+                Err(cause) => return Err(WriteError { index, applied: index, cause }),
+            }
+        }
+        if fault == Fault::LostAnswer {
+            return Err(lost(0, true));
+        }
+        Ok(revisions)
+    }
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use etcd_client::{KvClient, Txn, TxnResponse};
 use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::check_distinct;
 use crate::config::{ConfigError, EtcdConfig};
@@ -58,35 +58,39 @@ impl Etcd {
         Ok(answers)
     }
 
-    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint; a
-    /// write does so only while it cannot have been sent.
+    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint, so it
+    /// may take no more than its share of the time; a write does so only while it cannot have been sent.
     async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
         let deadline = Instant::now() + self.deadline;
-        let mut attempts_left = self.connection.endpoints();
-        loop {
+        for attempts in (1..=self.connection.endpoints()).rev() {
             let mut client = self.connection.get(deadline).await?;
-            attempts_left -= 1;
-            let failure = match self.send(&mut client, transaction.clone(), deadline).await {
-                Ok(response) => return Ok(response),
+            let share = match purpose {
+                Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
+                Purpose::Write => deadline.saturating_duration_since(Instant::now()),
+            };
+            let failure = match self.send(&mut client, transaction.clone(), share).await {
+                Ok(response) => {
+                    self.connection.answered().await;
+                    return Ok(response);
+                }
                 Err(failure) => failure,
             };
-            if failure.breaks_connection() {
-                self.connection.discard().await;
-            }
-            let harmless = purpose == Purpose::Read && failure.breaks_connection() && !failure.is_timeout();
-            let resend = failure.was_not_sent() || harmless;
-            if !resend || attempts_left == 0 {
-                return Err(self.connection.explain(&failure, purpose == Purpose::Write));
+            let answered = !failure.breaks_connection() || self.connection.discard().await;
+            let harmless = purpose == Purpose::Read && failure.breaks_connection();
+            if attempts == 1 || !(failure.was_not_sent() || harmless) {
+                return Err(self.connection.explain(&failure, purpose == Purpose::Write, answered));
             }
         }
+        // The last round returns, and a configuration has at least one endpoint.
+        Err(StoreError::Other("no etcd endpoints specified".into()))
     }
 
-    async fn send(&self, client: &mut KvClient, transaction: Txn, deadline: Instant) -> Result<TxnResponse, Failure> {
+    async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, Failure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        match timeout_at(deadline, client.txn(transaction)).await {
+        match timeout(limit, client.txn(transaction)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(Failure::from(error)),
-            Err(_) => Err(Failure::Timeout(self.deadline)),
+            Err(_) => Err(Failure::Timeout(limit)),
         }
     }
 }

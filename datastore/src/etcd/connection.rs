@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tonic::transport::Endpoint;
 
-use super::error::{self, Failure};
+use super::error::{self, Failure, Peer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
 
@@ -27,6 +27,8 @@ pub(super) struct Connection {
 #[derive(Default)]
 struct State {
     client: Option<KvClient>,
+    /// Whether the server has answered anything on this connection.
+    answered: bool,
     /// The endpoint to try first: the one in use, or the one after it when that failed.
     next: usize,
 }
@@ -80,27 +82,36 @@ impl Connection {
             match self.connect(endpoint, share).await {
                 Ok(client) => {
                     state.client = Some(client.clone());
+                    state.answered = self.credentials.is_some();
                     return Ok(client);
                 }
                 Err(failure) => failures.push((endpoint.uri().to_string(), failure)),
             }
             state.next = (state.next + 1) % self.endpoints.len();
         }
-        Err(error::of_connecting(&failures, self.tls.as_deref(), self.user()))
+        Err(error::of_connecting(&failures, &Peer { tls: self.tls.as_deref(), user: self.user(), answered: false }))
     }
 
-    /// Forgets a connection that broke; the next request goes to the next endpoint.
-    pub(super) async fn discard(&self) {
+    /// The server has answered, if only by a refusal.
+    pub(super) async fn answered(&self) {
+        self.state.lock().await.answered = true;
+    }
+
+    /// Forgets a connection that broke; the next request goes to the next endpoint. Returns whether the server had
+    /// answered anything on it.
+    pub(super) async fn discard(&self) -> bool {
         let mut state = self.state.lock().await;
         if state.client.take().is_some() {
             state.next = (state.next + 1) % self.endpoints.len();
         }
+        state.answered
     }
 
     /// What a failed request means to the caller.
-    pub(super) fn explain(&self, failure: &Failure, writing: bool) -> StoreError {
+    pub(super) fn explain(&self, failure: &Failure, writing: bool, answered: bool) -> StoreError {
         let datastore = self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
-        failure.explain(datastore, self.tls.as_deref(), self.user(), writing)
+        let peer = Peer { tls: self.tls.as_deref(), user: self.user(), answered };
+        failure.explain(datastore, &peer, writing)
     }
 
     async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<KvClient, Failure> {

@@ -28,6 +28,17 @@ impl From<etcd_client::Error> for Failure {
     }
 }
 
+/// What is known of the other end.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Peer<'a> {
+    /// Names the certificates in use, `None` without TLS.
+    pub(super) tls: Option<&'a str>,
+    /// Whose password was given.
+    pub(super) user: Option<&'a str>,
+    /// Whether it has said anything on this connection.
+    pub(super) answered: bool,
+}
+
 /// What the pieces of a failure amount to.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
@@ -55,25 +66,14 @@ impl Failure {
         }
     }
 
-    /// Time is up, so there is no use in trying elsewhere.
-    pub(super) fn is_timeout(&self) -> bool {
-        matches!(self, Failure::Timeout(_))
-    }
-
     /// The server has no users, so a password is not needed.
     pub(super) fn is_auth_disabled(&self) -> bool {
         matches!(self, Failure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
     }
 
-    /// The failure of a request as the store's caller sees it. `datastore` names the cluster, `tls` the certificates.
-    pub(super) fn explain(
-        &self,
-        datastore: String,
-        tls: Option<&str>,
-        user: Option<&str>,
-        writing: bool,
-    ) -> StoreError {
-        match self.meaning(tls, user) {
+    /// The failure of a request as the store's caller sees it. `datastore` names the cluster.
+    pub(super) fn explain(&self, datastore: String, peer: &Peer<'_>, writing: bool) -> StoreError {
+        match self.meaning(peer, writing) {
             Meaning::Unreachable(reason) => {
                 StoreError::Unavailable { datastore, reason, outcome_unknown: writing && !self.was_not_sent() }
             }
@@ -82,13 +82,13 @@ impl Failure {
         }
     }
 
-    fn meaning(&self, tls: Option<&str>, user: Option<&str>) -> Meaning {
+    fn meaning(&self, peer: &Peer<'_>, writing: bool) -> Meaning {
         match self {
-            Failure::Connect(error) => of_transport(chain(error), tls),
+            Failure::Connect(error) => of_transport(chain(error), peer, false, writing),
             Failure::Timeout(time) => Meaning::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64())),
             Failure::Status(status) => match status.source() {
-                Some(source) => of_transport(chain(source), tls),
-                None => of_answer(status, user),
+                Some(source) => of_transport(chain(source), peer, !self.was_not_sent(), writing),
+                None => of_answer(status, peer.user),
             },
             Failure::Client(error) => Meaning::Other(error.to_string()),
         }
@@ -96,10 +96,10 @@ impl Failure {
 }
 
 /// No endpoint could be connected to: each endpoint with its failure.
-pub(super) fn of_connecting(failures: &[(String, Failure)], tls: Option<&str>, user: Option<&str>) -> StoreError {
+pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
-        match failure.explain(endpoint.clone(), tls, user, false) {
+        match failure.explain(endpoint.clone(), peer, false) {
             StoreError::Unavailable { datastore, reason, .. } if failures.len() > 1 => {
                 reasons.push(format!("{datastore}: {reason}"));
             }
@@ -113,24 +113,30 @@ pub(super) fn of_connecting(failures: &[(String, Failure)], tls: Option<&str>, u
 }
 
 /// Below the protocol: the text is all there is, the types of the causes are private to their crates.
-fn of_transport(text: String, tls: Option<&str>) -> Meaning {
-    let material = tls.unwrap_or("no TLS");
+fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -> Meaning {
+    let material = peer.tls.unwrap_or("no TLS");
     if text.contains("invalid peer certificate") {
         return Meaning::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
     }
     if text.contains("received fatal alert") {
         return Meaning::Refused(format!("etcd refuses our certificate: {text} ({material})"));
     }
-    if text.contains("InvalidContentType") {
-        return Meaning::Unreachable(format!("{text}; the server does not speak TLS, write http:// in etcd_endpoints"));
+    if text.contains("InvalidContentType") || text.contains("tls handshake eof") {
+        let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
+        return Meaning::Unreachable(format!("{text}; {hint}"));
     }
-    let hint = match tls {
-        None if text.contains("frame with invalid size") || text.contains("GoAway") => {
-            "; does the server want TLS? then write https:// in etcd_endpoints"
-        }
-        _ => "",
-    };
-    Meaning::Unreachable(format!("{text}{hint}"))
+    if !connected || peer.answered {
+        return Meaning::Unreachable(text);
+    }
+    // The server hung up before its first word. In TLS 1.3 that is how it refuses a client's certificate: the alert comes
+    // after our handshake is done, and is lost when our first request crosses it. A write might have been read.
+    match peer.tls {
+        None => Meaning::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
+        Some(_) if writing => Meaning::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})")),
+        Some(_) => Meaning::Refused(format!(
+            "etcd hung up after the TLS handshake, so it refuses our certificate: {text} ({material})"
+        )),
+    }
 }
 
 /// The server's own words.
@@ -178,7 +184,11 @@ mod tests {
     use super::*;
 
     fn explain(code: Code, message: &str) -> StoreError {
-        Failure::Status(Status::new(code, message)).explain("http://a:1".into(), None, Some("root"), true)
+        Failure::Status(Status::new(code, message)).explain(
+            "http://a:1".into(),
+            &Peer { user: Some("root"), ..Peer::default() },
+            true,
+        )
     }
 
     #[test]
@@ -201,9 +211,9 @@ mod tests {
     fn one_refusal_outweighs_endpoints_out_of_reach() {
         let silent = || ("http://a:1".to_owned(), Failure::Timeout(Duration::from_secs(1)));
         let refusal = ("http://b:1".to_owned(), Failure::Status(Status::new(Code::PermissionDenied, "no")));
-        let both = of_connecting(&[silent(), refusal], None, None);
+        let both = of_connecting(&[silent(), refusal], &Peer::default());
         assert!(matches!(both, StoreError::Unauthorized { .. }), "{both:?}");
-        let error = of_connecting(&[silent()], None, None);
+        let error = of_connecting(&[silent()], &Peer::default());
         assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
     }
 }

@@ -56,9 +56,6 @@ pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> St
     let file = path.display();
     match error {
         SchemaError::Sqlite(error) => explain(path, &error, wait),
-        SchemaError::Foreign => StoreError::Other(format!(
-            "{file} is a SQLite database of another program; name another file in datastore_path"
-        )),
         SchemaError::NoWal(mode) => StoreError::Other(format!(
             "datastore {file} cannot be shared between processes: its file system has no shared memory (journal mode \
              stays `{mode}`); name a file on a local disk in datastore_path"
@@ -67,13 +64,19 @@ pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> St
     }
 }
 
-/// A file of another version of this program.
+/// A file that this program did not make, or another version of it.
 pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
-    StoreError::Other(format!(
-        "datastore {} has schema version {found} and this build knows version {VERSION}; upgrade this program, or \
-         export with the version that wrote the file and import here",
-        path.display()
-    ))
+    let file = path.display();
+    StoreError::Other(match found {
+        0 => format!(
+            "{file} is no Calico datastore (it is empty, or another program's); move it away or name another file in \
+             datastore_path"
+        ),
+        _ => format!(
+            "datastore {file} has schema version {found} and this build knows version {VERSION}; upgrade this program, \
+             or export with the version that wrote the file and import here"
+        ),
+    })
 }
 
 /// A file or directory that is not there and cannot be made.

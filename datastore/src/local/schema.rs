@@ -9,21 +9,20 @@ use libcalico::store::StoreError;
 /// The version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// `counter` is the revision of the latest transaction; a row's `revision` is that of its latest write.
+/// `counter` is the revision of the latest transaction; a row's `revision` is that of its latest write. The table has row
+/// ids, because a tree keyed by path would read whole values on its way down: blocks do not fit into its cells.
 const TABLES: &str = "
-    CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
     CREATE TABLE counter (revision INTEGER NOT NULL);
     INSERT INTO counter (revision) VALUES (0);
     PRAGMA user_version = 1;
 ";
 
-/// Why a file has no tables of ours.
+/// Why a new file did not become a datastore.
 #[derive(Debug)]
 pub(super) enum SchemaError {
     /// SQLite failed.
     Sqlite(rusqlite::Error),
-    /// The file holds another program's tables.
-    Foreign,
     /// The file cannot be shared between processes; the journal mode that was left instead.
     NoWal(String),
     /// The initial objects could not be made.
@@ -41,20 +40,13 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Creates tables and initial objects in one transaction, unless another process was faster.
+/// Makes an empty file a datastore: tables and initial objects, in one transaction.
 pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Err(SchemaError::NoWal(mode));
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if version(&transaction)? != 0 {
-        return Ok(());
-    }
-    let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if tables != 0 {
-        return Err(SchemaError::Foreign);
-    }
     transaction.execute_batch(TABLES)?;
     fill(&transaction)?;
     Ok(transaction.commit()?)

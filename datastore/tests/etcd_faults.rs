@@ -1,0 +1,246 @@
+//! etcd out of reach, refusing, and losing answers: what the caller is told.
+
+mod harness;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use data_encoding::BASE64;
+use datastore::config::{EtcdConfig, TlsConfig};
+use datastore::{ConfigError, Datastore, DatastoreConfig, Settings};
+use harness::certificates::Certificates;
+use harness::etcd::{EtcdServer, free_port};
+use harness::proxy::Proxy;
+use harness::{DEADLINE, block_on, etcd_config, marker, pool};
+use libcalico::api::{IpPool, ObjectKey};
+use libcalico::store::{Store, StoreError};
+
+fn open(endpoints: &[&str], deadline: Duration) -> Datastore {
+    let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
+    let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline };
+    Datastore::open(&DatastoreConfig::Etcd(config)).unwrap()
+}
+
+fn open_settings(settings: &Settings, env: &[(&str, &str)]) -> Result<Datastore, ConfigError> {
+    let lookup = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+    Datastore::open(&DatastoreConfig::new(settings, lookup)?)
+}
+
+fn unused() -> String {
+    format!("http://127.0.0.1:{}", free_port())
+}
+
+async fn look(store: &Datastore) -> Result<(), StoreError> {
+    match store.get::<IpPool>(&ObjectKey::global("absent")).await {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        other => Err(other.expect_err("nothing is there")),
+    }
+}
+
+#[test]
+fn unreachable_endpoints_are_named_and_nothing_was_sent() {
+    let (a, b) = (unused(), unused());
+    let store = open(&[&a, &b], DEADLINE);
+    let (key, value) = pool("p", "1");
+    let error = block_on(store.create(&key, &value)).unwrap_err();
+    let StoreError::Unavailable { datastore, reason, outcome_unknown } = &error else { panic!("{error:?}") };
+    assert!(datastore.contains(a.as_str()) && datastore.contains(b.as_str()), "{datastore}");
+    assert!(reason.contains("Connection refused"), "{reason}");
+    assert!(!outcome_unknown);
+    assert_eq!(store.requests(), 0);
+}
+
+#[test]
+fn the_next_endpoint_serves_when_the_first_is_down() {
+    let server = EtcdServer::start();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    block_on(async {
+        let store = open(&[&unused(), &server.url], DEADLINE);
+        look(&store).await.unwrap();
+        assert_eq!(store.requests(), 1);
+        let (key, value) = pool("p", "1");
+        store.create(&key, &value).await.unwrap();
+        // One that accepts and says nothing costs its share of the time, once.
+        let store = open(&[&silent, &server.url], Duration::from_secs(2));
+        look(&store).await.unwrap();
+        let begun = Instant::now();
+        look(&store).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(500), "stays with the endpoint that answers");
+    });
+}
+
+#[test]
+fn a_silent_server_meets_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = open(&[&format!("http://{}", listener.local_addr().unwrap())], Duration::from_millis(300));
+    let (key, value) = pool("p", "1");
+    let begun = Instant::now();
+    let error = block_on(store.create(&key, &value)).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(error.to_string().contains("no answer within 0.3 s"), "{error}");
+    assert!(matches!(error, StoreError::Unavailable { outcome_unknown: true, .. }), "{error:?}");
+}
+
+#[test]
+fn a_lost_answer_to_a_write_is_an_unknown_outcome() {
+    let server = EtcdServer::start();
+    let proxy = Proxy::to(&server.url);
+    block_on(async {
+        let store = open(&[&proxy.url], DEADLINE);
+        look(&store).await.unwrap();
+        proxy.lose_answers(true);
+        let (key, value) = pool("p", "1");
+        let error = store.create(&key, &value).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable { outcome_unknown: true, .. }), "{error:?}");
+        let error = look(&store).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
+        proxy.lose_answers(false);
+        assert_eq!(marker(&store.get::<IpPool>(&key).await.unwrap().value), "1", "it was applied");
+    });
+}
+
+#[test]
+fn a_read_whose_answer_is_lost_goes_to_the_next_endpoint() {
+    let server = EtcdServer::start();
+    let proxy = Proxy::to(&server.url);
+    proxy.lose_answers(true);
+    block_on(async {
+        let store = open(&[&proxy.url, &server.url], DEADLINE);
+        look(&store).await.unwrap();
+        assert_eq!(store.requests(), 2);
+    });
+}
+
+#[test]
+fn a_server_that_goes_and_comes_back() {
+    let mut server = EtcdServer::start();
+    let store = open(&[&server.url], Duration::from_secs(3));
+    block_on(async {
+        look(&store).await.unwrap();
+        server.kill();
+        let (key, value) = pool("p", "1");
+        let error = store.create(&key, &value).await.unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        assert!(look(&store).await.unwrap_err().is_unavailable());
+    });
+}
+
+#[test]
+fn passwords_are_checked_and_refusals_name_the_user() {
+    let server = EtcdServer::start();
+    let settings = Settings { etcd_endpoints: server.url.clone(), ..Settings::default() };
+    let login = |user, password| [("ETCD_USERNAME", user), ("ETCD_PASSWORD", password)];
+    let refused = |env: &[(&str, &str)]| {
+        let store = open_settings(&settings, env).unwrap();
+        match block_on(look(&store)) {
+            Err(StoreError::Unauthorized { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    // A password for a server without users does no harm.
+    block_on(look(&open_settings(&settings, &login("root", "secret")).unwrap())).unwrap();
+
+    for args in
+        [&["user", "add", "root:secret"][..], &["user", "grant-role", "root", "root"], &["user", "add", "bob:b"]]
+    {
+        assert!(server.ctl(args).status.success(), "{args:?}");
+    }
+    assert!(server.ctl(&["auth", "enable"]).status.success());
+
+    let store = open_settings(&settings, &login("root", "secret")).unwrap();
+    block_on(look(&store)).unwrap();
+    assert_eq!(store.requests(), 2, "one to log in, one to read");
+    let reason = refused(&login("root", "wrong"));
+    assert!(reason.contains("authentication failed") && reason.contains("`root`"), "{reason}");
+    let reason = refused(&login("bob", "b"));
+    assert!(reason.contains("permission denied") && reason.contains("`bob`"), "{reason}");
+    let reason = refused(&[]);
+    assert!(reason.contains("user name is empty") && reason.contains("set ETCD_USERNAME"), "{reason}");
+}
+
+#[test]
+fn certificates_from_files_inline_and_base64() {
+    let ours = Certificates::new("ours");
+    let server = EtcdServer::start_tls(&ours.etcd_flags());
+    let path = |name: &str| ours.file(name).display().to_string();
+    let files = Settings {
+        etcd_endpoints: server.url.clone(),
+        etcd_ca_cert_file: path("ca.pem"),
+        etcd_cert_file: path("client.pem"),
+        etcd_key_file: path("client-key.pem"),
+        ..Settings::default()
+    };
+    let inline = |encode: &dyn Fn(String) -> String| Settings {
+        etcd_endpoints: server.url.clone(),
+        etcd_ca_cert: encode(ours.text("ca.pem")),
+        etcd_cert: encode(ours.text("client.pem")),
+        etcd_key: encode(ours.text("client-key.pem")),
+        ..Settings::default()
+    };
+    for settings in [files, inline(&|text| text), inline(&|text| BASE64.encode(text.as_bytes()))] {
+        let store = open_settings(&settings, &[]).unwrap();
+        block_on(look(&store)).unwrap();
+    }
+}
+
+#[test]
+fn wrong_certificates_are_refusals_that_name_the_files() {
+    let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
+    let server = EtcdServer::start_tls(&ours.etcd_flags());
+    let path = |of: &Certificates, name: &str| of.file(name).display().to_string();
+    let base = Settings { etcd_endpoints: server.url.clone(), ..Settings::default() };
+    let reason = |settings: &Settings| {
+        let store = open_settings(settings, &[]).unwrap();
+        match block_on(look(&store)) {
+            Err(StoreError::Unauthorized { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    // The server's certificate is not of this authority.
+    let theirs_ca = path(&theirs, "ca.pem");
+    let untrusted = Settings { etcd_ca_cert_file: theirs_ca.clone(), ..base.clone() };
+    let text = reason(&untrusted);
+    assert!(text.contains("not trusted") && text.contains(&theirs_ca), "{text}");
+
+    // Our certificate is not of the server's authority.
+    let stranger = Settings {
+        etcd_ca_cert_file: path(&ours, "ca.pem"),
+        etcd_cert_file: path(&theirs, "client.pem"),
+        etcd_key_file: path(&theirs, "client-key.pem"),
+        ..base.clone()
+    };
+    let text = reason(&stranger);
+    assert!(text.contains("refuses our certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
+
+    // None at all.
+    let nobody = Settings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };
+    let text = reason(&nobody);
+    assert!(text.contains("no client certificate (etcd_cert_file is not set)"), "{text}");
+
+    // Files that are not there, or that hold something else, are found before anything is sent.
+    let missing = Settings { etcd_ca_cert_file: "/nowhere/ca.pem".into(), ..base.clone() };
+    let error = open_settings(&missing, &[]).unwrap_err().to_string();
+    assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem"), "{error}");
+    let swapped =
+        Settings { etcd_cert_file: path(&ours, "client-key.pem"), etcd_key_file: path(&ours, "client.pem"), ..base };
+    let error = open_settings(&swapped, &[]).unwrap_err().to_string();
+    assert!(error.contains("client-key.pem holds no PEM block"), "{error}");
+}
+
+#[test]
+fn the_wrong_scheme_says_so() {
+    let ours = Certificates::new("ours");
+    let secured = EtcdServer::start_tls(&ours.etcd_flags());
+    let plain = EtcdServer::start();
+    block_on(async {
+        let store = open(&[&secured.url.replace("https", "http")], DEADLINE);
+        let error = look(&store).await.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("write https://"), "{error}");
+        let tls = Some(TlsConfig::default());
+        let DatastoreConfig::Etcd(config) = etcd_config(&[&plain.url.replace("http", "https")]) else { unreachable!() };
+        let store = Datastore::open(&DatastoreConfig::Etcd(EtcdConfig { tls, ..config })).unwrap();
+        let error = look(&store).await.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("write http://"), "{error}");
+    });
+}

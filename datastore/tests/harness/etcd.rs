@@ -1,0 +1,83 @@
+//! A real etcd server on free loopback ports.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A running server; ends when dropped, and also when this process ends in any way.
+pub struct EtcdServer {
+    pub url: String,
+    keeper: Child,
+    directory: TempDir,
+}
+
+impl EtcdServer {
+    pub fn start() -> Self {
+        Self::launch("http", &[])
+    }
+
+    /// A server that wants TLS, with flags for its certificates.
+    pub fn start_tls(flags: &[String]) -> Self {
+        Self::launch("https", flags)
+    }
+
+    fn launch(scheme: &str, flags: &[String]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (client, peer) = (free_port(), free_port());
+        let url = format!("{scheme}://127.0.0.1:{client}");
+        let peer = format!("http://127.0.0.1:{peer}");
+        let log = std::fs::File::create(directory.path().join("log")).unwrap();
+        // The shell holds the read end of our pipe: when that closes, by drop or by our end, it takes etcd with it.
+        let keeper = Command::new("sh")
+            .args(["-c", r#"etcd "$@" </dev/null & read -r _; kill -9 $!; wait $!; rm -rf "$DIRECTORY""#, "etcd"])
+            .args(["--name", "t", "--log-level", "warn", "--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("t={peer}")])
+            .arg("--data-dir")
+            .arg(directory.path().join("data"))
+            .args(flags)
+            .env("DIRECTORY", directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("sh starts");
+        wait_for(client, &directory.path().join("log"));
+        EtcdServer { url, keeper, directory }
+    }
+
+    /// Runs etcdctl against this server (without TLS).
+    pub fn ctl(&self, args: &[&str]) -> std::process::Output {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url]).args(args).output().expect("etcdctl runs")
+    }
+
+    /// Ends the server at once, as a power failure would.
+    pub fn kill(&mut self) {
+        drop(self.keeper.stdin.take());
+        self.keeper.wait().unwrap();
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn wait_for(port: u16, log: &Path) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let said = || std::fs::read_to_string(log).unwrap_or_default();
+        assert!(Instant::now() < until, "etcd (Debian: etcd-server) does not start: {}", said());
+        sleep(Duration::from_millis(20));
+    }
+}

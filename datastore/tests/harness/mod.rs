@@ -1,0 +1,71 @@
+//! Real datastores for the tests of this crate: an etcd server of its own for each test process, and SQLite files in
+//! temporary directories.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+pub mod certificates;
+pub mod etcd;
+pub mod proxy;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use datastore::config::{EtcdConfig, LocalConfig};
+use datastore::{Datastore, DatastoreConfig};
+use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
+use tempfile::TempDir;
+
+use etcd::EtcdServer;
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A datastore that can be opened many times.
+pub struct Fixture {
+    pub config: DatastoreConfig,
+    _directory: Option<TempDir>,
+}
+
+impl Fixture {
+    /// The etcd server that the tests of this process share; each test uses names of its own.
+    pub fn etcd() -> Self {
+        static SERVER: OnceLock<EtcdServer> = OnceLock::new();
+        let server = SERVER.get_or_init(EtcdServer::start);
+        Fixture { config: etcd_config(&[&server.url]), _directory: None }
+    }
+
+    /// A new SQLite file.
+    pub fn local() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = local_config(directory.path().join("calico.db"));
+        Fixture { config, _directory: Some(directory) }
+    }
+
+    pub fn open(&self) -> Datastore {
+        Datastore::open(&self.config).unwrap()
+    }
+}
+
+pub fn etcd_config(endpoints: &[&str]) -> DatastoreConfig {
+    let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
+    DatastoreConfig::Etcd(EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE })
+}
+
+pub fn local_config(path: PathBuf) -> DatastoreConfig {
+    DatastoreConfig::Local(LocalConfig { path, deadline: DEADLINE })
+}
+
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// A pool to read and write.
+pub fn pool(name: &str, cidr: &str) -> (ObjectKey, IpPool) {
+    let mut spec = IpPoolSpec::default();
+    spec.unknown.insert("marker".into(), cidr.into());
+    (ObjectKey::global(name), IpPool::new(name, spec))
+}
+
+pub fn marker(pool: &IpPool) -> &str {
+    pool.spec.unknown["marker"].as_str().unwrap()
+}

@@ -1,0 +1,218 @@
+//! The embedded datastore on bad ground: full disks, read-only directories, files that are something else, other
+//! processes in the way.
+
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use datastore::config::LocalConfig;
+use datastore::{Datastore, DatastoreConfig};
+use harness::{Fixture, block_on, local_config, marker, pool};
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
+use libcalico::store::{Store, StoreError};
+
+fn open(path: &Path) -> Datastore {
+    Datastore::open(&local_config(path.into())).unwrap()
+}
+
+fn path_of(fixture: &Fixture) -> PathBuf {
+    match &fixture.config {
+        DatastoreConfig::Local(local) => local.path.clone(),
+        DatastoreConfig::Etcd(_) => unreachable!(),
+    }
+}
+
+fn create(store: &Datastore, name: &str) -> Result<(), StoreError> {
+    let (key, value) = pool(name, &"x".repeat(3000));
+    block_on(store.create(&key, &value)).map(|_| ())
+}
+
+/// Runs one of the `#[ignore]`d tests below in a mount namespace of its own, after a shell script. What it mounts is
+/// gone with it.
+fn in_private_mounts(worker: &str, script: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-ec", &format!("cd \"$DIRECTORY\"; {script}; exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", worker, "--ignored", "--nocapture"])
+        .env("DIRECTORY", directory.path())
+        .output()
+        .expect("unshare runs");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn directory() -> PathBuf {
+    std::env::var_os("DIRECTORY").expect("run by another test").into()
+}
+
+#[test]
+fn a_full_disk_is_said_and_harms_nothing() {
+    in_private_mounts("worker_full_disk", "mount -t tmpfs -o size=512k none .");
+}
+
+#[test]
+#[ignore = "run by a_full_disk_is_said_and_harms_nothing in mounts of its own"]
+fn worker_full_disk() {
+    let path = directory().join("calico.db");
+    let store = open(&path);
+    let mut names = (0..).map(|n| format!("pool-{n:04}"));
+    let mut written = 0;
+    let error = loop {
+        match create(&store, &names.next().unwrap()) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, StoreError::DiskFull { path: path.display().to_string() });
+    assert!(written > 20, "{written}");
+    // Nothing that was committed is lost, to this process or the next.
+    for store in [store, open(&path)] {
+        let pools = block_on(store.list::<IpPool>(&ObjectSelect::default())).unwrap();
+        assert_eq!(pools.len(), written);
+    }
+}
+
+#[test]
+fn no_room_for_a_new_file_is_said() {
+    in_private_mounts(
+        "worker_no_room",
+        "mount -t tmpfs -o size=16k none .; dd if=/dev/zero of=filler bs=4k 2>/dev/null || true",
+    );
+}
+
+#[test]
+#[ignore = "run by no_room_for_a_new_file_is_said in mounts of its own"]
+fn worker_no_room() {
+    let path = directory().join("calico.db");
+    assert_eq!(create(&open(&path), "p"), Err(StoreError::DiskFull { path: path.display().to_string() }));
+    let left: Vec<_> = std::fs::read_dir(directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["filler"], "no half-made file stays");
+    // Room again, and the same call works.
+    std::fs::remove_file(directory().join("filler")).unwrap();
+    Command::new("mount").args(["-o", "remount,size=1m"]).arg(directory()).status().unwrap();
+    create(&open(&path), "p").unwrap();
+}
+
+#[test]
+fn a_read_only_directory_is_said() {
+    in_private_mounts("worker_read_only", "mount -t tmpfs none .");
+}
+
+#[test]
+#[ignore = "run by a_read_only_directory_is_said in mounts of its own"]
+fn worker_read_only() {
+    let path = directory().join("calico.db");
+    create(&open(&path), "p").unwrap();
+    assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(directory()).status().unwrap().success());
+    let named = |error: StoreError| {
+        let said = error.to_string();
+        assert!(error.is_unavailable() && said.contains(path.to_str().unwrap()), "{error:?}");
+        said
+    };
+    let said = named(create(&open(&path), "q").unwrap_err());
+    assert!(said.contains("read-only") || said.contains("Read-only"), "{said}");
+    let elsewhere = directory().join("other/calico.db");
+    let said = open_error(&elsewhere);
+    assert!(said.contains("cannot create directory") && said.contains("datastore_path"), "{said}");
+}
+
+fn open_error(path: &Path) -> String {
+    create(&open(path), "p").unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_are_something_else_are_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("calico.db");
+    std::fs::write(&path, "not a database, just text that somebody needs\n".repeat(100)).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let said = open_error(&path);
+    assert!(said.contains("is not a SQLite database") && said.contains("datastore_path"), "{said}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+
+    std::fs::write(&path, "").unwrap();
+    assert!(open_error(&path).contains("is no Calico datastore"));
+
+    std::fs::remove_file(&path).unwrap();
+    let sql = |text: &str| assert!(Command::new("sqlite3").arg(&path).arg(text).status().unwrap().success());
+    sql("CREATE TABLE somebodys (x)");
+    assert!(open_error(&path).contains("another program's"));
+
+    std::fs::remove_file(&path).unwrap();
+    create(&open(&path), "p").unwrap();
+    sql("PRAGMA user_version = 7");
+    let said = open_error(&path);
+    assert!(said.contains("schema version 7 and this build knows version 1; upgrade"), "{said}");
+
+    let said = open_error(directory.path());
+    assert!(said.contains("cannot open the file"), "{said}");
+}
+
+#[test]
+fn a_damaged_file_is_said_with_the_way_out() {
+    let fixture = Fixture::local();
+    let path = path_of(&fixture);
+    let store = fixture.open();
+    for n in 0..200 {
+        create(&store, &format!("pool-{n:04}")).unwrap();
+    }
+    drop(store);
+    // Everything into the one file, then noise over its middle.
+    let checkpoint = Command::new("sqlite3").arg(&path).arg("PRAGMA wal_checkpoint(TRUNCATE)").output().unwrap();
+    assert!(checkpoint.status.success());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let end = bytes.len();
+    for (n, byte) in bytes[4096..end].iter_mut().enumerate() {
+        *byte = (n * 7 % 251) as u8;
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let error = block_on(fixture.open().list::<IpPool>(&ObjectSelect::default())).unwrap_err().to_string();
+    assert!(error.contains("is damaged (") && error.contains("calico-ipam import"), "{error}");
+}
+
+#[test]
+fn a_process_that_keeps_the_lock_is_waited_for_and_then_named() {
+    let fixture = Fixture::local();
+    let path = path_of(&fixture);
+    create(&fixture.open(), "p").unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET revision = revision").unwrap();
+
+    let patient = LocalConfig { path: path.clone(), deadline: Duration::from_millis(300) };
+    let store = Datastore::open(&DatastoreConfig::Local(patient)).unwrap();
+    let begun = Instant::now();
+    let error = create(&store, "q").unwrap_err();
+    assert!((250..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
+    assert!(error.to_string().contains("kept it locked for 0.3 s"), "{error}");
+    // Readers are not in the way of a writer, nor it of them.
+    assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
+
+    let waiting = std::thread::spawn(move || create(&store, "q"));
+    std::thread::sleep(Duration::from_millis(100));
+    other.execute_batch("ROLLBACK").unwrap();
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn parents_are_made_and_opening_again_writes_nothing() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("var/lib/calico.db");
+    create(&open(&path), "p").unwrap();
+    let mode = path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o755);
+    let stamp = || {
+        let of = |p: PathBuf| p.metadata().map(|m| (m.size(), m.mtime(), m.mtime_nsec())).unwrap();
+        (of(path.clone()), of(path.with_extension("db-wal")))
+    };
+    let before = stamp();
+    let pool = block_on(open(&path).get::<IpPool>(&ObjectKey::global("p"))).unwrap();
+    assert_eq!(marker(&pool.value).len(), 3000);
+    assert_eq!(stamp(), before);
+    let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}

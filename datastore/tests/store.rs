@@ -1,0 +1,244 @@
+//! The contract of a store: the same bodies on a real etcd and on a SQLite file.
+
+mod harness;
+
+use datastore::Datastore;
+use harness::{Fixture, block_on, marker, pool};
+use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
+use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write, WriteOp};
+
+macro_rules! on_both_stores {
+    ($($body:ident),* $(,)?) => {
+        mod etcd {
+            $(#[test] fn $body() { crate::run(crate::Fixture::etcd(), crate::$body); })*
+        }
+        mod local {
+            $(#[test] fn $body() { crate::run(crate::Fixture::local(), crate::$body); })*
+        }
+    };
+}
+
+on_both_stores! {
+    create_read_update_delete,
+    conditions_are_told_apart,
+    batch_is_one_request_and_one_snapshot,
+    prefix_reads_are_in_path_order_and_exact,
+    writes_apply_all_or_none,
+    failing_write_is_named_by_index,
+    odd_writes_are_refused,
+    revision_of_a_recreated_object_is_new,
+    large_values_and_long_batches,
+    initialization_is_idempotent,
+}
+
+fn run<F: Future<Output = ()>>(fixture: Fixture, body: impl FnOnce(Datastore) -> F) {
+    block_on(body(fixture.open()));
+}
+
+async fn create_read_update_delete(store: Datastore) {
+    let (key, value) = pool("crud", "one");
+    assert_eq!(store.get::<IpPool>(&key).await, Err(StoreError::NotFound { key: "IPPool(crud)".into() }));
+    let created = store.create(&key, &value).await.unwrap();
+    let read = store.get::<IpPool>(&key).await.unwrap();
+    assert_eq!((marker(&read.value), &read.revision, &read.key), ("one", &created, &key));
+    assert_eq!(read.value.metadata.resource_version, created.0);
+
+    let updated = store.update(&key, &pool("crud", "two").1, &created).await.unwrap();
+    assert_ne!(updated, created);
+    let read = store.get::<IpPool>(&key).await.unwrap();
+    assert_eq!((marker(&read.value), &read.revision), ("two", &updated));
+
+    store.delete::<IpPool>(&key, Some(&updated)).await.unwrap();
+    assert!(matches!(store.get::<IpPool>(&key).await, Err(StoreError::NotFound { .. })));
+}
+
+async fn conditions_are_told_apart(store: Datastore) {
+    let (key, value) = pool("conditions", "one");
+    let id = || "IPPool(conditions)".to_owned();
+    let none = Revision("1".into());
+    assert_eq!(store.update(&key, &value, &none).await, Err(StoreError::NotFound { key: id() }));
+    assert_eq!(store.delete::<IpPool>(&key, Some(&none)).await, Err(StoreError::NotFound { key: id() }));
+    assert_eq!(store.delete::<IpPool>(&key, None).await, Err(StoreError::NotFound { key: id() }));
+    let stale = store.create(&key, &value).await.unwrap();
+    assert_eq!(store.create(&key, &value).await, Err(StoreError::AlreadyExists { key: id() }));
+    store.update(&key, &value, &stale).await.unwrap();
+    assert_eq!(store.update(&key, &value, &stale).await, Err(StoreError::Conflict { key: id() }));
+    assert_eq!(store.delete::<IpPool>(&key, Some(&stale)).await, Err(StoreError::Conflict { key: id() }));
+    store.delete::<IpPool>(&key, None).await.unwrap();
+}
+
+async fn batch_is_one_request_and_one_snapshot(store: Datastore) {
+    let (key, value) = pool("batch-a", "a");
+    let first = store.create(&key, &value).await.unwrap();
+    let (other, value) = pool("batch-b", "b");
+    store.create(&other, &value).await.unwrap();
+
+    // What an ADD reads first: single objects, absent ones, and lists.
+    let mut batch = ReadBatch::new();
+    let present = batch.get::<IpPool>(&key);
+    let absent = batch.get::<IpPool>(&ObjectKey::global("batch-absent"));
+    let select = ObjectSelect { name_prefix: "batch-".into(), ..ObjectSelect::default() };
+    let listed = batch.list::<IpPool>(&select);
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("batch-absent"));
+    let before = store.requests();
+    let answers = store.read(&batch).await.unwrap();
+    assert_eq!(store.requests() - before, 1);
+
+    assert_eq!(answers.get(&present).unwrap().unwrap().revision, first);
+    assert_eq!(answers.get(&absent).unwrap(), None);
+    assert_eq!(answers.get(&cluster).unwrap(), None);
+    let names: Vec<String> = answers.list(&listed).into_iter().map(|entry| entry.key.name).collect();
+    assert_eq!(names, ["batch-a", "batch-b"]);
+
+    let before = store.requests();
+    assert!(store.read(&ReadBatch::new()).await.is_ok());
+    assert_eq!(store.write(&[]).await, Ok(vec![]));
+    assert_eq!(store.requests(), before, "nothing to ask, nothing sent");
+}
+
+async fn prefix_reads_are_in_path_order_and_exact(store: Datastore) {
+    let names = ["order-10", "order-9", "order-Z", "order-a.b", "order-a-b", "order.x", "order-\u{fc}"];
+    for name in names {
+        let (key, value) = pool(name, name);
+        store.create(&key, &value).await.unwrap();
+    }
+    let select = ObjectSelect { name_prefix: "order-".into(), ..ObjectSelect::default() };
+    let listed: Vec<String> =
+        store.list::<IpPool>(&select).await.unwrap().into_iter().map(|entry| entry.key.name).collect();
+    // Byte order, and `order.x` is not below `order-`.
+    assert_eq!(listed, ["order-10", "order-9", "order-Z", "order-a-b", "order-a.b", "order-\u{fc}"]);
+}
+
+async fn writes_apply_all_or_none(store: Datastore) {
+    let (a, value) = pool("atomic-a", "a");
+    let (b, _) = pool("atomic-b", "b");
+    let (c, _) = pool("atomic-c", "c");
+    let revision = store.create(&a, &value).await.unwrap();
+    let writes = [
+        Write::update(&a, &pool("atomic-a", "changed").1, &revision).unwrap(),
+        Write::create(&b, &value).unwrap(),
+        Write::update(&c, &value, &revision).unwrap(),
+    ];
+    let error = store.write(&writes).await.unwrap_err();
+    assert_eq!((error.index, error.applied), (2, 0));
+    assert_eq!(error.cause, StoreError::NotFound { key: "IPPool(atomic-c)".into() });
+    assert_eq!(marker(&store.get::<IpPool>(&a).await.unwrap().value), "a");
+    assert!(store.get::<IpPool>(&b).await.is_err());
+
+    let before = store.requests();
+    let revisions = store.write(&writes[..2]).await.unwrap();
+    assert_eq!(store.requests() - before, 1);
+    assert_eq!(store.get::<IpPool>(&a).await.unwrap().revision, revisions[0]);
+    assert_eq!(store.get::<IpPool>(&b).await.unwrap().revision, revisions[1]);
+    assert_eq!(revisions[0], revisions[1], "one transaction, one revision");
+
+    let deletes = [Write::delete::<IpPool>(&a, Some(&revisions[0])), Write::delete::<IpPool>(&b, None)];
+    assert_eq!(store.write(&deletes).await.unwrap().len(), 2);
+    assert!(store.get::<IpPool>(&a).await.is_err());
+}
+
+async fn failing_write_is_named_by_index(store: Datastore) {
+    let (a, value) = pool("index-a", "a");
+    let (b, _) = pool("index-b", "b");
+    store.create(&b, &value).await.unwrap();
+    let stale = Revision("1".into());
+    let writes = [
+        Write::create(&a, &value).unwrap(),
+        Write::create(&b, &value).unwrap(),
+        Write::delete::<IpPool>(&b, Some(&stale)),
+    ];
+    let error = store.write(&writes[..2]).await.unwrap_err();
+    assert_eq!((error.index, error.cause.is_race()), (1, true));
+    let error = store.write(&[writes[0].clone(), writes[2].clone()]).await.unwrap_err();
+    assert_eq!((error.index, &error.cause), (1, &StoreError::Conflict { key: "IPPool(index-b)".into() }));
+}
+
+async fn odd_writes_are_refused(store: Datastore) {
+    let (key, value) = pool("odd", "one");
+    let twice = [Write::create(&key, &value).unwrap(), Write::delete::<IpPool>(&key, None)];
+    let error = store.write(&twice).await.unwrap_err();
+    assert_eq!((error.index, error.applied), (1, 0));
+    assert!(error.to_string().contains("two writes to IPPool(odd)"), "{error}");
+    let foreign = store.update(&key, &value, &Revision("abc".into())).await.unwrap_err();
+    assert!(foreign.to_string().contains("`abc` is not a revision"), "{foreign}");
+    assert!(store.get::<IpPool>(&key).await.is_err());
+}
+
+async fn revision_of_a_recreated_object_is_new(store: Datastore) {
+    let (key, value) = pool("recreated", "one");
+    let old = store.create(&key, &value).await.unwrap();
+    store.delete::<IpPool>(&key, None).await.unwrap();
+    let new = store.create(&key, &value).await.unwrap();
+    assert_ne!(old, new);
+    assert!(matches!(store.update(&key, &value, &old).await, Err(StoreError::Conflict { .. })));
+}
+
+async fn large_values_and_long_batches(store: Datastore) {
+    // More than tonic's 4 MiB in one answer, more ranges than etcd takes in one transaction.
+    let filling = "x".repeat(500_000);
+    for n in 0..10 {
+        let (key, value) = pool(&format!("large-{n}"), &filling);
+        store.create(&key, &value).await.unwrap();
+    }
+    let select = ObjectSelect { name_prefix: "large-".into(), ..ObjectSelect::default() };
+    assert_eq!(store.list::<IpPool>(&select).await.unwrap().len(), 10);
+
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = (0..300)
+        .map(|n| batch.get::<IpPool>(&ObjectKey::global(format!("large-{}", if n == 299 { 3 } else { 77 }))))
+        .collect();
+    let answers = store.read(&batch).await.unwrap();
+    assert!(answers.get(&tickets[298]).unwrap().is_none());
+    assert_eq!(answers.get(&tickets[299]).unwrap().unwrap().key.name, "large-3");
+}
+
+async fn initialization_is_idempotent(store: Datastore) {
+    store.ensure_initialized().await.unwrap();
+    let key = ObjectKey::global("default");
+    let cluster = store.get::<ClusterInformation>(&key).await.unwrap();
+    assert_eq!(cluster.value.spec.datastore_ready, Some(true));
+    let guid = cluster.value.spec.cluster_guid.clone();
+    assert!(guid.len() == 32 && guid.bytes().all(|b| b.is_ascii_hexdigit()), "{guid}");
+    let tiers = store.list::<Tier>(&ObjectSelect::default()).await.unwrap();
+    let tiers: Vec<_> = tiers.iter().map(|t| (t.key.name.as_str(), t.value.spec.order)).collect();
+    assert_eq!(tiers, [("default", Some(1e6)), ("kube-admin", Some(1e3)), ("kube-baseline", Some(1e7))]);
+
+    let before = store.requests();
+    store.ensure_initialized().await.unwrap();
+    assert_eq!(store.requests() - before, 1, "only a look");
+    assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap(), cluster);
+
+    // What is missing is added; a switch that someone turned off stays off.
+    let mut off = cluster.value.clone();
+    off.spec.datastore_ready = Some(false);
+    off.spec.cluster_guid.clear();
+    let revision = store.update(&key, &off, &cluster.revision).await.unwrap();
+    store.delete::<Tier>(&ObjectKey::global("kube-admin"), None).await.unwrap();
+    store.ensure_initialized().await.unwrap();
+    let mended = store.get::<ClusterInformation>(&key).await.unwrap();
+    assert_ne!(mended.revision, revision);
+    assert_eq!(mended.value.spec.datastore_ready, Some(false));
+    assert_eq!(mended.value.spec.cluster_guid.len(), 32);
+    assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_ok());
+}
+
+#[test]
+fn long_write_lists_are_refused_by_etcd_and_bytes_by_sqlite() {
+    let write = |n: usize, value: &[u8]| Write {
+        kind: "IPPool",
+        path: format!("/calico/long/{n}"),
+        key: format!("long({n})"),
+        op: WriteOp::Create(value.to_vec()),
+    };
+    block_on(async {
+        let etcd = Fixture::etcd().open();
+        let many: Vec<Write> = (0..129).map(|n| write(n, b"{}")).collect();
+        let error = etcd.write(&many).await.unwrap_err();
+        assert!(error.to_string().contains("129 writes in one transaction; etcd takes 128"), "{error}");
+        assert_eq!(etcd.requests(), 0);
+        assert_eq!(etcd.write(&many[..128]).await.unwrap().len(), 128);
+        let fixture = Fixture::local();
+        let error = fixture.open().write(&[write(0, b"\xff")]).await.unwrap_err();
+        assert!(error.to_string().contains("holds text"), "{error}");
+    });
+}

@@ -1,9 +1,10 @@
 //! Calico's objects made from what a runtime or an orchestrator knows.
 
-mod endpoint;
+mod facts;
 mod profile;
 #[cfg(test)]
 mod recordings;
+mod workload_endpoint;
 
-pub use endpoint::{ContainerFacts, EndpointFacts, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
+pub use facts::{ContainerFacts, EndpointFacts, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 pub use profile::{ProfileReach, default_profile};

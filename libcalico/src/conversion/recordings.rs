@@ -10,9 +10,13 @@ use super::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach,
 use crate::api::{Object, Profile, Spec, WorkloadEndpoint};
 use crate::net::Cidr;
 use crate::store::Kind;
+use crate::validation::manifest::{self, Manifest};
+use crate::validation::{self, PoolSurroundings};
 
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 const PROFILES: &str = "/calico/resources/v3/projectcalico.org/profiles/";
+const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
+const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 
 fn recordings() -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/etcd");
@@ -118,6 +122,31 @@ fn recorded_endpoints_come_out_of_the_builder() {
             built.metadata.uid = text(stored, "/metadata/uid").into();
             built.metadata.creation_timestamp = Some(text(stored, "/metadata/creationTimestamp").into());
             assert_eq!(&serde_json::to_value(&built).unwrap(), stored, "{scenario}: {key}");
+        }
+    }
+}
+
+/// Upstream wrote them, so its rules let them pass.
+#[test]
+fn recorded_objects_are_valid() {
+    for (scenario, recording) in recordings() {
+        for (_, key, stored) in written(&recording, ENDPOINTS) {
+            let mut endpoint: WorkloadEndpoint = serde_json::from_value(stored.clone()).unwrap();
+            endpoint.spec.mac = "aa:bb:cc:dd:ee:ff".into();
+            assert_eq!(validation::validate_workload_endpoint(&endpoint), Ok(()), "{scenario}: {key}");
+        }
+        for (_, key, stored) in written(&recording, PROFILES) {
+            let profile: Profile = serde_json::from_value(stored.clone()).unwrap();
+            assert_eq!(validation::validate_profile(&profile), Ok(()), "{scenario}: {key}");
+        }
+        for (_, key, stored) in written(&recording, POOLS) {
+            let Ok(Manifest::IpPool(pool)) = manifest::decode(stored.clone()) else { panic!("{scenario}: {key}") };
+            let admitted = validation::admit_ip_pool(pool.clone(), &PoolSurroundings::default());
+            assert_eq!(admitted, Ok(pool), "{scenario}: {key}");
+        }
+        for (_, key, stored) in written(&recording, NODES) {
+            let Ok(Manifest::Node(node)) = manifest::decode(stored.clone()) else { panic!("{scenario}: {key}") };
+            assert_eq!(validation::validate_node(&node), Ok(()), "{scenario}: {key}");
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum Manifest {
     /// `kind: IPAMConfiguration`
     IpamConfiguration(IpamConfiguration),
     /// `kind: Node`
-    Node(Node),
+    Node(Box<Node>),
     /// `kind: ClusterInformation`
     ClusterInformation(ClusterInformation),
 }
@@ -99,7 +99,7 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
         }
         "IPAMConfiguration" => strict(json, |spec: &IpamConfigurationSpec| vec![("spec".into(), &spec.unknown)])
             .map(Manifest::IpamConfiguration),
-        "Node" => strict(json, node_leftovers).map(Manifest::Node),
+        "Node" => strict(json, node_leftovers).map(|node| Manifest::Node(Box::new(node))),
         _ => strict(json, |spec: &ClusterInformationSpec| vec![("spec".into(), &spec.unknown)])
             .map(Manifest::ClusterInformation),
     }

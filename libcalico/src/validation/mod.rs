@@ -13,6 +13,7 @@ pub mod manifest;
 mod metadata;
 mod node;
 mod profile;
+mod rule;
 mod syntax;
 mod workload_endpoint;
 

@@ -1,13 +1,10 @@
 //! Rules for Nodes (DS-103). The elements of `addresses`, `interfaces` and `orchRefs` have rules that upstream declares
 //! and never runs, so nothing is asked of them.
 
-use std::net::IpAddr;
-
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
-use super::syntax::{is_mac, network};
+use super::rule;
 use crate::api::{Node, NodeBgp};
-use crate::net::IpVersion;
 
 /// Whether the node may be written.
 pub fn validate_node(node: &Node) -> Result<(), ValidationError> {
@@ -16,18 +13,13 @@ pub fn validate_node(node: &Node) -> Result<(), ValidationError> {
     if let Some(bgp) = &spec.bgp {
         check_bgp(bgp, &mut findings);
     }
-    let mut check = |name: &str, value: &str, tag: &str, accept: &dyn Fn(&str) -> bool| {
-        if !value.is_empty() && !accept(value) {
-            findings.push(FieldError::tag(name, value, tag));
-        }
-    };
-    check("IPv4VXLANTunnelAddr", &spec.ipv4_vxlan_tunnel_addr, "ipv4", &is_ipv4);
-    check("VXLANTunnelMACAddr", &spec.vxlan_tunnel_mac_addr, "mac", &is_mac);
-    check("IPv6VXLANTunnelAddr", &spec.ipv6_vxlan_tunnel_addr, "ipv6", &is_ipv6);
-    check("VXLANTunnelMACAddrV6", &spec.vxlan_tunnel_mac_addr_v6, "mac", &is_mac);
+    rule::IPV4.check_if_set("IPv4VXLANTunnelAddr", &spec.ipv4_vxlan_tunnel_addr, &mut findings);
+    rule::MAC.check_if_set("VXLANTunnelMACAddr", &spec.vxlan_tunnel_mac_addr, &mut findings);
+    rule::IPV6.check_if_set("IPv6VXLANTunnelAddr", &spec.ipv6_vxlan_tunnel_addr, &mut findings);
+    rule::MAC.check_if_set("VXLANTunnelMACAddrV6", &spec.vxlan_tunnel_mac_addr_v6, &mut findings);
     if let Some(wireguard) = &spec.wireguard {
-        check("InterfaceIPv4Address", &wireguard.interface_ipv4_address, "ipv4", &is_ipv4);
-        check("InterfaceIPv6Address", &wireguard.interface_ipv6_address, "ipv6", &is_ipv6);
+        rule::IPV4.check_if_set("InterfaceIPv4Address", &wireguard.interface_ipv4_address, &mut findings);
+        rule::IPV6.check_if_set("InterfaceIPv6Address", &wireguard.interface_ipv6_address, &mut findings);
     }
     ValidationError::from_findings(findings)
 }
@@ -36,17 +28,10 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     if *bgp == NodeBgp::default() {
         findings.push(FieldError::missing("BGP", "Spec.BGP should not be empty"));
     }
-    let fields: [(&str, &str, &str, fn(&str) -> bool); 4] = [
-        ("IPv4Address", &bgp.ipv4_address, "cidrv4", |text| is_network_of(text, IpVersion::V4)),
-        ("IPv6Address", &bgp.ipv6_address, "cidrv6", |text| is_network_of(text, IpVersion::V6)),
-        ("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, "ipv4", is_ipv4),
-        ("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, "ipv4", is_ipv4),
-    ];
-    for (name, value, tag, accept) in fields {
-        if !value.is_empty() && !accept(value) {
-            findings.push(FieldError::tag(name, value, tag));
-        }
-    }
+    rule::CIDR_V4.check_if_set("IPv4Address", &bgp.ipv4_address, findings);
+    rule::CIDR_V6.check_if_set("IPv6Address", &bgp.ipv6_address, findings);
+    rule::IPV4.check_if_set("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, findings);
+    rule::IPV4.check_if_set("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, findings);
     if let Some(number) = &bgp.as_number
         && !is_as_number(number)
     {
@@ -64,18 +49,6 @@ fn is_as_number(value: &serde_json::Value) -> bool {
         Some((high, low)) => high.parse::<u16>().is_ok() && low.parse::<u16>().is_ok(),
         None => text.parse::<u32>().is_ok(),
     })
-}
-
-fn is_ipv4(text: &str) -> bool {
-    text.parse().is_ok_and(|ip: IpAddr| ip.is_ipv4())
-}
-
-fn is_ipv6(text: &str) -> bool {
-    text.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6())
-}
-
-fn is_network_of(text: &str, version: IpVersion) -> bool {
-    network(text).is_some_and(|network| network.version() == version)
 }
 
 #[cfg(test)]

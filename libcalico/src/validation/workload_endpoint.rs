@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
-use super::syntax::{go_list, is_container_id, is_interface, is_mac, is_name, is_network, is_port_name, network};
+use super::rule;
+use super::syntax::{go_list, network};
 use crate::api::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
@@ -24,7 +25,6 @@ pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), Val
     }
     let mut findings = check_metadata(endpoint);
     check_fields(&endpoint.spec, &mut findings);
-    check_gateways(&endpoint.spec, &mut findings);
     for (i, port) in endpoint.spec.ports.iter().enumerate() {
         check_port(i, port, &mut findings);
     }
@@ -33,58 +33,28 @@ pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), Val
 }
 
 fn check_fields(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
-    let optional: [(&str, &str, &str, fn(&str) -> bool); 8] = [
-        ("Orchestrator", &spec.orchestrator, "name", is_name),
-        ("Workload", &spec.workload, "name", is_name),
-        ("Node", &spec.node, "name", is_name),
-        ("ContainerID", &spec.container_id, "containerID", is_container_id),
-        ("Pod", &spec.pod, "name", is_name),
-        ("Endpoint", &spec.endpoint, "name", is_name),
-        ("ServiceAccountName", &spec.service_account_name, "name", is_name),
-        ("MAC", &spec.mac, "mac", is_mac),
-    ];
-    for (name, value, tag, accept) in optional {
-        if !value.is_empty() && !accept(value) {
-            findings.push(FieldError::tag(name, value, tag));
-        }
-    }
-    if !is_interface(&spec.interface_name) {
-        findings.push(FieldError::tag("InterfaceName", &spec.interface_name, "interface"));
-    }
-    let lists: [(&str, &[String], &str, fn(&str) -> bool); 3] = [
-        ("IPNetworks", &spec.ip_networks, "net", is_network),
-        ("Profiles", &spec.profiles, "name", is_name),
-        ("AllowSpoofedSourcePrefixes", &spec.allow_spoofed_source_prefixes, "cidr", |text| network(text).is_some()),
-    ];
-    for (name, values, tag, accept) in lists {
-        for (i, value) in values.iter().enumerate().filter(|(_, value)| !accept(value)) {
-            findings.push(FieldError::tag(&format!("{name}[{i}]"), value, tag));
-        }
-    }
-}
-
-fn check_gateways(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
-    let gateways = [
-        ("IPv4Gateway", &spec.ipv4_gateway, "ipv4", IpVersion::V4),
-        ("IPv6Gateway", &spec.ipv6_gateway, "ipv6", IpVersion::V6),
-    ];
-    for (name, value, tag, version) in gateways {
-        if !value.is_empty() && !value.parse().is_ok_and(|ip: IpAddr| IpVersion::of(ip) == version) {
-            findings.push(FieldError::tag(name, value, tag));
-        }
-    }
+    rule::NAME.check_if_set("Orchestrator", &spec.orchestrator, findings);
+    rule::NAME.check_if_set("Workload", &spec.workload, findings);
+    rule::NAME.check_if_set("Node", &spec.node, findings);
+    rule::CONTAINER_ID.check_if_set("ContainerID", &spec.container_id, findings);
+    rule::NAME.check_if_set("Pod", &spec.pod, findings);
+    rule::NAME.check_if_set("Endpoint", &spec.endpoint, findings);
+    rule::NAME.check_if_set("ServiceAccountName", &spec.service_account_name, findings);
+    rule::NET.check_each("IPNetworks", &spec.ip_networks, findings);
+    rule::IPV4.check_if_set("IPv4Gateway", &spec.ipv4_gateway, findings);
+    rule::IPV6.check_if_set("IPv6Gateway", &spec.ipv6_gateway, findings);
+    rule::NAME.check_each("Profiles", &spec.profiles, findings);
+    rule::INTERFACE.check("InterfaceName", &spec.interface_name, findings);
+    rule::MAC.check_if_set("MAC", &spec.mac, findings);
+    rule::CIDR.check_each("AllowSpoofedSourcePrefixes", &spec.allow_spoofed_source_prefixes, findings);
 }
 
 fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
-    if !port.name.is_empty() && !is_port_name(&port.name) {
-        findings.push(FieldError::tag("Name", &port.name, "portName"));
-    }
+    rule::PORT_NAME.check_if_set("Name", &port.name, findings);
     if port.port == 0 {
         findings.push(FieldError::tag("Port", port.port, "gt"));
     }
-    if !port.host_ip.is_empty() && !is_network(&port.host_ip) {
-        findings.push(FieldError::tag("HostIP", &port.host_ip, "net"));
-    }
+    rule::NET.check_if_set("HostIP", &port.host_ip, findings);
     if !has_ports(&port.protocol) {
         let reason = format!("WorkloadEndpointPort protocol does not support ports (port {i} of the endpoint).");
         findings.push(FieldError::new("WorkloadEndpointPort.Protocol", &port.protocol, reason));

@@ -230,3 +230,6 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         Assigned { shortfalls: short.collect(), addresses }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,11 @@ pub enum DeviceType {
     Netkit,
 }
 
+impl DeviceType {
+    /// The values of `device_type`.
+    const WORDS: [(&'static str, DeviceType); 2] = [("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit)];
+}
+
 impl Default for InterfaceConf {
     fn default() -> InterfaceConf {
         InterfaceConf {
@@ -60,14 +65,8 @@ impl FromNode for InterfaceConf {
             mtu: object.read_with("mtu", |node| node.integer(0..=MTU_MAX))?.unwrap_or_default(),
             require_mtu_file: object.read_or_default("require_mtu_file")?,
             num_queues: queues.and_then(|queues| u32::try_from(queues).ok()).unwrap_or(1).max(1),
-            device_type: object.read_or_default("device_type")?,
+            device_type: object.read_word("device_type", &DeviceType::WORDS, false)?.unwrap_or_default(),
             include_default_routes: object.read_or_default("include_default_routes")?,
         })
-    }
-}
-
-impl FromNode for DeviceType {
-    fn from_node(node: &Node<'_>) -> Result<DeviceType, DecodeError> {
-        node.word(&[("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit), ("", DeviceType::Veth)], false)
     }
 }

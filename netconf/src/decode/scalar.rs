@@ -84,7 +84,7 @@ impl Node<'_> {
     /// What the one of `words` that is here stands for. With `any_case` letter case does not count.
     pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], any_case: bool) -> Result<T, DecodeError> {
         let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-        let want = quoted.join(" or ");
+        let want = format!("the string {}", quoted.join(" or "));
         let text = self.text(&want)?;
         words
             .iter()

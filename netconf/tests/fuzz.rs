@@ -1,0 +1,78 @@
+//! Nothing that comes from outside makes the decoders panic. `FUZZ_SECONDS` sets for how long each test tries (1 by default).
+
+mod mutation;
+
+use std::time::{Duration, Instant};
+
+use mutation::{json_text, mutated};
+use netconf::{CniArgs, CniError, CniResult, Command, NetConf, Plugin, Version, invocation, read_call};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Runs `test` on new values until the time is over.
+fn fuzz<S: Strategy>(strategy: S, test: impl Fn(S::Value)) {
+    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+    while Instant::now() < end {
+        let run = TestRunner::new(config.clone()).run(&strategy, |value| {
+            test(value);
+            Ok(())
+        });
+        run.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+fn decode_everything(bytes: &[u8]) {
+    for command in Command::ALL {
+        let lookup = |name: &str| Some(if name == "CNI_COMMAND" { command.as_str() } else { "x" }.to_owned());
+        if let Err(error) = read_call(&lookup, || Ok(bytes.to_vec())) {
+            assert!((1..=7).contains(&error.error.code.0), "{error}");
+            assert!(!error.error.to_json(error.version).is_empty());
+        }
+    }
+    let _ = NetConf::parse(bytes);
+    let _ = CniError::parse(bytes);
+    for version in Version::ALL {
+        let Ok(result) = CniResult::parse(bytes, version) else { continue };
+        for version in Version::ALL {
+            let _ = result.to_json(version);
+        }
+    }
+}
+
+#[test]
+fn bytes() {
+    fuzz(prop::collection::vec(any::<u8>(), 0..200), |bytes| decode_everything(&bytes));
+}
+
+#[test]
+fn json() {
+    fuzz(json_text(), |text| decode_everything(text.as_bytes()));
+}
+
+#[test]
+fn damaged_configurations_and_results() {
+    fuzz(mutated(), |bytes| decode_everything(&bytes));
+}
+
+#[test]
+fn environment_and_arguments() {
+    let text = || prop_oneof![any::<String>(), "[A-Z0-9_=;.:/a-z-]{0,40}"];
+    let variables = prop::collection::vec(text(), 5);
+    fuzz((text(), variables, prop::collection::vec(text(), 0..4)), |(args, variables, arguments)| {
+        let _ = CniArgs::parse(&args);
+        let lookup = |name: &str| match name {
+            "CNI_COMMAND" => Some("ADD".to_owned()),
+            "CNI_ARGS" => Some(args.clone()),
+            "CNI_CONTAINERID" => variables.first().cloned(),
+            "CNI_NETNS" => variables.get(1).cloned(),
+            "CNI_IFNAME" => variables.get(2).cloned(),
+            "CNI_PATH" => variables.get(3).cloned(),
+            _ => variables.get(4).cloned(),
+        };
+        for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+            let _ = invocation(plugin, "v", &arguments, &lookup, || Ok(b"{\"name\":\"n\"}".to_vec()));
+        }
+    });
+}

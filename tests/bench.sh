@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, which
+# also go to target/bench/table.md. QUICK=1 leaves out the block engine.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
+work=target/bench
+rm -rf "$work"
+mkdir -p "$work"
+
+# The floor is built as the plugin is, or the comparison would measure the C library.
+musl=$(uname -m)-unknown-linux-musl
+build=(cargo build --release -p integration-tests --bin floor --bin bench)
+if [ -d "$(rustc --print target-libdir --target "$musl" 2>/dev/null)" ]; then
+    build+=(--target "$musl")
+    built=target/$musl/release
+else
+    built=target/release
+fi
+"${build[@]}"
+
+bench=("$built/bench" target/plugin "$built/floor" "$work")
+[ "$(id -u)" = 0 ] || bench=(unshare --user --map-root-user "${bench[@]}")
+"${bench[@]}" | tee "$work/table.md"
+
+[ "${QUICK:-}" != 1 ] || exit 0
+echo
+echo "block engine" >&2
+{
+    echo "| block engine | per second |"
+    echo "|---|---:|"
+    # bencher format: test NAME ... bench: 1,234 ns/iter (+/- 5)
+    cargo bench -q -p libcalico --bench block --bench selector -- --output-format bencher | awk '
+        /bench:/ { ns = $5; gsub(",", "", ns); if (ns > 0) printf "| %s | %d |\n", $2, 1e9 / ns }'
+} | tee -a "$work/table.md"

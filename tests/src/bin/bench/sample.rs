@@ -1,0 +1,38 @@
+//! Measured durations and what to say of them.
+
+use std::time::Duration;
+
+/// Durations in order of length.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample(Vec<Duration>);
+
+impl FromIterator<Duration> for Sample {
+    fn from_iter<I: IntoIterator<Item = Duration>>(durations: I) -> Self {
+        let mut durations: Vec<_> = durations.into_iter().collect();
+        durations.sort_unstable();
+        Self(durations)
+    }
+}
+
+impl Sample {
+    /// The duration that `percent` of all do not exceed; zero when nothing was measured.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
+        let last = self.0.len().saturating_sub(1);
+        self.0.get(last * percent / 100).copied().unwrap_or_default()
+    }
+
+    /// The median.
+    pub(crate) fn p50(&self) -> Duration {
+        self.percentile(50)
+    }
+
+    /// The shortest.
+    pub(crate) fn min(&self) -> Duration {
+        self.percentile(0)
+    }
+}
+
+/// Milliseconds with two decimals.
+pub(crate) fn ms(duration: Duration) -> String {
+    format!("{:.2}", duration.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,62 @@
+//! What the datastores cost alone, asked the way the plugin asks them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use datastore::Datastore;
+use libcalico::store::{Revision, Store, Write, WriteOp};
+
+use crate::pods::Backend;
+use crate::sample::Sample;
+
+/// As long as a block with a dozen addresses.
+const VALUE_LENGTH: usize = 1500;
+const REPEATS: usize = 200;
+const PATH: &str = "/calico/bench/value";
+
+/// One datastore.
+pub(crate) struct Costs {
+    /// One read on an open connection.
+    pub(crate) read: Sample,
+    /// One compare-and-swap write on an open connection.
+    pub(crate) write: Sample,
+    /// Opening the datastore and the first read.
+    pub(crate) first_read: Sample,
+}
+
+/// Measures the datastore of a backend.
+pub(crate) fn measure(backend: &Backend) -> Result<Costs> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Datastore::open(&backend.datastore)?;
+        let value = format!("\"{}\"", "x".repeat(VALUE_LENGTH)).into_bytes();
+        let mut revision = write(&store, WriteOp::Create(value.clone())).await?;
+        let (mut reads, mut writes, mut first_reads) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..REPEATS {
+            let begin = Instant::now();
+            store.scan(PATH).await?;
+            reads.push(begin.elapsed());
+            let begin = Instant::now();
+            revision = write(&store, WriteOp::Update(value.clone(), revision)).await?;
+            writes.push(begin.elapsed());
+            first_reads.push(first_read(backend).await?);
+        }
+        write(&store, WriteOp::Delete(None)).await?;
+        Ok(Costs {
+            read: reads.into_iter().collect(),
+            write: writes.into_iter().collect(),
+            first_read: first_reads.into_iter().collect(),
+        })
+    })
+}
+
+async fn first_read(backend: &Backend) -> Result<Duration> {
+    let begin = Instant::now();
+    Datastore::open(&backend.datastore)?.scan(PATH).await?;
+    Ok(begin.elapsed())
+}
+
+async fn write(store: &Datastore, op: WriteOp) -> Result<Revision> {
+    let write = Write { kind: "Bench", path: PATH.into(), key: "Bench(value)".into(), op };
+    store.write(&[write]).await?.pop().context("no revision")
+}

@@ -1,0 +1,346 @@
+//! Wrong input: every key of the network configuration with values of every wrong type, every variable missing, empty
+//! and malformed. Each gets the code and the words it deserves, and changes neither kernel nor datastore.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use integration_tests::cluster::{Cluster, Pod, on_local};
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::CniError;
+use serde_json::{Value, json};
+
+on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_nothing);
+
+/// What a key may hold, besides `null`.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Text,
+    /// One of a few words.
+    Word,
+    Number,
+    Flag,
+    Object,
+    List,
+    Texts,
+}
+
+use Kind::{Flag, List, Number, Object, Text, Texts, Word};
+
+/// Every key, as a JSON pointer: those of cni-plugin.md, section 2, and ours.
+const KEYS: &[(&str, Kind)] = &[
+    ("/cniVersion", Text),
+    ("/name", Text),
+    ("/type", Text),
+    ("/mode", Text),
+    ("/vxlan_mac_prefix", Text),
+    ("/vxlan_vni", Number),
+    ("/ipam", Object),
+    ("/ipam/type", Text),
+    ("/ipam/name", Text),
+    ("/ipam/subnet", Text),
+    ("/ipam/assign_ipv4", Text),
+    ("/ipam/assign_ipv6", Text),
+    ("/ipam/ipv4_pools", Texts),
+    ("/ipam/ipv6_pools", Texts),
+    ("/ipam/ranges", List),
+    ("/ipam/routes", List),
+    ("/qps", Number),
+    ("/burst", Number),
+    ("/args", Object),
+    ("/args/org.apache.mesos", Object),
+    ("/args/org.apache.mesos/network_info", Object),
+    ("/args/org.apache.mesos/network_info/name", Text),
+    ("/args/org.apache.mesos/network_info/labels", Object),
+    ("/args/org.apache.mesos/network_info/labels/labels", List),
+    ("/capabilities", Object),
+    ("/cni.dev~1valid-attachments", List),
+    ("/prevResult", Object),
+    ("/mtu", Number),
+    ("/num_queues", Number),
+    ("/nodename", Text),
+    ("/nodename_file", Text),
+    ("/nodename_file_optional", Flag),
+    ("/ipam_lock_file", Text),
+    ("/datastore_type", Word),
+    ("/datastore_path", Text),
+    ("/etcd_endpoints", Text),
+    ("/etcd_discovery_srv", Text),
+    ("/etcd_key_file", Text),
+    ("/etcd_cert_file", Text),
+    ("/etcd_ca_cert_file", Text),
+    ("/etcd_key", Text),
+    ("/etcd_cert", Text),
+    ("/etcd_ca_cert", Text),
+    ("/etcd_username", Text),
+    ("/etcd_password", Text),
+    ("/etcd_scheme", Text),
+    ("/etcd_authority", Text),
+    ("/hostname", Text),
+    ("/log_level", Text),
+    ("/log_file_path", Text),
+    ("/log_file_max_size", Number),
+    ("/log_file_max_age", Number),
+    ("/log_file_max_count", Number),
+    ("/policy", Object),
+    ("/policy/type", Text),
+    ("/policy/k8s_api_root", Text),
+    ("/policy/k8s_auth_token", Text),
+    ("/policy/k8s_client_certificate", Text),
+    ("/policy/k8s_client_key", Text),
+    ("/policy/k8s_certificate_authority", Text),
+    ("/kubernetes", Object),
+    ("/kubernetes/kubeconfig", Text),
+    ("/kubernetes/k8s_api_root", Text),
+    ("/kubernetes/node_name", Text),
+    ("/feature_control", Object),
+    ("/feature_control/ip_addrs_no_ipam", Flag),
+    ("/feature_control/floating_ips", Flag),
+    ("/container_settings", Object),
+    ("/container_settings/allow_ip_forwarding", Flag),
+    ("/include_default_routes", Flag),
+    ("/dataplane_options", Object),
+    ("/dataplane_options/type", Word),
+    ("/dataplane_options/socket", Text),
+    ("/device_type", Word),
+    ("/readiness_gates", Texts),
+    ("/policy_setup_timeout_seconds", Number),
+    ("/endpoint_status_dir", Text),
+    ("/require_mtu_file", Flag),
+    ("/calico_api_group", Word),
+    ("/runtimeConfig", Object),
+    ("/runtimeConfig/dns", Object),
+    ("/runtimeConfig/dns/domain", Text),
+    ("/runtimeConfig/dns/servers", Texts),
+    ("/runtimeConfig/dns/searches", Texts),
+    ("/runtimeConfig/dns/options", Texts),
+    ("/windows_pod_deletion_timestamp_timeout", Number),
+    ("/windows_use_single_network", Flag),
+    ("/windows_disable_default_deny_all_policy", Flag),
+    ("/windows_loopback_DSR", Flag),
+];
+
+/// Values that a key of this kind must refuse.
+fn wrong_values(kind: Kind) -> Vec<Value> {
+    let mut values =
+        vec![json!(true), json!("x"), json!(1), json!(1.5), json!([]), json!({}), json!([{}]), json!(["x"])];
+    values.retain(|value| match kind {
+        Text => !value.is_string(),
+        Word => true,
+        Number => value.as_i64().is_none(),
+        Flag => !value.is_boolean(),
+        Object => !value.is_object(),
+        // What the items of these lists are is read by some verbs only.
+        List => !value.is_array(),
+        Texts => !value.is_array() || *value == json!([{}]),
+    });
+    values
+}
+
+/// Values of the right type that are out of range or of the wrong shape, and the code they get.
+const OUT_OF_RANGE: &[(&str, &str)] = &[
+    ("/mtu", "-1"),
+    ("/mtu", "67"),
+    ("/mtu", "4294967296"),
+    ("/mtu", "1e400"),
+    ("/num_queues", "1e10"),
+    ("/vxlan_vni", "-1"),
+    ("/log_file_max_size", "-1"),
+    ("/policy_setup_timeout_seconds", "-1"),
+    ("/name", "\"\""),
+    ("/name", "\"a/b\""),
+    ("/name", "\"../etc\""),
+    ("/readiness_gates", "[\"not a url\"]"),
+    ("/ipam/ipv4_pools", "[\"fd00::/64\"]"),
+];
+
+/// A configuration as text with the value at `path` replaced, so that it may be any text.
+fn with_value(conf: &Value, path: &str, value: &str) -> String {
+    const PLACE: &str = "@@place@@";
+    let mut conf = conf.clone();
+    if path == "/dataplane_options/type" {
+        conf["dataplane_options"] = json!({ "socket": "unix:///run/x.sock" });
+    }
+    let place = keys(path).fold(&mut conf, |parent, key| &mut parent[key]);
+    *place = json!(PLACE);
+    conf.to_string().replace(&format!("\"{PLACE}\""), value)
+}
+
+/// The keys on a JSON pointer.
+fn keys(path: &str) -> impl Iterator<Item = String> {
+    path.split('/').skip(1).map(|key| key.replace("~1", "/"))
+}
+
+/// Everything that must not change.
+#[derive(Debug, PartialEq)]
+struct State {
+    host: Value,
+    pods: Value,
+    store: BTreeMap<String, Value>,
+}
+
+fn state(cluster: &Cluster<'_>) -> State {
+    let (host, pods) = (kernel::host().unwrap(), kernel::pods(cluster.host).unwrap());
+    State { host, pods, store: cluster.store.dump().unwrap() }
+}
+
+/// A pod that is up, so that a DEL has something to break, and its configuration.
+fn with_a_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    (pod, conf)
+}
+
+fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &str) -> CniError {
+    let outcome = cluster.verb(verb, pod, conf).stdin(stdin).run().unwrap();
+    assert_eq!(outcome.exit, Some(1), "{verb} accepted {stdin}\n{}{}", outcome.stdout, outcome.stderr);
+    outcome.error()
+}
+
+fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
+    let (pod, conf) = with_a_pod(cluster);
+    let newcomer = cluster.pod(2);
+    let before = state(cluster);
+    let wrong = KEYS.iter().flat_map(|(path, kind)| wrong_values(*kind).into_iter().map(|v| (*path, v.to_string())));
+    let ranges = OUT_OF_RANGE.iter().map(|(path, value)| (*path, (*value).to_owned()));
+    let mut failures = Vec::new();
+    for (path, value) in wrong.chain(ranges) {
+        for (verb, pod) in [("ADD", &newcomer), ("DEL", &pod)] {
+            let stdin = with_value(&conf, path, &value);
+            let outcome = cluster.verb(verb, pod, &conf).stdin(stdin.as_str()).run().unwrap();
+            let error: Option<CniError> = serde_json::from_str(&outcome.stdout).ok();
+            let named = |error: &CniError| {
+                let said = format!("{} {}", error.msg, error.details);
+                keys(path).all(|key| said.contains(&key))
+            };
+            let good = outcome.exit == Some(1)
+                && error.as_ref().is_some_and(|error| matches!(error.code, 6 | 7) && named(error));
+            if !good {
+                failures.push(format!("{verb} {path} = {value}: exit {:?}, {}", outcome.exit, outcome.stdout));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} bad values got a wrong answer:\n{}", failures.len(), failures.join("\n"));
+    assert_eq!(state(cluster), before);
+
+    for (what, stdin, code) in [
+        ("nothing", String::new(), 6),
+        ("half an object", "{\"name\": ".to_owned(), 6),
+        ("a list", "[]".to_owned(), 6),
+        ("null", "null".to_owned(), 7),
+        ("no name", "{\"cniVersion\": \"1.0.0\"}".to_owned(), 7),
+        ("two documents", format!("{conf}{conf}"), 6),
+        ("a key twice", conf.to_string().replacen('{', "{\"mtu\": 1400, \"mtu\": 1500, ", 1), 6),
+        ("deep nesting", with_value(&conf, "/args", &format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))), 6),
+        ("over a megabyte", with_value(&conf, "/hostname", &format!("\"{}\"", "x".repeat(1 << 20))), 6),
+        ("another version", with_value(&conf, "/cniVersion", "\"9.9.9\""), 1),
+    ] {
+        for (verb, pod) in [("ADD", &newcomer), ("DEL", &pod)] {
+            let error = refused(cluster, verb, pod, &conf, &stdin);
+            assert_eq!(error.code, code, "{verb} with {what}: {error:?}");
+        }
+    }
+    for verb in ["ADD", "DEL"] {
+        let mut stdin = conf.to_string().into_bytes();
+        stdin.insert(2, 0xff);
+        let outcome = cluster.verb(verb, &newcomer, &conf).stdin(stdin).run().unwrap();
+        assert_eq!(outcome.error().code, 6, "invalid UTF-8");
+    }
+    assert_eq!(state(cluster), before);
+}
+
+fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
+    let (pod, conf) = with_a_pod(cluster);
+    let newcomer = cluster.pod(2);
+    let before = state(cluster);
+    for (verb, pod) in [("ADD", &newcomer), ("CHECK", &pod), ("DEL", &pod)] {
+        let call = cluster.verb(verb, pod, &conf);
+        for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH"] {
+            // DEL works without a namespace: it may be gone. Tested with the verb.
+            if verb == "DEL" && name == "CNI_NETNS" {
+                continue;
+            }
+            for call in [call.clone().without_env(name), call.clone().env(name, "")] {
+                let error = call.run().unwrap().error();
+                assert_eq!((error.code, error.msg.contains(name)), (4, true), "{verb} without {name}: {error:?}");
+            }
+        }
+        for (name, value) in [
+            ("CNI_CONTAINERID", "../../etc"),
+            ("CNI_CONTAINERID", "a b"),
+            ("CNI_CONTAINERID", "-starts-with-a-dash"),
+            ("CNI_IFNAME", "sixteen-letters!"),
+            ("CNI_IFNAME", ".."),
+            ("CNI_IFNAME", "eth/0"),
+            ("CNI_IFNAME", "eth 0"),
+        ] {
+            let error = call.clone().env(name, value).run().unwrap().error();
+            assert_eq!(error.code, 4, "{verb} {name}={value}: {error:?}");
+        }
+    }
+    // All that is missing is named at once.
+    let bare = cluster.plugins.call("calico").env("CNI_COMMAND", "ADD").without_env("CNI_PATH").stdin(conf.to_string());
+    let error = bare.run().unwrap().error();
+    for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
+        assert!(error.msg.contains(name), "{error:?}");
+    }
+    for verb in ["NONSENSE", "add", "ADD "] {
+        let error = cluster.verb(verb, &newcomer, &conf).run().unwrap().error();
+        assert_eq!(error.code, 4, "CNI_COMMAND={verb}: {error:?}");
+    }
+    for args in ["IP=not-an-ip", "IP=10.65.0.1=2", "novalue", "IgnoreUnknown=maybe", ";;"] {
+        let error = cluster.verb("ADD", &newcomer, &conf).env("CNI_ARGS", args).run().unwrap().error();
+        assert_eq!(error.code, 4, "CNI_ARGS={args}: {error:?}");
+    }
+    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd", "/proc"] {
+        let call = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", netns);
+        let error = call.run().unwrap().error();
+        assert!(error.msg.contains(netns), "CNI_NETNS={netns}: {error:?}");
+    }
+    // The plugin's own namespace: refused before anything is done (code 8).
+    let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
+    assert_eq!(own.error().code, 8);
+    let after = state(cluster);
+    assert_eq!((&after.host, &after.pods), (&before.host, &before.pods));
+    // A failed ADD may leave the block it claimed, as upstream does, but no address, handle or endpoint.
+    let without_blocks = |state: State| {
+        let keep = |key: &String| !key.contains("/ipam/v2/assignment/") && !key.contains("/ipam/v2/host/");
+        state.store.into_iter().filter(|(key, _)| keep(key)).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(without_blocks(after), without_blocks(before));
+    assert_eq!(cluster.accounts().held.len(), 1);
+}
+
+/// Keys that the plugin learns must be added here.
+#[test]
+fn every_published_key_is_tried() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let published = published(&schema["definitions"]["NetConf"], "");
+    assert!(published.len() > 70, "{published:?}");
+    let untried: Vec<_> = published.iter().filter(|key| !KEYS.iter().any(|(tried, _)| tried == key)).collect();
+    assert!(untried.is_empty(), "{untried:?}");
+}
+
+fn published(schema: &Value, path: &str) -> Vec<String> {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let below = |(key, schema): (&String, &Value)| {
+        let path = format!("{path}/{}", key.replace('/', "~1"));
+        let deeper = published(schema, &path);
+        std::iter::once(path).chain(deeper)
+    };
+    properties.flat_map(below).collect()
+}
+
+/// Run by a person from a terminal: a few lines of help, no wait for input.
+#[test]
+fn without_a_command_there_is_help() {
+    on_local(|cluster| {
+        let outcome = cluster.plugins.call("calico").run().unwrap();
+        assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);
+        assert!(outcome.stderr.contains("CNI_COMMAND"), "{}", outcome.stderr);
+    });
+}

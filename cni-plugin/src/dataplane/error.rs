@@ -36,7 +36,9 @@ pub enum DataplaneError {
         netns: PathBuf,
     },
     /// Another interface that is in use already has the host route to one of the addresses.
-    #[error("host route to {destination} for {ifname} conflicts with the one {owner}: another endpoint uses this address")]
+    #[error(
+        "host route to {destination} for {ifname} conflicts with the one {owner}: another endpoint uses this address"
+    )]
     RouteConflict {
         /// The route wanted.
         destination: Cidr,

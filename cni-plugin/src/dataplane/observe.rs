@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use libcalico::net::IpVersion;
 
 use super::DataplaneError;
+use super::netlink::NetlinkSocket;
 use super::netlink::address::{self, KernelAddress};
 use super::netlink::link::{self, Link};
 use super::netlink::neighbour::{self, PermanentNeighbour};
 use super::netlink::route::{self, KernelRoute};
-use super::netlink::NetlinkSocket;
 use super::plan::{End, SysctlKey};
 use super::sysctl;
 

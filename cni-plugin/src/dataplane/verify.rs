@@ -55,7 +55,11 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let host = observe(&mut socket, &host_end)?;
     let netns_id = nsid::of(&mut socket, netns)?;
     let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
-    Ok(compare::compare(&Ends { plan: &host_end, found: host }, &Ends { plan: &container_end, found: container }, netns_id))
+    Ok(compare::compare(
+        &Ends { plan: &host_end, found: host },
+        &Ends { plan: &container_end, found: container },
+        netns_id,
+    ))
 }
 
 impl fmt::Display for Difference {

@@ -9,4 +9,4 @@ pub(super) mod route;
 mod socket;
 
 pub use error::NetlinkError;
-pub(super) use socket::{NetlinkSocket, Request, Answer};
+pub(super) use socket::{Answer, NetlinkSocket, Request};

@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::link::Link;
 use super::{NetlinkError, NetlinkSocket, Request};

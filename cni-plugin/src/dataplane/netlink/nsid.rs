@@ -11,7 +11,8 @@ pub(crate) fn of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i
     let mut message = NsidMessage::default();
     message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
     let step = format!("look up the id of network namespace {}", netns.path().display());
-    let Some(RouteNetlinkMessage::NewNsId(answer)) = socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?
+    let Some(RouteNetlinkMessage::NewNsId(answer)) =
+        socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?
     else {
         return Ok(None);
     };

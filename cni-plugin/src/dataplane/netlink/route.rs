@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use libcalico::net::{Cidr, IpVersion};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
@@ -51,7 +50,8 @@ pub(crate) fn add(
     let scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
     let message = match (destination.network(), gateway) {
         (IpAddr::V4(network), gateway) => {
-            let builder = RouteMessageBuilder::<std::net::Ipv4Addr>::new().destination_prefix(network, destination.prefix());
+            let builder =
+                RouteMessageBuilder::<std::net::Ipv4Addr>::new().destination_prefix(network, destination.prefix());
             match gateway {
                 Some(IpAddr::V4(gateway)) => builder.gateway(gateway),
                 Some(IpAddr::V6(gateway)) => builder.via(gateway),
@@ -63,7 +63,8 @@ pub(crate) fn add(
             .build()
         }
         (IpAddr::V6(network), gateway) => {
-            let builder = RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, destination.prefix());
+            let builder =
+                RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, destination.prefix());
             match gateway {
                 Some(IpAddr::V6(gateway)) => builder.gateway(gateway),
                 // No such route exists; the kernel refuses the mapped address.

@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -249,7 +247,8 @@ fn parse(mut datagram: &[u8], step: &str) -> Result<Vec<NetlinkMessage<RouteNetl
     let malformed = |reason: String| NetlinkError::Malformed { step: step.to_owned(), reason };
     let mut messages = Vec::new();
     while !datagram.is_empty() {
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(datagram).map_err(|e| malformed(e.to_string()))?;
+        let message =
+            NetlinkMessage::<RouteNetlinkMessage>::deserialize(datagram).map_err(|e| malformed(e.to_string()))?;
         let length = (message.header.length as usize).next_multiple_of(4);
         messages.push(message);
         // The padding of the last message is not always sent.

@@ -1,1 +1,164 @@
 //! Tests of the plan.
+
+use super::*;
+
+fn plan(addresses: &[&str]) -> EndpointPlan {
+    EndpointPlan {
+        host_ifname: "calic0ffee01000".into(),
+        container_ifname: "eth0".into(),
+        addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+        mtu: 1410,
+        num_queues: 1,
+        device: DeviceType::Veth,
+        container_mac: None,
+        routes: default_routes(),
+        ipv4_gateway: DEFAULT_IPV4_GATEWAY,
+        allow_ip_forwarding: false,
+        host_routes: true,
+    }
+}
+
+/// An end, one line for each thing.
+fn lines(end: &End) -> Vec<String> {
+    let mut lines = vec![format!("{} mtu {}", end.ifname, end.mtu)];
+    lines.extend(end.mac.map(|mac| format!("mac {mac}")));
+    lines.extend(end.sysctls.iter().map(|s| format!("{}{}={}", if s.required { "" } else { "?" }, s.key, s.value)));
+    lines.extend(end.routes.iter().map(|route| format!("route {route}")));
+    lines.extend(end.addresses.iter().map(|address| format!("address {address}")));
+    lines
+}
+
+#[test]
+fn an_ipv4_pod() {
+    let plan = plan(&["10.65.0.2"]);
+    assert_eq!(
+        lines(&plan.host_end()),
+        [
+            "calic0ffee01000 mtu 1410",
+            "mac ee:ee:ee:ee:ee:ee",
+            "net/ipv4/conf/calic0ffee01000/route_localnet=1",
+            "?net/ipv4/neigh/calic0ffee01000/proxy_delay=0",
+            "net/ipv4/conf/calic0ffee01000/proxy_arp=1",
+            "net/ipv4/conf/calic0ffee01000/forwarding=1",
+            "?net/ipv6/conf/calic0ffee01000/accept_ra=0",
+            "route 10.65.0.2/32 scope link",
+        ]
+    );
+    assert_eq!(
+        lines(&plan.container_end()),
+        [
+            "eth0 mtu 1410",
+            "net/ipv4/ip_forward=0",
+            "route 169.254.1.1/32 scope link",
+            "route 0.0.0.0/0 via 169.254.1.1",
+            "address 10.65.0.2/32",
+        ]
+    );
+}
+
+#[test]
+fn an_ipv6_pod() {
+    let plan = plan(&["fd00:65::2"]);
+    assert_eq!(
+        lines(&plan.host_end()),
+        [
+            "calic0ffee01000 mtu 1410",
+            "mac ee:ee:ee:ee:ee:ee",
+            "net/ipv6/conf/calic0ffee01000/accept_dad=0",
+            "net/ipv6/conf/calic0ffee01000/disable_ipv6=0",
+            "net/ipv6/conf/calic0ffee01000/proxy_ndp=1",
+            "net/ipv6/conf/calic0ffee01000/forwarding=1",
+            "?net/ipv6/conf/calic0ffee01000/accept_ra=0",
+            "route fd00:65::2/128 scope link",
+        ]
+    );
+    assert_eq!(
+        lines(&plan.container_end()),
+        [
+            "eth0 mtu 1410",
+            "net/ipv6/conf/eth0/accept_dad=0",
+            "net/ipv6/conf/all/disable_ipv6=0",
+            "net/ipv6/conf/default/disable_ipv6=0",
+            "net/ipv6/conf/lo/disable_ipv6=0",
+            "net/ipv6/conf/all/forwarding=0",
+            "route ::/0 via the host end's link-local address",
+            "address fd00:65::2/128",
+        ]
+    );
+}
+
+#[test]
+fn a_dual_stack_pod_has_both_in_the_order_of_its_addresses() {
+    let plan = plan(&["fd00:65::2", "10.65.0.2"]);
+    let host = plan.host_end();
+    assert_eq!(host.sysctls.len(), 9);
+    let destinations: Vec<_> = host.routes.iter().map(|route| route.destination.to_string()).collect();
+    assert_eq!(destinations, ["fd00:65::2/128", "10.65.0.2/32"]);
+    assert_eq!(plan.container_end().routes.len(), 3);
+    assert_eq!(plan.container_end().sysctls.len(), 6);
+}
+
+#[test]
+fn custom_routes_gateway_and_settings() {
+    let plan = EndpointPlan {
+        routes: ["10.1.0.0/16", "fd01::/48", "10.1.0.0/16"].iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        ipv4_gateway: "10.65.0.1".parse().unwrap(),
+        allow_ip_forwarding: true,
+        host_routes: false,
+        mtu: 0,
+        container_mac: Some("0a:58:0a:41:00:02".parse().unwrap()),
+        ..plan(&["10.65.0.2"])
+    };
+    assert_eq!(
+        lines(&plan.container_end()),
+        [
+            "eth0 mtu 1500",
+            "mac 0a:58:0a:41:00:02",
+            "net/ipv4/ip_forward=1",
+            "route 10.65.0.1/32 scope link",
+            "route 10.1.0.0/16 via 10.65.0.1",
+            "address 10.65.0.2/32",
+        ],
+        "the IPv6 route is skipped, the repeated one kept once"
+    );
+    assert_eq!(plan.host_end().routes, []);
+}
+
+#[test]
+fn a_mapped_address_is_its_ipv4_address() {
+    let plan = plan(&["::ffff:10.65.0.2", "10.65.0.2"]);
+    assert!(plan.has(IpVersion::V4) && !plan.has(IpVersion::V6));
+    assert_eq!(plan.container_end().addresses, ["10.65.0.2/32".parse().unwrap()]);
+}
+
+#[test]
+fn a_setting_of_an_interface_with_a_dot_keeps_the_dot() {
+    let plan = EndpointPlan { container_ifname: "eth0.100".into(), ..plan(&["fd00:65::2"]) };
+    assert_eq!(plan.container_end().sysctls[0].key.to_string(), "net/ipv6/conf/eth0.100/accept_dad");
+}
+
+#[test]
+fn the_host_link_local_is_the_eui_64_of_the_host_mac() {
+    let [a, b, c, d, e, f] = MacAddr::HOST_SIDE.bytes();
+    let interface_id = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&[0xfe, 0x80]);
+    address[8..].copy_from_slice(&interface_id);
+    assert_eq!(HOST_LINK_LOCAL, Ipv6Addr::from(address));
+}
+
+#[test]
+fn impossible_plans_are_refused() {
+    let good = plan(&["10.65.0.2"]);
+    assert_eq!(good.validate(), Ok(()));
+    for name in ["", "sixteen-bytes-xx", "a/b", "..", ".", "a b", "a:b", "a\0", "../../etc"] {
+        let bad = EndpointPlan { container_ifname: name.into(), ..good.clone() };
+        assert_eq!(bad.validate(), Err(PlanError::InterfaceName(name.into())), "{name:?}");
+        let bad = EndpointPlan { host_ifname: name.into(), ..good.clone() };
+        assert_eq!(bad.validate(), Err(PlanError::InterfaceName(name.into())), "{name:?}");
+    }
+    let mac = MacAddr::new([1, 0, 0, 0, 0, 0]);
+    assert_eq!(EndpointPlan { container_mac: Some(mac), ..good.clone() }.validate(), Err(PlanError::Mac(mac)));
+    assert_eq!(EndpointPlan { addresses: vec![], ..good.clone() }.validate(), Err(PlanError::NoAddress("eth0".into())));
+    assert_eq!(EndpointPlan { num_queues: 0, ..good }.validate(), Err(PlanError::NoQueue("eth0".into())));
+}

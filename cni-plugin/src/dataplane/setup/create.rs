@@ -29,11 +29,7 @@ impl Pair {
 }
 
 /// Makes the pair the plan asks for; a veth pair where the kernel has no netkit.
-pub(super) fn create(
-    host: &mut NetlinkSocket,
-    plan: &EndpointPlan,
-    netns: &NetnsFd,
-) -> Result<Pair, DataplaneError> {
+pub(super) fn create(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<Pair, DataplaneError> {
     match create_as(host, plan, plan.device, netns) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>

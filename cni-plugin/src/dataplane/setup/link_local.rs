@@ -8,9 +8,9 @@ use netlink_packet_route::link::In6AddrGenMode;
 
 use crate::dataplane::DataplaneError;
 use crate::dataplane::mac::MacAddr;
+use crate::dataplane::netlink::NetlinkSocket;
 use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS, KernelAddress};
 use crate::dataplane::netlink::link::Link;
-use crate::dataplane::netlink::NetlinkSocket;
 use crate::dataplane::plan::{EndpointPlan, HOST_LINK_LOCAL};
 
 /// How long the kernel may take. It takes about 2 ms; upstream waits half a second.

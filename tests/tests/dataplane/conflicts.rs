@@ -1,0 +1,116 @@
+//! ADD where something is already there.
+
+use cni_plugin::dataplane::DataplaneError;
+use integration_tests::command::{ip, ip_json};
+use integration_tests::namespaces::isolated;
+use serde_json::Value;
+
+use super::{link_names, only, plan, set_up};
+
+#[test]
+fn the_interface_of_an_earlier_sandbox_is_replaced() {
+    isolated(|host| {
+        let first = set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
+        set_up(host, "new", &plan("cali1", &["10.65.0.3"])).unwrap();
+        assert_eq!(only("route show dev cali1")["dst"], "10.65.0.3");
+        assert_eq!(host.in_pod("old", || Ok(link_names())).unwrap(), ["lo"]);
+        assert_ne!(only("-n new link show dev eth0")["address"], first.container_mac.to_string());
+    });
+}
+
+#[test]
+fn a_repeated_add_replaces_the_whole_pair() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.3"])).unwrap();
+        let addresses = only("-4 -n pod1 address show dev eth0");
+        assert_eq!(addresses["addr_info"].as_array().map(Vec::len), Some(1));
+        assert_eq!(addresses["addr_info"][0]["local"], "10.65.0.3");
+        assert_eq!(link_names(), ["lo", "cali1"]);
+    });
+}
+
+#[test]
+fn a_foreign_interface_in_the_pod_is_an_error_and_nothing_is_destroyed() {
+    isolated(|host| {
+        set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
+        host.add_pod("pod1").unwrap();
+        ip("link add other type veth peer name eth0 netns pod1").unwrap();
+        let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"])).unwrap_err();
+        assert!(matches!(error, DataplaneError::ContainerInterfaceExists { .. }), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "interface eth0 already exists in /var/run/netns/pod1; delete it, or call with another CNI_IFNAME"
+        );
+        assert_eq!(only("route show dev cali1")["dst"], "10.65.0.2", "the earlier sandbox keeps its network");
+        assert!(link_names().contains(&"other".to_owned()));
+        only("-n old link show dev eth0");
+    });
+}
+
+/// Interfaces of two pods may have the same numbers; only the namespace tells whose the interface is.
+#[test]
+fn equal_interface_numbers_are_not_taken_for_the_same_pair() {
+    isolated(|host| {
+        set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
+        host.add_pod("pod1").unwrap();
+        let stale = only("link show dev cali1")["ifindex"].clone();
+        // The other end of eth0 has the number of cali1, in a third namespace.
+        host.add_pod("third").unwrap();
+        ip(&format!("-n third link add other index {stale} type veth peer name eth0 netns pod1")).unwrap();
+        let outcome = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"]));
+        assert!(matches!(outcome, Err(DataplaneError::ContainerInterfaceExists { .. })), "{outcome:?}");
+        assert_eq!(only("-n pod1 link show dev eth0")["link_index"], stale);
+    });
+}
+
+#[test]
+fn the_host_route_of_a_dead_interface_is_replaced_in_each_family() {
+    isolated(|host| {
+        for (dead, address) in [("dead4", "10.65.0.2/32"), ("dead6", "fd00:65::2/128")] {
+            ip(&format!("link add {dead} type veth peer name {dead}p")).unwrap();
+            ip(&format!("link set {dead} up")).unwrap();
+            ip(&format!("route add {address} dev {dead}")).unwrap();
+        }
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
+        assert_eq!(only("-4 route show 10.65.0.2")["dev"], "cali1");
+        assert_eq!(only("-6 route show fd00:65::2")["dev"], "cali1");
+    });
+}
+
+#[test]
+fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
+    for (family, address) in [("-4", "10.65.0.2"), ("-6", "fd00:65::2")] {
+        isolated(|host| {
+            set_up(host, "other", &plan("cali9", &["10.65.0.9", "fd00:65::9"])).unwrap();
+            ip(&format!("{family} route add {address} dev cali9 proto static")).unwrap();
+            let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
+            assert!(matches!(error, DataplaneError::RouteConflict { .. }), "{error:?}");
+            assert!(error.to_string().contains("through interface cali9 (protocol Static)"), "{error}");
+            assert_eq!(only(&format!("{family} route show {address}"))["dev"], "cali9");
+            assert_eq!(link_names(), ["lo", "cali9"]);
+            assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"]);
+        });
+    }
+}
+
+#[test]
+fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
+    isolated(|host| {
+        ip("route add blackhole 10.65.0.2/32").unwrap();
+        let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
+        assert!(error.to_string().contains("of type BlackHole"), "{error}");
+        assert_eq!(link_names(), ["lo"]);
+        assert_eq!(ip_json("route show").unwrap().as_array().map(Vec::len), Some(1));
+    });
+}
+
+#[test]
+fn a_route_to_the_block_of_the_address_is_no_conflict() {
+    isolated(|host| {
+        ip("route add blackhole 10.65.0.0/26").unwrap();
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.0"])).unwrap();
+        let devices: Vec<Value> = ip_json("route show root 10.65.0.0/26").unwrap().as_array().unwrap().clone();
+        assert_eq!(devices.len(), 2);
+    });
+}

@@ -1,0 +1,104 @@
+//! ADD that fails at one step after another: the error names the step, and nothing stays.
+
+use cni_plugin::dataplane::EndpointPlan;
+use integration_tests::command::{ip_json, run};
+use integration_tests::namespaces::{Host, isolated};
+use nix::mount::{MsFlags, mount};
+
+use super::{link_names, plan, set_up};
+
+/// The ADD must fail with a message that contains `step`, and leave no interface and no route.
+fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
+    let routes = || (ip_json("-4 route show").unwrap(), ip_json("-6 route show").unwrap());
+    let (links_before, routes_before) = (link_names(), routes());
+    let error = set_up(host, "pod1", plan).unwrap_err();
+    assert!(error.to_string().contains(step), "{error}");
+    assert_eq!(link_names(), links_before, "{step}");
+    assert_eq!(routes(), routes_before, "{step}");
+    assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"], "{step}");
+}
+
+/// Makes /proc/sys unwritable for what runs in this private host.
+fn make_sysctls_read_only() {
+    let nothing = None::<&str>;
+    mount(Some("/proc/sys"), "/proc/sys", nothing, MsFlags::MS_BIND, nothing).unwrap();
+    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(nothing, "/proc/sys", nothing, read_only, nothing).unwrap();
+}
+
+#[test]
+fn an_impossible_mtu() {
+    isolated(|host| {
+        let wanted = EndpointPlan { mtu: 70_000, ..plan("cali1", &["10.65.0.2"]) };
+        fails_cleanly(host, &wanted, "create veth pair eth0/cali1: ");
+    });
+}
+
+#[test]
+fn settings_of_the_host_end() {
+    isolated(|host| {
+        host.add_pod("pod1").unwrap();
+        make_sysctls_read_only();
+        let wanted = plan("cali1", &["10.65.0.2"]);
+        fails_cleanly(host, &wanted, "set to 1 sysctl net/ipv4/conf/cali1/route_localnet: Read-only file system");
+    });
+}
+
+/// Settings that have their value already are not written: of those that are required only the pod's is wrong here.
+#[test]
+fn settings_of_the_pod() {
+    isolated(|host| {
+        for (key, value) in [
+            ("ipv4.conf.default.route_localnet", 1),
+            ("ipv4.conf.default.proxy_arp", 1),
+            ("ipv4.conf.default.forwarding", 1),
+            ("ipv6.conf.default.accept_ra", 0),
+        ] {
+            run("sysctl", &["-qw", &format!("net.{key}={value}")]).unwrap();
+        }
+        host.add_pod("pod1").unwrap();
+        let forwards = host.in_pod("pod1", || integration_tests::kernel::sysctl("ipv4/ip_forward")).unwrap() == "1";
+        make_sysctls_read_only();
+        let wanted = EndpointPlan { allow_ip_forwarding: !forwards, ..plan("cali1", &["10.65.0.2"]) };
+        fails_cleanly(host, &wanted, &format!("set to {} sysctl net/ipv4/ip_forward", u8::from(!forwards)));
+
+        let right = EndpointPlan { allow_ip_forwarding: forwards, ..wanted };
+        set_up(host, "pod1", &right).unwrap();
+    });
+}
+
+#[test]
+fn a_route_of_the_pod() {
+    isolated(|host| {
+        let routes = vec!["169.254.1.1/32".parse().unwrap()];
+        let wanted = EndpointPlan { routes, ..plan("cali1", &["10.65.0.2"]) };
+        let step = "add route 169.254.1.1/32 via 169.254.1.1 to interface eth0 in the pod: File exists";
+        fails_cleanly(host, &wanted, step);
+    });
+}
+
+#[test]
+fn an_address_of_the_pod() {
+    isolated(|host| {
+        let wanted = EndpointPlan { host_routes: false, ..plan("cali1", &["10.65.0.2", "224.0.0.1"]) };
+        fails_cleanly(host, &wanted, "add address 224.0.0.1 to interface eth0: Invalid argument");
+    });
+}
+
+#[test]
+fn a_host_route() {
+    isolated(|host| {
+        let wanted = plan("cali1", &["ff02::1:2", "10.65.0.2"]);
+        set_up(host, "other", &plan("cali9", &["10.65.0.2"])).unwrap();
+        fails_cleanly(host, &wanted, "conflicts with the one through interface cali9");
+    });
+}
+
+#[test]
+fn a_plan_that_cannot_be_carried_out_touches_nothing() {
+    isolated(|host| {
+        set_up(host, "pod2", &plan("cali1", &["10.65.0.9"])).unwrap();
+        let wanted = EndpointPlan { addresses: vec![], ..plan("cali1", &[]) };
+        fails_cleanly(host, &wanted, "no address to give to interface eth0");
+    });
+}

@@ -1,0 +1,59 @@
+//! The dataplane alone, on a real kernel: what it makes, what it leaves, what it finds. Checked with iproute2, an
+//! implementation of its own.
+
+mod conflicts;
+mod failures;
+mod golden;
+mod netns;
+mod setup;
+mod teardown;
+mod verify;
+
+use std::path::Path;
+
+use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use cni_plugin::dataplane::{Attached, DataplaneError, DeviceType, EndpointPlan, NetnsFd};
+use integration_tests::command::ip_json;
+use integration_tests::namespaces::{Host, NETNS_DIR};
+use serde_json::Value;
+
+/// The plan of an ordinary endpoint: veth, default MTU, default routes.
+fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
+    EndpointPlan {
+        host_ifname: host_ifname.into(),
+        container_ifname: "eth0".into(),
+        addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+        mtu: 0,
+        num_queues: 1,
+        device: DeviceType::Veth,
+        container_mac: None,
+        routes: default_routes(),
+        ipv4_gateway: DEFAULT_IPV4_GATEWAY,
+        allow_ip_forwarding: false,
+        host_routes: true,
+    }
+}
+
+/// The open namespace of a pod, made if need be.
+fn open(host: &Host, pod: &str) -> NetnsFd {
+    host.ensure_pod(pod).unwrap();
+    NetnsFd::open(&Path::new(NETNS_DIR).join(pod)).unwrap()
+}
+
+/// Sets an endpoint up.
+fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<Attached, DataplaneError> {
+    cni_plugin::dataplane::setup(plan, &open(host, pod))
+}
+
+/// Names of the interfaces of the calling thread's namespace, in the kernel's order.
+fn link_names() -> Vec<String> {
+    let links = ip_json("link show").unwrap();
+    links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The only object that `ip -json -details <args>` prints.
+fn only(args: &str) -> Value {
+    let list = ip_json(&format!("-details {args}")).unwrap();
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "ip {args}: {list}");
+    list[0].clone()
+}

@@ -1,0 +1,66 @@
+//! Opening and entering namespaces.
+
+use std::path::Path;
+use std::{fs, thread};
+
+use cni_plugin::dataplane::{DataplaneError, NetnsError, NetnsFd, setup};
+use integration_tests::namespaces::isolated;
+
+use super::{link_names, open, plan};
+
+#[test]
+fn what_is_no_namespace_is_told_apart() {
+    isolated(|host| {
+        let absent = host.dir("files").join("absent");
+        assert!(matches!(NetnsFd::open(&absent), Err(NetnsError::NotFound { path }) if path == absent));
+
+        let file = host.dir("files").join("file");
+        fs::write(&file, "").unwrap();
+        let error = NetnsFd::open(&file).unwrap_err();
+        assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("{} is not a network namespace", file.display()));
+
+        for other in ["/proc/self/ns/mnt", "/proc/self/status"] {
+            let opened = NetnsFd::open(Path::new(other)).unwrap();
+            let error = opened.run_in(|| Ok::<_, NetnsError>(())).unwrap_err();
+            assert!(matches!(error, NetnsError::NotANamespace { .. }), "{other}: {error:?}");
+        }
+    });
+}
+
+#[test]
+fn the_plugins_own_namespace_is_refused_before_any_work() {
+    isolated(|_| {
+        let own = NetnsFd::current().unwrap();
+        let error = setup(&plan("cali1", &["10.65.0.2"]), &own).unwrap_err();
+        assert!(matches!(error, DataplaneError::Netns(NetnsError::SameNamespace { .. })), "{error:?}");
+        assert_eq!(link_names(), ["lo"]);
+    });
+}
+
+#[test]
+fn work_inside_leaves_the_caller_where_it_was() {
+    isolated(|host| {
+        let pod = open(host, "pod1");
+        integration_tests::command::ip("link add outside type veth peer name outside1").unwrap();
+        let inside = pod.run_in(|| Ok::<_, NetnsError>(link_names())).unwrap();
+        assert_eq!(inside, ["lo"]);
+        let refused: Result<(), NetnsError> = pod.run_in(|| Err(NetnsError::NotFound { path: "x".into() }));
+        refused.unwrap_err();
+        let panicked = thread::scope(|scope| {
+            scope.spawn(|| pod.run_in(|| -> Result<(), NetnsError> { panic!("in the pod") })).join().is_err()
+        });
+        assert!(panicked);
+        assert!(link_names().contains(&"outside".to_owned()));
+    });
+}
+
+#[test]
+fn an_open_namespace_outlives_its_path() {
+    isolated(|host| {
+        let pod = open(host, "pod1");
+        host.delete_pod("pod1").unwrap();
+        setup(&plan("cali1", &["10.65.0.2"]), &pod).unwrap();
+        assert!(link_names().contains(&"cali1".to_owned()));
+    });
+}

@@ -1,0 +1,150 @@
+//! DEL.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cni_plugin::dataplane::{DataplaneError, Endpoint, HostLinkProof, NetnsError, Removed, Teardown};
+use integration_tests::command::{ip, ip_json};
+use integration_tests::namespaces::{NETNS_DIR, isolated};
+use serde_json::json;
+
+use super::{link_names, plan, set_up};
+
+fn endpoint(netns: Option<&Path>, proof: HostLinkProof) -> Endpoint {
+    Endpoint { netns: netns.map(Path::to_owned), container_ifname: "eth0".into(), host_ifname: "cali1".into(), proof }
+}
+
+fn pod_path(pod: &str) -> PathBuf {
+    Path::new(NETNS_DIR).join(pod)
+}
+
+fn tear_down(endpoint: Endpoint) -> Result<Removed, DataplaneError> {
+    Teardown::start(endpoint)?.finish()
+}
+
+fn removed(interface: &str) -> Removed {
+    Removed { interface: Some(interface.into()) }
+}
+
+fn route_to(ips: &[&str]) -> HostLinkProof {
+    HostLinkProof::RouteTo(ips.iter().map(|ip| ip.parse::<IpAddr>().unwrap()).collect())
+}
+
+#[test]
+fn both_ends_and_all_routes_go_and_a_second_time_is_success() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
+        let target = endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent);
+        assert_eq!(tear_down(target.clone()).unwrap(), removed("eth0"));
+        assert_eq!(link_names(), ["lo"]);
+        assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"]);
+        assert_eq!(ip_json("route show").unwrap(), json!([]));
+        assert_eq!(tear_down(target).unwrap(), Removed::default());
+    });
+}
+
+#[test]
+fn traffic_is_cut_before_the_deletion_is_waited_for() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
+        // Down, or gone already.
+        let inside = ip_json("-n pod1 link show up").unwrap();
+        assert_eq!(inside.as_array().unwrap().iter().filter(|link| link["ifname"] == "eth0").count(), 0);
+        assert_eq!(under_way.finish().unwrap(), removed("eth0"));
+    });
+}
+
+#[test]
+fn before_any_add_there_is_nothing_to_do() {
+    isolated(|host| {
+        host.add_pod("pod1").unwrap();
+        for netns in [None, Some(pod_path("pod1")), Some(pod_path("absent"))] {
+            for proof in [HostLinkProof::Name, route_to(&["10.65.0.2"]), HostLinkProof::Absent] {
+                assert_eq!(tear_down(endpoint(netns.as_deref(), proof)).unwrap(), Removed::default());
+            }
+        }
+    });
+}
+
+#[test]
+fn without_the_namespace_the_host_end_goes_if_it_is_proven_ours() {
+    let proofs = [HostLinkProof::Name, route_to(&["10.65.0.2"]), route_to(&["10.65.0.9", "fd00:65::2"])];
+    for proof in proofs {
+        for netns in [None, Some(pod_path("absent"))] {
+            isolated(|host| {
+                set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
+                assert_eq!(
+                    tear_down(endpoint(netns.as_deref(), proof.clone())).unwrap(),
+                    removed("cali1"),
+                    "{proof:?}"
+                );
+                assert_eq!(link_names(), ["lo"]);
+            });
+        }
+    }
+}
+
+#[test]
+fn without_the_namespace_a_successors_host_end_stays() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        for proof in [HostLinkProof::Absent, route_to(&[]), route_to(&["10.65.0.9", "fd00:65::2"])] {
+            assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
+            assert_eq!(link_names(), ["lo", "cali1"], "{proof:?}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_only_has_the_name_stays() {
+    isolated(|_| {
+        ip("link add cali1 type bridge").unwrap();
+        assert_eq!(tear_down(endpoint(None, HostLinkProof::Name)).unwrap(), Removed::default());
+        ip("link del cali1").unwrap();
+        ip("link add cali1 type veth peer name other").unwrap();
+        assert_eq!(tear_down(endpoint(None, HostLinkProof::Name)).unwrap(), Removed::default(), "another MAC address");
+        assert!(link_names().contains(&"cali1".to_owned()));
+    });
+}
+
+#[test]
+fn an_interface_renamed_inside_the_pod_goes_by_its_host_end() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        ip("-n pod1 link set eth0 down").unwrap();
+        ip("-n pod1 link set eth0 name eth7").unwrap();
+        let target = endpoint(Some(&pod_path("pod1")), route_to(&["10.65.0.2"]));
+        assert_eq!(tear_down(target).unwrap(), removed("cali1"));
+        assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"]);
+    });
+}
+
+#[test]
+fn a_deleted_namespace_takes_the_pair_with_it() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        host.delete_pod("pod1").unwrap();
+        tear_down(endpoint(Some(&pod_path("pod1")), route_to(&["10.65.0.2"]))).unwrap();
+        assert_eq!(link_names(), ["lo"], "either the kernel was first or we were");
+    });
+}
+
+#[test]
+fn what_is_no_pod_namespace_is_an_error_and_nothing_is_touched() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        let file = host.dir("files").join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = tear_down(endpoint(Some(&file), HostLinkProof::Name)).unwrap_err();
+        assert!(matches!(error, DataplaneError::Netns(NetnsError::NotANamespace { .. })), "{error:?}");
+
+        let own = Endpoint {
+            container_ifname: "cali1".into(),
+            ..endpoint(Some(Path::new("/proc/thread-self/ns/net")), HostLinkProof::Name)
+        };
+        let error = tear_down(own).unwrap_err();
+        assert!(matches!(error, DataplaneError::Netns(NetnsError::SameNamespace { .. })), "{error:?}");
+        assert_eq!(link_names(), ["lo", "cali1"]);
+    });
+}

@@ -1,0 +1,255 @@
+//! CHECK: each thing broken alone is found and named, and nothing else is.
+
+use cni_plugin::dataplane::{Aspect, Difference, EndpointPlan, verify};
+use integration_tests::command::run;
+use integration_tests::namespaces::{Host, isolated};
+
+use super::{link_names, open, plan, set_up};
+
+/// A dual-stack endpoint and the plan that CHECK gets: with what prevResult recorded.
+fn endpoint(host: &Host) -> EndpointPlan {
+    let wanted = EndpointPlan { mtu: 1400, ..plan("cali1", &["10.65.0.2", "fd00:65::2"]) };
+    let attached = set_up(host, "pod1", &wanted).unwrap();
+    EndpointPlan { container_mac: Some(attached.container_mac), ..wanted }
+}
+
+fn differences(host: &Host, plan: &EndpointPlan) -> Vec<Difference> {
+    verify(plan, &open(host, "pod1")).unwrap()
+}
+
+/// Breaks the endpoint with shell commands and returns what CHECK says.
+fn after(commands: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    isolated(|host| {
+        let plan = endpoint(host);
+        assert_eq!(differences(host, &plan), [], "before it is broken");
+        run("sh", &["-ec", commands]).unwrap();
+        said = differences(host, &plan).iter().map(Difference::to_string).collect();
+    });
+    said
+}
+
+#[test]
+fn an_intact_endpoint_has_no_differences() {
+    isolated(|host| {
+        let wanted = endpoint(host);
+        assert_eq!(differences(host, &wanted), []);
+        assert_eq!(differences(host, &EndpointPlan { container_mac: None, ..wanted }), []);
+    });
+}
+
+#[test]
+fn a_missing_host_end() {
+    isolated(|host| {
+        let wanted = endpoint(host);
+        let other = EndpointPlan { host_ifname: "cali2".into(), ..wanted };
+        let found = differences(host, &other);
+        let missing =
+            Difference { what: Aspect::Link("cali2".into()), expected: "present".into(), found: "none".into() };
+        assert_eq!(found, [missing]);
+    });
+}
+
+#[test]
+fn a_missing_pod_end() {
+    let said = after("ip -n pod1 link set eth0 down; ip -n pod1 link set eth0 name eth7");
+    assert!(said.contains(&"interface eth0: expected present, found none".to_owned()), "{said:#?}");
+}
+
+#[test]
+fn a_deleted_pair() {
+    assert_eq!(
+        after("ip link del cali1"),
+        ["interface cali1: expected present, found none", "interface eth0: expected present, found none"]
+    );
+}
+
+#[test]
+fn a_pod_end_of_another_pair() {
+    let said = after(
+        "ip -n pod1 link show eth0 | grep -o 'link/ether [0-9a-f:]*' | cut -d' ' -f2 > /run/mac
+         ip netns add aside; ip -n pod1 link set eth0 netns aside
+         ip link add cali2 type veth peer name eth0 mtu 1400 address $(cat /run/mac) netns pod1",
+    );
+    let peer = said.iter().find(|line| line.starts_with("peer of interface cali1: expected eth0 in the pod"));
+    assert!(peer.is_some(), "{said:#?}");
+}
+
+#[test]
+fn a_link_down() {
+    assert_eq!(
+        after("ip -n pod1 link set lo down; ip link set cali1 down")[0],
+        "state of interface cali1: expected up, found down"
+    );
+    let said = after("ip -n pod1 link set eth0 down");
+    assert!(said.contains(&"state of interface eth0: expected up, found down".to_owned()), "{said:#?}");
+    assert!(
+        said.contains(&"state of interface cali1: expected up, found up without carrier: its peer is down".to_owned()),
+        "{said:#?}"
+    );
+}
+
+#[test]
+fn another_mac_address() {
+    let said = after("ip -n pod1 link set eth0 address 02:00:00:00:00:07");
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert!(said[0].starts_with("MAC address of interface eth0: expected "), "{said:#?}");
+    assert!(said[0].ends_with(", found 02:00:00:00:00:07"), "{said:#?}");
+    assert_eq!(
+        after("ip link set cali1 address 02:00:00:00:00:07"),
+        ["MAC address of interface cali1: expected ee:ee:ee:ee:ee:ee, found 02:00:00:00:00:07"]
+    );
+}
+
+#[test]
+fn another_mtu() {
+    assert_eq!(after("ip -n pod1 link set eth0 mtu 1300"), ["MTU of interface eth0: expected 1400, found 1300"]);
+    assert_eq!(after("ip link set cali1 mtu 1300"), ["MTU of interface cali1: expected 1400, found 1300"]);
+}
+
+#[test]
+fn a_missing_or_changed_address() {
+    // The kernel takes the IPv4 routes away with the last IPv4 address.
+    let said = after("ip -n pod1 address del 10.65.0.2/32 dev eth0");
+    assert_eq!(said[0], "address 10.65.0.2 of interface eth0: expected 10.65.0.2/32, found none");
+    assert_eq!(said.len(), 3, "{said:#?}");
+    assert_eq!(
+        after("ip -n pod1 address del fd00:65::2/128 dev eth0"),
+        ["address fd00:65::2 of interface eth0: expected fd00:65::2/128, found none"]
+    );
+    assert_eq!(
+        after("ip -n pod1 address del fd00:65::2/128 dev eth0; ip -n pod1 address add fd00:65::2/64 dev eth0"),
+        ["address fd00:65::2 of interface eth0: expected fd00:65::2/128, found fd00:65::2/64"]
+    );
+}
+
+#[test]
+fn a_missing_or_changed_route_of_the_pod() {
+    assert_eq!(
+        after("ip -n pod1 route del default"),
+        ["route 0.0.0.0/0 through interface eth0: expected 0.0.0.0/0 via 169.254.1.1, found none"]
+    );
+    assert_eq!(
+        after("ip -n pod1 route add 169.254.1.2 dev eth0; ip -n pod1 route replace default via 169.254.1.2"),
+        ["route 0.0.0.0/0 through interface eth0: \
+          expected 0.0.0.0/0 via 169.254.1.1, found 0.0.0.0/0 via 169.254.1.2 scope universe type unicast"]
+    );
+    assert_eq!(
+        after("ip -n pod1 -6 route del default"),
+        ["route ::/0 through interface eth0: expected ::/0 via the host end's link-local address, found none"]
+    );
+    assert_eq!(
+        after("ip -n pod1 -6 route replace default via fe80::7 dev eth0"),
+        ["route ::/0 through interface eth0: \
+          expected ::/0 via the host end's link-local address, found ::/0 via fe80::7 scope universe type unicast"]
+    );
+    assert_eq!(
+        after("ip -n pod1 route del 169.254.1.1"),
+        ["route 169.254.1.1/32 through interface eth0: expected 169.254.1.1/32 scope link, found none"]
+    );
+}
+
+#[test]
+fn a_route_of_another_scope() {
+    assert_eq!(
+        after("ip -n pod1 route del 169.254.1.1; ip -n pod1 route add 169.254.1.1 dev eth0 scope global"),
+        ["route 169.254.1.1/32 through interface eth0: \
+          expected 169.254.1.1/32 scope link, found 169.254.1.1/32 scope universe type unicast"]
+    );
+}
+
+#[test]
+fn a_missing_host_route() {
+    assert_eq!(
+        after("ip route del 10.65.0.2"),
+        ["route 10.65.0.2/32 through interface cali1: expected 10.65.0.2/32 scope link, found none"]
+    );
+    assert_eq!(
+        after("ip -6 route del fd00:65::2"),
+        ["route fd00:65::2/128 through interface cali1: expected fd00:65::2/128 scope link, found none"]
+    );
+    isolated(|host| {
+        let wanted = endpoint(host);
+        run("sh", &["-ec", "ip route del 10.65.0.2; ip -6 route del fd00:65::2"]).unwrap();
+        assert_eq!(differences(host, &EndpointPlan { host_routes: false, ..wanted }), [], "left to Felix");
+    });
+}
+
+#[test]
+fn each_setting_of_the_host_end() {
+    for (key, wrong, right) in [
+        ("ipv4/conf/cali1/route_localnet", 0, 1),
+        ("ipv4/neigh/cali1/proxy_delay", 80, 0),
+        ("ipv4/conf/cali1/proxy_arp", 0, 1),
+        ("ipv4/conf/cali1/forwarding", 0, 1),
+        ("ipv6/conf/cali1/accept_dad", 1, 0),
+        ("ipv6/conf/cali1/proxy_ndp", 0, 1),
+        ("ipv6/conf/cali1/forwarding", 0, 1),
+        ("ipv6/conf/cali1/accept_ra", 2, 0),
+    ] {
+        let said = after(&format!("echo {wrong} > /proc/sys/net/{key}"));
+        assert_eq!(said, [format!("sysctl net/{key}: expected {right}, found {wrong}")]);
+    }
+    // Turning IPv6 off takes its routes away too.
+    let said = after("echo 1 > /proc/sys/net/ipv6/conf/cali1/disable_ipv6");
+    assert!(said.contains(&"sysctl net/ipv6/conf/cali1/disable_ipv6: expected 0, found 1".to_owned()), "{said:#?}");
+}
+
+#[test]
+fn each_setting_of_the_pod() {
+    for (key, wrong, right) in [
+        ("ipv6/conf/eth0/accept_dad", 1, 0),
+        ("ipv6/conf/default/disable_ipv6", 1, 0),
+        ("ipv6/conf/lo/disable_ipv6", 1, 0),
+        ("ipv4/ip_forward", 1, 0),
+        ("ipv6/conf/all/forwarding", 1, 0),
+    ] {
+        let said = after(&format!("ip netns exec pod1 sh -c 'echo {wrong} > /proc/sys/net/{key}'"));
+        assert_eq!(said, [format!("sysctl net/{key}: expected {right}, found {wrong}")]);
+    }
+    let said = after("ip netns exec pod1 sh -c 'echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6'");
+    assert!(said.contains(&"sysctl net/ipv6/conf/all/disable_ipv6: expected 0, found 1".to_owned()), "{said:#?}");
+}
+
+#[test]
+fn a_static_neighbour_that_leads_astray() {
+    for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
+        let said = after(&format!("ip -n pod1 neigh add {gateway} lladdr 02:00:00:00:00:07 dev eth0 nud permanent"));
+        assert_eq!(
+            said,
+            [format!(
+                "neighbour {gateway} on interface eth0: \
+                 expected ee:ee:ee:ee:ee:ee or no static entry, found static entry 02:00:00:00:00:07"
+            )]
+        );
+    }
+    let said = after("ip neigh add 10.65.0.2 lladdr 02:00:00:00:00:07 dev cali1 nud permanent");
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert!(said[0].starts_with("neighbour 10.65.0.2 on interface cali1: expected "), "{said:#?}");
+}
+
+#[test]
+fn a_static_neighbour_that_is_right_is_no_difference() {
+    assert_eq!(
+        after("ip -n pod1 neigh add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent"),
+        [] as [String; 0]
+    );
+}
+
+#[test]
+fn several_differences_are_all_said() {
+    let said = after("ip -n pod1 route del default; ip link set cali1 mtu 1300; ip route del 10.65.0.2");
+    assert_eq!(said.len(), 3, "{said:#?}");
+}
+
+#[test]
+fn checking_changes_nothing() {
+    isolated(|host| {
+        let wanted = endpoint(host);
+        let state = || (integration_tests::kernel::host().unwrap(), integration_tests::kernel::pods(host).unwrap());
+        let before = state();
+        differences(host, &EndpointPlan { mtu: 1300, allow_ip_forwarding: true, ..wanted });
+        assert_eq!(state(), before);
+        assert_eq!(link_names(), ["lo", "cali1"]);
+    });
+}

@@ -128,8 +128,11 @@ pub struct HandleId(String);
 impl HandleId {
     /// Cuts at the first carriage return: an old migration stored ids with a tail of them (IPAM-58).
     pub fn new(id: impl AsRef<str>) -> Self {
-        let id = id.as_ref();
-        HandleId(id.split('\r').next().unwrap_or_default().to_owned())
+        HandleId(Self::cut(id.as_ref()).to_owned())
+    }
+
+    pub(super) fn cut(id: &str) -> &str {
+        id.split_once('\r').map_or(id, |(id, _)| id)
     }
 
     /// The handle of a container on a network (IPAM-22).

@@ -92,6 +92,10 @@ impl Attribute {
         self.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::new)
     }
 
+    fn is_held_by(&self, handle: &HandleId) -> bool {
+        self.handle_id.as_deref().is_some_and(|id| !id.is_empty() && HandleId::cut(id) == handle.as_str())
+    }
+
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
         self.handle_id.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(WINDOWS_RESERVED_HANDLE))
     }
@@ -137,7 +141,7 @@ impl Block {
 
     /// The addresses held by `handle`, ascending (IPAM-146).
     pub fn addresses_of(&self, handle: &HandleId) -> Vec<IpAddr> {
-        self.allocated().filter(|held| held.handle().as_ref() == Some(handle)).map(|held| held.ip).collect()
+        self.ordinals_of(handle).filter_map(|ordinal| self.address_at(ordinal)).collect()
     }
 
     /// Whether the parts of the block fit together, so that an operation can trust them. A free ordinal that the free
@@ -165,6 +169,14 @@ impl Block {
             return Err(CorruptBlock::FreeList { cidr: cidr(), ordinal, problem });
         }
         Ok(())
+    }
+
+    /// The ordinals held by `handle`, ascending.
+    pub(super) fn ordinals_of(&self, handle: &HandleId) -> impl Iterator<Item = usize> {
+        let held = |slot: &Option<usize>| {
+            slot.and_then(|index| self.attributes.get(index)).is_some_and(|attribute| attribute.is_held_by(handle))
+        };
+        self.allocations.iter().enumerate().filter(move |(_, slot)| held(slot)).map(|(ordinal, _)| ordinal)
     }
 
     /// Free ordinals and their addresses, in the order they will be handed out.

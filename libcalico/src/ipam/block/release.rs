@@ -103,12 +103,8 @@ impl Block {
         now: OffsetDateTime,
     ) -> Result<usize, CorruptBlock> {
         self.verify()?;
-        let ordinals: Vec<usize> = self
-            .allocated()
-            .filter(|held| held.handle().as_ref() == Some(handle))
-            .filter(|held| sequence.is_none_or(|wanted| held.sequence.unwrap_or_default() == wanted))
-            .map(|held| held.ordinal)
-            .collect();
+        let numbered = |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
+        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| numbered(ordinal)).collect();
         self.rest(&ordinals, cooldown_seconds, now)?;
         Ok(ordinals.len())
     }

@@ -51,7 +51,9 @@ plugin:
 	echo "$(PLUGIN)/calico = $(PLUGIN)/calico-ipam: $$(stat -c %s $(PLUGIN)/calico) bytes ($(PROFILE))"
 
 generate: ## write deploy/ files that come from the code (the JSON Schema of the network configuration)
-	@UPDATE_GENERATED=1 cargo test $(LOCKED) -q -p netconf --test schema
+	@mkdir -p target
+	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
+	@mv target/netconf.schema.json deploy/netconf.schema.json
 	@git status --short deploy
 
 lint: ## formatting, clippy and documentation, warnings as errors

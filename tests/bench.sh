@@ -29,7 +29,8 @@ echo "block engine" >&2
 {
     echo "| block engine | per second |"
     echo "|---|---:|"
-    # bencher format: test NAME ... bench: 1,234 ns/iter (+/- 5)
-    cargo bench -q -p libcalico --bench block --bench selector -- --output-format bencher | awk '
-        /bench:/ { ns = $5; gsub(",", "", ns); if (ns > 0) printf "| %s | %d |\n", $2, 1e9 / ns }'
+    # Criterion says: test NAME ... bench:  1,234 ns/iter (+/- 5)
+    cargo bench -q -p libcalico --bench block --bench selector -- --output-format bencher |
+        sed -n 's/^test \(.*\) \.\.\. bench: *\([0-9,]*\) ns.*/\1;\2/p' |
+        awk -F ';' '{ gsub(",", "", $2); if ($2 > 0) printf "| %s | %d |\n", $1, 1e9 / $2 }'
 } | tee -a "$work/table.md"

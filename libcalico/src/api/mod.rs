@@ -20,7 +20,7 @@ pub use ip_reservation::{IpReservation, IpReservationSpec};
 pub use ipam_configuration::{IpamConfiguration, IpamConfigurationSpec};
 pub use meta::{ObjectMeta, Unknown};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
-pub use object::{Object, ObjectKey, ObjectSelect, Spec};
+pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
 pub use profile::{Profile, ProfileSpec, Rule, RuleEntity};
 pub use tier::{Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};

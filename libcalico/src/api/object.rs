@@ -10,7 +10,7 @@ use super::meta::{ObjectMeta, Unknown};
 use crate::store::{Kind, Revision};
 
 /// API version of every object here.
-pub(super) const API_VERSION: &str = "projectcalico.org/v3";
+pub const API_VERSION: &str = "projectcalico.org/v3";
 const ROOT: &str = "/calico/resources/v3/projectcalico.org/";
 
 /// The `spec` of a v3 kind.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::{EndpointPort, ObjectKey, ObjectSelect};
 use crate::names::{self, EndpointIdentifiers};
-use crate::validation::FieldError;
+use crate::validation::ValidationError;
 
 /// Label that says which namespace an endpoint is in; forced on every write (CNI-87).
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
@@ -115,13 +115,13 @@ impl EndpointFacts {
     }
 
     /// Where the endpoint is stored.
-    pub fn key(&self) -> Result<ObjectKey, FieldError> {
+    pub fn key(&self) -> Result<ObjectKey, ValidationError> {
         Ok(ObjectKey::namespaced(self.orchestrator.namespace(), self.identifiers().name()?))
     }
 
     /// What to list to find an endpoint that the workload already has, whatever its interface is called (CNI-100). The
     /// list may hold others: re-check each with [`EndpointFacts::owns`].
-    pub fn select(&self) -> Result<ObjectSelect, FieldError> {
+    pub fn select(&self) -> Result<ObjectSelect, ValidationError> {
         let any_endpoint = EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() };
         Ok(ObjectSelect { namespace: Some(self.orchestrator.namespace().into()), name_prefix: any_endpoint.prefix()? })
     }
@@ -186,7 +186,7 @@ mod tests {
         assert!(pod().owns("node--1-k8s-web--0-eth7"));
         assert!(!pod().owns("node--1-k8s-web--0--1-eth0"));
         let homeless = EndpointFacts { node: String::new(), ..pod() };
-        assert_eq!(homeless.key().unwrap_err().to_string(), "node (field should be assigned)");
+        assert_eq!(homeless.key().unwrap_err().to_string(), "error with field node (field should be assigned)");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::facts::{EndpointFacts, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
-use crate::validation::FieldError;
+use crate::validation::ValidationError;
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
@@ -14,7 +14,7 @@ const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl EndpointFacts {
     /// The endpoint of a workload that has none. `interfaceName` and `mac` are left to whoever makes the interface.
-    pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, FieldError> {
+    pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
         let mut endpoint = WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
         endpoint.spec.endpoint = self.endpoint.clone();
         match &self.orchestrator {

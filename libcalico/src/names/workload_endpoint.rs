@@ -2,7 +2,7 @@
 //! (CNI-79 … CNI-84, DS-110).
 
 use crate::api::WorkloadEndpointSpec;
-use crate::validation::FieldError;
+use crate::validation::{FieldError, ValidationError};
 
 /// Four parts of one character and the dashes between them.
 const SHORTEST_NAME: usize = 7;
@@ -57,11 +57,11 @@ impl EndpointIdentifiers {
     }
 
     /// The name. Fails when a part is empty, or begins or ends with `-`.
-    pub fn name(&self) -> Result<String, FieldError> {
+    pub fn name(&self) -> Result<String, ValidationError> {
         let mut parts = Vec::with_capacity(4);
         for segment in self.segments()? {
             if segment.value.is_empty() {
-                return Err(FieldError::new(segment.field, "", "field should be assigned"));
+                return Err(FieldError::new(segment.field, "", "field should be assigned").into());
             }
             parts.push(segment.escaped()?);
         }
@@ -70,7 +70,7 @@ impl EndpointIdentifiers {
 
     /// What names begin with whose leading parts are the ones given here, up to the first empty one. Names of other
     /// endpoints may begin so too: re-check with [`EndpointIdentifiers::matches`].
-    pub fn prefix(&self) -> Result<String, FieldError> {
+    pub fn prefix(&self) -> Result<String, ValidationError> {
         let mut prefix = String::new();
         for segment in self.segments()?.iter().take_while(|s| !s.value.is_empty()) {
             prefix.push_str(&segment.escaped()?);
@@ -245,7 +245,7 @@ mod tests {
             (ids("n", "k8s", "-p", "eth0"), "pod = '-p' (field must not begin with a '-')"),
             (ids("n-", "k8s", "p", "eth0"), "node = 'n-' (field must not end with a '-')"),
         ] {
-            assert_eq!(of.name().unwrap_err().to_string(), text);
+            assert_eq!(of.name().unwrap_err().to_string(), format!("error with field {text}"));
         }
         assert!(ids("", "k8s", "p", "eth0").prefix().is_err());
         assert!(ids("n", "k8s", "p-", "").prefix().is_err());

@@ -1,7 +1,7 @@
 //! Calico's selector language: which labelled things a pool or a policy is about (DS-111 … DS-117).
 //!
-//! Text is cut into tokens ([`token`]), tokens become an expression ([`parse`]), an expression is evaluated over labels
-//! ([`eval`]) or written back in its one canonical form ([`ast`]).
+//! Text is cut into tokens (`token`), tokens become an expression (`parse`), an expression is evaluated over labels
+//! (`eval`) or written back in its one canonical form (`ast`).
 
 mod ast;
 mod error;

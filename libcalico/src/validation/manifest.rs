@@ -4,11 +4,9 @@
 use serde_json::Value;
 
 use crate::api::{
-    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec,
+    API_VERSION, ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec,
     IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
 };
-
-const API_VERSION: &str = "projectcalico.org/v3";
 
 /// Metadata that only servers write and that people copy along; it is accepted and dropped (DS-32).
 const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];

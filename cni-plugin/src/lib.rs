@@ -1,3 +1,32 @@
-//! cni-plugin
+//! The CNI plugin `calico`: gives a container its network and takes it back.
+//!
+//! ```text
+//! environment, stdin ─ netconf ─▶ Call ─▶ Session ─▶ add / del / check / status / gc
+//!                                            │ 1 one batch of reads
+//!                                            │ 2 ipam: in process, or a foreign plugin
+//!                                            │ 3 dataplane: plan (pure), then netlink
+//!                                            ▼ 4 WorkloadEndpoint
+//!                                         CniResult ─▶ stdout
+//! ```
+//!
+//! [`dataplane`] is the only place that knows netlink.
 
+pub mod add;
+pub mod attach;
+pub mod chain;
+pub mod check;
 pub mod dataplane;
+pub mod del;
+pub mod endpoint;
+pub mod endpoint_plan;
+pub mod gc;
+pub mod ipam;
+pub mod journal;
+pub mod mtu;
+pub mod owed;
+pub mod readiness;
+pub mod run;
+pub mod session;
+pub mod status;
+pub mod test_connection;
+pub mod timings;

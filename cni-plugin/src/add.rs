@@ -1,0 +1,149 @@
+//! ADD: gives a container its network.
+//!
+//! Reads, addresses, interface, endpoint, in this order; a failure undoes what was done in the reverse order, and the
+//! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
+
+use std::net::IpAddr;
+
+use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
+use libcalico::validation;
+use netconf::{CniError, CniResult, Code};
+
+use crate::attach::{self, Attachment};
+use crate::endpoint::{self, EndpointWrite};
+use crate::ipam::{self, Lease};
+use crate::session::{Known, Question, Session};
+use crate::{chain, owed, readiness};
+
+/// Networks the container and returns the result to print.
+pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
+    let previous = session.call.prev_result.clone();
+    refuse_what_cannot_work(session)?;
+    attach::refuse_own_namespace(session)?;
+    owed::settle_before_add(session).await?;
+
+    let call = ipam::call_of(session);
+    let known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
+    session.timings.stage("read");
+    known.ensure_ready()?;
+    readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
+
+    let result = match (known.endpoints.first(), &session.facts.orchestrator) {
+        (Some(_), Orchestrator::Cni(_)) => join(session, &known).await?,
+        _ => network(session, call, known).await?,
+    };
+    Ok(chain::joined(previous, result))
+}
+
+/// A container that is networked already keeps its interface and addresses; only its profiles may grow (CNI-149).
+async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniError> {
+    let existing = &known.endpoints[0];
+    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    let updated = session.facts.update(existing.value.clone(), &[]);
+    let write = EndpointWrite::replacing(existing, updated).with_profile(profile_wanted(session, known));
+    let endpoint = write.apply(session).await?;
+    session.timings.stage("write");
+    endpoint::result_of(&endpoint, &session.call)
+}
+
+/// A container that is not networked yet.
+async fn network(
+    session: &mut Session,
+    call: Option<ipam_plugin::cni::IpamCall>,
+    known: Known,
+) -> Result<CniResult, CniError> {
+    let profile = profile_wanted(session, &known);
+    let existing = known.endpoints.first().cloned();
+    let lease = ipam::assign(session, call, known.assign).await?;
+    session.timings.stage("ipam");
+
+    let attachment = match attach::attach(session, &lease.addresses) {
+        Ok(attachment) => attachment,
+        Err(error) => return Err(give_back(session, lease, "setting up the interface", error).await),
+    };
+    session.timings.stage("dataplane");
+
+    let write = match endpoint_write(session, existing, &lease.addresses, &attachment) {
+        Ok(write) => write.with_profile(profile),
+        Err(error) => return Err(detach(session, lease, &attachment, error).await),
+    };
+    if let Err(error) = write.apply(session).await {
+        return Err(detach(session, lease, &attachment, error).await);
+    }
+    session.timings.stage("write");
+    Ok(attachment.complete(lease.result, &session.call))
+}
+
+fn endpoint_write(
+    session: &Session,
+    existing: Option<endpoint::Existing>,
+    addresses: &[IpAddr],
+    attachment: &Attachment,
+) -> Result<EndpointWrite, CniError> {
+    let mut endpoint = match &existing {
+        Some(existing) => session.facts.update(existing.value.clone(), addresses),
+        None => session.facts.create(addresses).map_err(|e| crate::session::naming_error(&e.to_string()))?,
+    };
+    endpoint.spec.interface_name = attachment.host_ifname.clone();
+    endpoint.spec.mac = attachment.mac.clone();
+    endpoint::set_plain_profile(&mut endpoint, session);
+    Ok(match existing {
+        Some(existing) => EndpointWrite::replacing(&existing, endpoint),
+        None => EndpointWrite::creating(endpoint),
+    })
+}
+
+/// The profile named after the network, when this configuration calls for one and it is missing (CNI-140).
+fn profile_wanted(session: &Session, known: &Known) -> Option<libcalico::api::Profile> {
+    let conf = &session.call.conf;
+    if !conf.policy.policy_type.is_empty() || known.profile.is_some() {
+        return None;
+    }
+    let reach = match session.facts.orchestrator {
+        Orchestrator::Cni(_) => ProfileReach::SameNetwork,
+        Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
+    };
+    Some(default_profile(&conf.name, reach))
+}
+
+/// What would fail at the last step fails before the first (CNI-85, CNI-140, CNI-148).
+fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
+    let conf = &session.call.conf;
+    let plain = matches!(session.facts.orchestrator, Orchestrator::Cni(_));
+    if plain && conf.feature_control.ip_addrs_no_ipam {
+        return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
+            .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
+    }
+    if conf.policy.policy_type.is_empty() {
+        let profile = default_profile(&conf.name, ProfileReach::SameNetwork);
+        validation::validate_profile(&profile).map_err(|error| {
+            CniError::new(Code::INVALID_CONFIG, error.to_string())
+                .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
+        })?;
+    }
+    let endpoint = session.facts.create(&[]).map_err(|e| crate::session::naming_error(&e.to_string()))?;
+    endpoint::validate(&endpoint)
+}
+
+async fn detach(session: &Session, lease: Lease, attachment: &Attachment, error: CniError) -> CniError {
+    let error = match attachment.remove(&session.call) {
+        Ok(()) => error,
+        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+    };
+    give_back(session, lease, "writing the WorkloadEndpoint", error).await
+}
+
+async fn give_back(session: &Session, lease: Lease, step: &str, error: CniError) -> CniError {
+    let outcome = match ipam::give_back(session, &lease).await {
+        Ok(()) => format!("failed while {step}; the addresses were released"),
+        Err(left) => {
+            format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")
+        }
+    };
+    with_detail(error, &outcome)
+}
+
+fn with_detail(error: CniError, more: &str) -> CniError {
+    let details = if error.details.is_empty() { more.to_owned() } else { format!("{}; {more}", error.details) };
+    error.with_details(details)
+}

@@ -1,0 +1,137 @@
+//! DEL: takes back what ADD gave, whatever of it is still there.
+//!
+//! Traffic is cut before an address is released, so that no two containers ever answer for it; the kernel then takes
+//! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
+//! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
+
+use ipam_plugin::release::ReleasePrelude;
+use libcalico::api::WorkloadEndpoint;
+use libcalico::conversion::Orchestrator;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Store, StoreError};
+use netconf::{CniError, Code};
+
+use crate::dataplane::{Endpoint, HostLinkProof, Teardown};
+use crate::endpoint_plan::dataplane_error;
+use crate::ipam::{self, ReleaseError};
+use crate::journal::JournalError;
+use crate::owed;
+use crate::session::{Question, Session, reading_cluster, store_error};
+
+/// Takes everything back. Succeeds when there is nothing.
+pub async fn del(session: &mut Session) -> Result<(), CniError> {
+    let handles = ipam::handles_of(session);
+    let known = match session.try_read(Question::Release(&handles)).await {
+        Ok(known) => known,
+        Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)),
+        Err(error) => return Err(reading_cluster(&error)),
+    };
+    session.timings.stage("read");
+    known.ensure_ready()?;
+
+    let name = session.facts.key().map_err(|error| crate::session::naming_error(&error.to_string()))?.name;
+    let endpoint = known.endpoints.into_iter().find(|entry| entry.key.name == name);
+    let endpoint = endpoint.filter(|entry| is_ours(session, entry));
+    let teardown = start_teardown(session, endpoint.as_ref())?;
+    session.timings.stage("cut");
+
+    let released = release(session, known.release, endpoint).await;
+    session.timings.stage("release");
+    teardown.finish().map_err(dataplane_error)?;
+    session.timings.stage("dataplane");
+    match released {
+        Ok(()) => owed::settled(session),
+        Err(ReleaseError::OutOfReach(error)) => keep(session, &error),
+        Err(ReleaseError::Refused(error)) => Err(error),
+    }
+}
+
+/// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200).
+fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let holder = &entry.value.spec.container_id;
+    let ours = holder.is_empty() || *holder == session.call.container_id;
+    if !ours {
+        tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
+    }
+    ours
+}
+
+fn start_teardown(session: &Session, endpoint: Option<&Entry<WorkloadEndpoint>>) -> Result<Teardown, CniError> {
+    let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let computed = session.facts.host_interface(prefix.as_deref());
+    let host_ifname = match endpoint.map(|entry| &entry.value.spec.interface_name) {
+        Some(recorded) if !recorded.is_empty() => recorded.clone(),
+        _ => computed,
+    };
+    let addresses: Vec<_> = endpoint
+        .iter()
+        .flat_map(|entry| &entry.value.spec.ip_networks)
+        .filter_map(|network| network.parse::<Cidr>().ok())
+        .map(|cidr| cidr.network())
+        .collect();
+    let proof = match session.facts.orchestrator {
+        // Named after this very container.
+        Orchestrator::Cni(_) => HostLinkProof::Name,
+        // Named after the pod, whose next sandbox may have it by now.
+        Orchestrator::Kubernetes(_) if addresses.is_empty() => HostLinkProof::Absent,
+        Orchestrator::Kubernetes(_) => HostLinkProof::RouteTo(addresses),
+    };
+    let netns = &session.call.netns;
+    Teardown::start(Endpoint {
+        netns: (!netns.is_empty()).then(|| netns.into()),
+        container_ifname: session.call.ifname.clone(),
+        host_ifname,
+        proof,
+    })
+    .map_err(dataplane_error)
+}
+
+/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint.
+async fn release(
+    session: &Session,
+    prelude: Option<ReleasePrelude>,
+    endpoint: Option<Entry<WorkloadEndpoint>>,
+) -> Result<(), ReleaseError> {
+    ipam::release(session, prelude).await?;
+    let Some(entry) = endpoint else { return Ok(()) };
+    delete_endpoint(session, entry).await
+}
+
+/// Deletes the endpoint unless it passed to another container meanwhile.
+async fn delete_endpoint(session: &Session, mut entry: Entry<WorkloadEndpoint>) -> Result<(), ReleaseError> {
+    const TRIES: u32 = 6;
+    for _ in 0..TRIES {
+        match session.store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(ReleaseError::of_store("delete the WorkloadEndpoint", error)),
+        }
+        entry = match session.store.get::<WorkloadEndpoint>(&entry.key).await {
+            Ok(entry) if is_ours(session, &entry) => entry,
+            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(ReleaseError::of_store("read the WorkloadEndpoint", error)),
+        };
+    }
+    let conflict = StoreError::Conflict { key: entry.key.to_string() };
+    Err(ReleaseError::Refused(store_error("delete the WorkloadEndpoint", &conflict)))
+}
+
+fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
+    tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
+    let teardown = start_teardown(session, None)?;
+    let foreign = ipam::release_foreign(session);
+    teardown.finish().map_err(dataplane_error)?;
+    foreign?;
+    keep(session, cause)
+}
+
+/// Writes down what the datastore is owed. If even that fails, the runtime must come again.
+fn keep(session: &Session, cause: &CniError) -> Result<(), CniError> {
+    let failed = |error: JournalError| {
+        CniError::new(Code::TRY_AGAIN, cause.msg.clone())
+            .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
+    };
+    session.journal.record(&owed::debt(session)).map_err(failed)?;
+    tracing::warn!(error = %cause, "released locally; addresses and endpoint follow when the datastore is back");
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! From the configuration to the [`EndpointPlan`] that the dataplane carries out, and its failures as CNI errors.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use netconf::{CniError, Code};
+
+use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use crate::dataplane::{DataplaneError, DeviceType, EndpointPlan, NetnsError};
+use crate::mtu;
+use crate::session::Session;
+
+/// The plan of this call for these addresses.
+pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan, CniError> {
+    let conf = &session.call.conf;
+    let felix_prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    Ok(EndpointPlan {
+        host_ifname: session.facts.host_interface(felix_prefix.as_deref()),
+        container_ifname: session.call.ifname.clone(),
+        addresses: addresses.to_vec(),
+        mtu: effective_mtu(session)?,
+        num_queues: conf.interface.num_queues.max(1),
+        device: match conf.interface.device_type {
+            netconf::conf::DeviceType::Veth => DeviceType::Veth,
+            netconf::conf::DeviceType::Netkit => DeviceType::Netkit,
+        },
+        container_mac: None,
+        routes: default_routes(),
+        ipv4_gateway: DEFAULT_IPV4_GATEWAY,
+        allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
+        host_routes: true,
+    })
+}
+
+fn effective_mtu(session: &Session) -> Result<u32, CniError> {
+    let interface = &session.call.conf.interface;
+    mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
+        .map_err(|error| CniError::new(Code::IO, error.to_string()))
+}
+
+/// A failure of the dataplane as the runtime sees it.
+pub fn dataplane_error(error: DataplaneError) -> CniError {
+    match error {
+        DataplaneError::Netns(error) => netns_error(error),
+        DataplaneError::Plan(error) => CniError::new(Code::INVALID_CONFIG, error.to_string()),
+        other => CniError::internal(other.to_string()),
+    }
+}
+
+/// A namespace that cannot be used.
+pub fn netns_error(error: NetnsError) -> CniError {
+    let code = match &error {
+        NetnsError::SameNamespace { .. } => Code::SAME_NETNS,
+        NetnsError::Io { .. } => Code::INTERNAL,
+        _ => Code::INVALID_ENVIRONMENT,
+    };
+    match &error {
+        // Upstream's text, which people search for.
+        NetnsError::NotFound { path } => {
+            CniError::new(code, format!("failed to Statfs {path:?}: no such file or directory"))
+                .with_details("CNI_NETNS: the network namespace does not exist")
+        }
+        _ => CniError::new(code, error.to_string()),
+    }
+}

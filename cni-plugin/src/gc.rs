@@ -1,0 +1,85 @@
+//! GC: releases what `cni.dev/valid-attachments` does not name (CNI-216), for this network and this node only.
+//!
+//! One failure does not stop the rest; all are reported together.
+
+use std::collections::BTreeSet;
+
+use libcalico::api::{ObjectSelect, WorkloadEndpoint};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Store, StoreError};
+use netconf::{CniError, Code};
+
+use crate::dataplane::{Endpoint, HostLinkProof, Teardown};
+use crate::session::{Question, Session, store_error};
+use crate::{ipam, owed};
+
+/// What the runtime says exists.
+struct Valid {
+    containers: BTreeSet<String>,
+    attachments: BTreeSet<(String, String)>,
+}
+
+impl Valid {
+    fn of(session: &Session) -> Self {
+        let named = session.call.conf.valid_attachments.iter().flatten();
+        let attachments: BTreeSet<_> = named.map(|a| (a.container_id.clone(), a.ifname.clone())).collect();
+        Valid { containers: attachments.iter().map(|(container, _)| container.clone()).collect(), attachments }
+    }
+}
+
+/// Releases addresses and deletes endpoints whose container the runtime does not know any more.
+pub async fn gc(session: &mut Session) -> Result<(), CniError> {
+    let known = session.read(Question::Cluster).await?;
+    known.ensure_ready()?;
+    owed::settle_some(session).await;
+    let valid = Valid::of(session);
+
+    let mut failures = ipam::gc(session, &valid.containers).await;
+    let endpoints = session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
+    let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
+    for entry in endpoints.iter().filter(|entry| is_stale(session, &valid, entry)) {
+        if let Err(error) = remove(session, entry).await {
+            failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
+        }
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
+            .with_details(failures.join("\n"))),
+    }
+}
+
+/// Whether an endpoint of this node is of this network and of an attachment that is gone. A plain container's endpoint
+/// names its network as a profile. A pod's does not: with Kubernetes' policy it is told from its namespace profile, and
+/// a node has one network for pods.
+fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let spec = &entry.value.spec;
+    let attachment = (spec.container_id.clone(), spec.endpoint.clone());
+    spec.node == session.facts.node
+        && !spec.container_id.is_empty()
+        && !valid.attachments.contains(&attachment)
+        && (spec.profiles.contains(&session.call.conf.name)
+            || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
+}
+
+async fn remove(session: &Session, entry: &Entry<WorkloadEndpoint>) -> Result<(), String> {
+    let spec = &entry.value.spec;
+    let addresses: Vec<_> =
+        spec.ip_networks.iter().filter_map(|network| network.parse::<Cidr>().ok()).map(|c| c.network()).collect();
+    if !spec.interface_name.is_empty() && !addresses.is_empty() {
+        let endpoint = Endpoint {
+            netns: None,
+            container_ifname: spec.endpoint.clone(),
+            host_ifname: spec.interface_name.clone(),
+            proof: HostLinkProof::RouteTo(addresses),
+        };
+        Teardown::start(endpoint).and_then(Teardown::finish).map_err(|error| error.to_string())?;
+    }
+    match session.store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
+        Ok(()) | Err(StoreError::NotFound { .. }) => {
+            tracing::info!(endpoint = %entry.key, "deleted the endpoint of a container that is gone");
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}

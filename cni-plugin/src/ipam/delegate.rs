@@ -1,0 +1,146 @@
+//! Runs a foreign IPAM plugin by the rules of the CNI specification (CNI-53..CNI-58).
+
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use netconf::{CniError, Code};
+
+/// An installer may be writing the binary right now ("text file busy", CNI-56).
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// An IPAM plugin found in CNI_PATH.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delegate {
+    binary: PathBuf,
+}
+
+impl Delegate {
+    /// Looks for `plugin` in the directories of CNI_PATH, in order.
+    pub fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
+        if plugin.is_empty() {
+            return Err(CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
+                "set \"ipam\": {\"type\": …} in the network configuration, for example to \"calico-ipam\"",
+            ));
+        }
+        if plugin.contains('/') {
+            return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid plugin name: {plugin}"))
+                .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
+        }
+        match path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
+            Some(binary) => Ok(Delegate { binary }),
+            None => {
+                let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
+                Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
+                    .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
+            }
+        }
+    }
+
+    /// Calls the plugin and gives what it printed. `args` is our CNI_ARGS; the rest of the environment is inherited.
+    pub fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
+        let output = self.run(command, args, stdin).map_err(|error| {
+            CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
+        })?;
+        if !output.status.success() {
+            return Err(self.failure(&output));
+        }
+        if !output.stderr.is_empty() {
+            let _ = io::stderr().write_all(&output.stderr);
+        }
+        Ok(output.stdout)
+    }
+
+    fn run(&self, command: &str, args: &str, stdin: &[u8]) -> io::Result<Output> {
+        let mut child = self.spawn(command, args)?;
+        let pipe = child.stdin.take();
+        thread::scope(|scope| {
+            // A plugin that fails early may close its end; what it printed says why, so a broken pipe is no news.
+            scope.spawn(|| pipe.map(|mut pipe| pipe.write_all(stdin)));
+            child.wait_with_output()
+        })
+    }
+
+    fn spawn(&self, command: &str, args: &str) -> io::Result<Child> {
+        let mut tries = 0;
+        loop {
+            let spawned = Command::new(&self.binary)
+                .env("CNI_COMMAND", command)
+                .env("CNI_ARGS", args)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn();
+            match spawned {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES => {
+                    tries += 1;
+                    thread::sleep(BUSY_PAUSE);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The plugin's own error when it printed one, else what it left on stderr (CNI-57).
+    fn failure(&self, output: &Output) -> CniError {
+        if let Some(error) = CniError::parse(&output.stdout).filter(|error| !error.msg.is_empty()) {
+            return error;
+        }
+        let name = self.binary.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let said = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+        let said = said.iter().find(|text| !text.is_empty()).map_or("no error message", String::as_str);
+        CniError::internal(format!("IPAM plugin {name} failed ({}): {said}", output.status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn plugin(script: &str) -> (tempfile::TempDir, Delegate) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("test-ipam");
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let delegate = Delegate::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
+        (directory, delegate)
+    }
+
+    #[test]
+    fn what_cannot_be_found_is_named_with_where_it_was_sought() {
+        let error = Delegate::find("no-such-ipam", &["/a".into(), "/b".into()]).unwrap_err();
+        assert_eq!(error.msg, "failed to find plugin \"no-such-ipam\" in path [/a /b]");
+        assert_eq!(Delegate::find("", &[]).unwrap_err().code, Code::INVALID_CONFIG);
+        assert_eq!(Delegate::find("../x", &["/".into()]).unwrap_err().code, Code::INVALID_CONFIG);
+    }
+
+    #[test]
+    fn the_plugin_gets_command_arguments_and_configuration() {
+        let (_kept, delegate) = plugin("cat; echo \"$CNI_COMMAND $CNI_ARGS\"");
+        let printed = delegate.call("ADD", "IP=10.0.0.1", b"conf ").unwrap();
+        assert_eq!(printed, b"conf ADD IP=10.0.0.1\n");
+    }
+
+    #[test]
+    fn its_error_object_is_passed_on_with_its_code() {
+        let (_kept, delegate) = plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
+        let error = delegate.call("ADD", "", b"").unwrap_err();
+        assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (Code(11), "full", "d"));
+    }
+
+    #[test]
+    fn without_an_error_object_its_last_words_are_passed_on() {
+        let (_kept, delegate) = plugin("echo 'lost my mind' >&2; exit 3");
+        let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
+        assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
+        let (_kept, delegate) = plugin("exit 3");
+        assert!(delegate.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
+    }
+}

@@ -1,0 +1,216 @@
+//! Where addresses come from: `calico-ipam` in process, by the same code as its own binary, or a foreign plugin by exec
+//! (design decision 1).
+
+mod delegate;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::{self, IpamCall};
+use ipam_plugin::error::IpamError;
+use ipam_plugin::lock::{self, HostLock};
+use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::{self, ReleasePrelude};
+use libcalico::ipam::{HandleId, ReleaseRequest};
+use libcalico::store::StoreError;
+use netconf::args::for_delegate;
+use netconf::{CniError, CniResult, Code, Version};
+
+pub use delegate::Delegate;
+
+use crate::session::{Session, store_error};
+
+/// Addresses given to this container by this ADD.
+#[derive(Debug)]
+pub struct Lease {
+    /// What IPAM answered.
+    pub result: CniResult,
+    /// The addresses, in its order.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why a release did not happen.
+#[derive(Debug)]
+pub enum ReleaseError {
+    /// The datastore went out of reach: the debt can be noted.
+    OutOfReach(CniError),
+    /// It answered, or a foreign plugin did, and said no.
+    Refused(CniError),
+}
+
+impl ReleaseError {
+    /// Tells the two apart; `doing` completes "cannot …".
+    pub fn of_store(doing: &str, error: StoreError) -> Self {
+        let told = store_error(doing, &error);
+        if error.is_unavailable() { ReleaseError::OutOfReach(told) } else { ReleaseError::Refused(told) }
+    }
+}
+
+fn is_calico(session: &Session) -> bool {
+    session.call.conf.ipam.is_calico()
+}
+
+/// The call of `calico-ipam` in process; `None` when a foreign plugin keeps the addresses.
+pub fn call_of(session: &Session) -> Option<IpamCall> {
+    is_calico(session).then(|| IpamCall::of(&session.call, &session.facts.node))
+}
+
+/// The handles that DEL releases: the container's, and the one of releases before v3 (IPAM-23). None when a foreign
+/// plugin keeps the addresses.
+pub fn handles_of(session: &Session) -> Vec<HandleId> {
+    call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
+}
+
+/// Keeps two first ADDs on a node from claiming a block each. Correct without it (IPAM-45).
+fn host_lock() -> Option<HostLock> {
+    HostLock::acquire(Path::new(lock::DEFAULT_PATH))
+}
+
+/// Gets addresses. Nothing stays allocated when it fails.
+pub async fn assign(session: &Session, call: Option<IpamCall>, prelude: Option<Prelude>) -> Result<Lease, CniError> {
+    let result = match (call, prelude) {
+        (Some(call), Some(prelude)) => {
+            let _lock = host_lock();
+            cni::add(&session.store, &SystemClock::start(), &call, prelude).await?
+        }
+        _ => add_foreign(session)?,
+    };
+    let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    let lease = Lease { result, addresses };
+    if lease.addresses.is_empty() {
+        let error = CniError::internal("IPAM plugin returned missing IP config");
+        let _ = give_back(session, &lease).await;
+        return Err(error);
+    }
+    Ok(lease)
+}
+
+/// Gives back exactly what a failed ADD was given: what the container held before stays.
+pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError> {
+    let Some(call) = call_of(session) else { return release_foreign(session) };
+    let handle = call.handle();
+    let requests: Vec<_> = lease
+        .addresses
+        .iter()
+        .map(|ip| ReleaseRequest { ip: *ip, handle: Some(handle.clone()), sequence: None })
+        .collect();
+    let clock = SystemClock::start();
+    ipam_plugin::release_addresses::release_addresses(&session.store, &clock, &requests)
+        .await
+        .map(|_| ())
+        .map_err(|error| cni::cni_error(&error))
+}
+
+/// DEL: releases everything the container holds. Nothing held is success.
+pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Result<(), ReleaseError> {
+    let Some(prelude) = prelude else {
+        return release_foreign(session).map_err(ReleaseError::Refused);
+    };
+    if prelude.is_empty() {
+        return Ok(());
+    }
+    let _lock = host_lock();
+    match release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude).await {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let told = cni::cni_error(&error);
+            Err(match error {
+                IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::OutOfReach(told),
+                _ => ReleaseError::Refused(told),
+            })
+        }
+    }
+}
+
+/// Releases handles that a journal or a runtime's list names.
+pub async fn release_handles(session: &Session, handles: &[HandleId]) -> Result<(), CniError> {
+    if handles.is_empty() {
+        return Ok(());
+    }
+    let prelude =
+        ReleasePrelude::read(&session.store, handles).await.map_err(|error| store_error("read the handles", &error))?;
+    release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude)
+        .await
+        .map(|_| ())
+        .map_err(|error| cni::cni_error(&error))
+}
+
+/// CHECK of the addresses; one text per difference.
+pub async fn check(session: &Session, previous: &CniResult) -> Result<Vec<String>, CniError> {
+    if let Some(call) = call_of(session) {
+        let recorded: Vec<_> = previous.ips.iter().map(|ip| ip.address.addr()).collect();
+        return cni::differences(&session.store, &call, &recorded)
+            .await
+            .map_err(|error| store_error("read the address blocks", &error));
+    }
+    match foreign(session)?.call("CHECK", &for_delegate(&session.call.raw_args), &session.call.raw) {
+        Ok(_) => Ok(Vec::new()),
+        Err(error) => Ok(vec![format!("IPAM plugin {}: {error}", session.call.conf.ipam.ipam_type)]),
+    }
+}
+
+/// STATUS: whether addresses can be had.
+pub async fn status(session: &Session) -> Result<(), CniError> {
+    if let Some(call) = call_of(session) {
+        return cni::status(&session.store, &call).await;
+    }
+    let delegate = foreign(session)?;
+    if session.call.version < Version::V1_1_0 {
+        return Ok(());
+    }
+    match delegate.call("STATUS", &for_delegate(&session.call.raw_args), &session.call.raw) {
+        Err(error) if !is_too_old(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// GC of addresses: what containers that are not in `valid` hold on this node; one text per failure.
+pub async fn gc(session: &Session, valid: &BTreeSet<String>) -> Vec<String> {
+    if !is_calico(session) {
+        return gc_foreign(session).err().map(|error| error.to_string()).into_iter().collect();
+    }
+    let (network, node) = (&session.call.conf.name, &session.facts.node);
+    match cni::gc(&session.store, &SystemClock::start(), network, node, valid).await {
+        Ok(collected) => {
+            for handle in &collected.released {
+                tracing::info!(%handle, "released addresses of a container that is gone");
+            }
+            let failed = collected.failed.iter();
+            failed.map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
+        }
+        Err(error) => vec![format!("find leaked addresses: {error}")],
+    }
+}
+
+/// GC is passed on to a foreign plugin; one that does not know it has nothing to say.
+fn gc_foreign(session: &Session) -> Result<(), CniError> {
+    match foreign(session)?.call("GC", &for_delegate(&session.call.raw_args), &session.call.raw) {
+        Err(error) if !is_too_old(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A plugin of before 1.1.0 refuses the version, or the command.
+fn is_too_old(error: &CniError) -> bool {
+    error.code == Code::INCOMPATIBLE_VERSION || error.code == Code::INVALID_ENVIRONMENT
+}
+
+fn foreign(session: &Session) -> Result<Delegate, CniError> {
+    let path: Vec<_> = session.call.path.iter().map(Into::into).collect();
+    Delegate::find(&session.call.conf.ipam.ipam_type, &path)
+}
+
+fn add_foreign(session: &Session) -> Result<CniResult, CniError> {
+    let printed = foreign(session)?.call("ADD", &for_delegate(&session.call.raw_args), &session.call.raw)?;
+    CniResult::parse(&printed, session.call.version)
+}
+
+/// DEL of a foreign plugin; nothing to do when `calico-ipam` keeps the addresses.
+pub fn release_foreign(session: &Session) -> Result<(), CniError> {
+    if is_calico(session) {
+        return Ok(());
+    }
+    foreign(session)?.call("DEL", &for_delegate(&session.call.raw_args), &session.call.raw).map(|_| ())
+}

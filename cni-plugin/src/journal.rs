@@ -1,0 +1,252 @@
+//! What a DEL still owes the datastore when it could not be reached (design decision 7).
+//!
+//! One small file per attachment. The container's interface is gone by the time it is written, so the runtime may
+//! forget the container; the addresses and the endpoint follow at the next invocation that reaches the datastore. An
+//! ADD of the same attachment settles its own entry first, under the journal's lock: otherwise a late replay could
+//! take back what the ADD has just given.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Where entries live unless a test says otherwise.
+pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
+
+/// Entries settled by one invocation: a long outage must not make one pod wait for all others.
+pub const ENTRIES_PER_INVOCATION: usize = 16;
+
+/// What is owed for one attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Debt {
+    /// Network name.
+    pub network: String,
+    /// Sandbox id.
+    pub container_id: String,
+    /// Interface inside the container.
+    pub ifname: String,
+    /// The node the attachment was on.
+    pub node: String,
+    /// Which datastore is owed, as [`datastore::DatastoreConfig`] describes itself; never contains credentials.
+    pub datastore: String,
+    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's.
+    pub endpoint: (String, String),
+    /// Handles to release; empty when a foreign plugin keeps the addresses.
+    pub handles: Vec<String>,
+}
+
+/// Why an entry could not be kept or read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path}: {source}")]
+pub struct JournalError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The journal of this node.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    directory: PathBuf,
+}
+
+/// Holds the journal's lock: only the holder settles entries.
+#[derive(Debug)]
+pub struct Locked<'a> {
+    journal: &'a Journal,
+    _lock: File,
+}
+
+impl Journal {
+    /// The journal in `directory`, which need not exist.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Journal { directory: directory.into() }
+    }
+
+    /// Keeps `debt` so that it survives a crash and a power loss. An entry of the same attachment is replaced.
+    pub fn record(&self, debt: &Debt) -> Result<(), JournalError> {
+        let at = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| JournalError { action, path, source }
+        };
+        fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
+        let target = self.file_of(&debt.network, &debt.container_id, &debt.ifname);
+        let scratch = target.with_extension(format!("{}.tmp", std::process::id()));
+        let text = serde_json::to_vec_pretty(debt).map_err(io::Error::from).map_err(at("encode", &target))?;
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&scratch)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&scratch, &target)?;
+            File::open(&self.directory)?.sync_all()
+        };
+        write().map_err(|source| {
+            let _ = fs::remove_file(&scratch);
+            JournalError { action: "write", path: target.clone(), source }
+        })
+    }
+
+    /// Whether this attachment is owed.
+    pub fn owes(&self, network: &str, container_id: &str, ifname: &str) -> bool {
+        self.file_of(network, container_id, ifname).exists()
+    }
+
+    /// Whether anything at all may be owed: one system call on the usual path, where the directory is absent or empty.
+    pub fn is_empty(&self) -> bool {
+        match fs::read_dir(&self.directory) {
+            Ok(entries) => !entries.flatten().any(|entry| is_entry(&entry.path())),
+            Err(_) => true,
+        }
+    }
+
+    /// Takes the lock if nobody settles entries now.
+    pub fn try_lock(&self) -> Result<Option<Locked<'_>>, JournalError> {
+        let lock = self.lock_file()?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Locked { journal: self, _lock: lock })),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(source)) => {
+                Err(JournalError { action: "lock", path: self.directory.clone(), source })
+            }
+        }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Result<Locked<'_>, JournalError> {
+        let lock = self.lock_file()?;
+        lock.lock().map_err(|source| JournalError { action: "lock", path: self.directory.clone(), source })?;
+        Ok(Locked { journal: self, _lock: lock })
+    }
+
+    fn lock_file(&self) -> Result<File, JournalError> {
+        let path = self.directory.join("lock");
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(|source| JournalError {
+            action: "open",
+            path,
+            source,
+        })
+    }
+
+    fn file_of(&self, network: &str, container_id: &str, ifname: &str) -> PathBuf {
+        // Ids may be longer than a file name: a name-based UUID is short, stable and safe.
+        let attachment = format!("{network}/{container_id}/{ifname}");
+        let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, attachment.as_bytes());
+        self.directory.join(format!("{name}.json"))
+    }
+}
+
+impl Locked<'_> {
+    /// Entries owed to `datastore`, oldest first. An entry that cannot be read is reported and left for a person.
+    pub fn debts(&self, datastore: &str) -> Vec<Debt> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.journal.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !is_entry(&path) {
+                continue;
+            }
+            match read(&path) {
+                Ok(debt) if debt.datastore == datastore => {
+                    found.push((entry.metadata().and_then(|m| m.modified()).ok(), debt));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(path = %path.display(), %error, "journal entry cannot be read"),
+            }
+        }
+        found.sort_by_key(|(written, _)| *written);
+        found.into_iter().map(|(_, debt)| debt).collect()
+    }
+
+    /// Forgets a debt that was paid.
+    pub fn settle(&self, debt: &Debt) -> Result<(), JournalError> {
+        let path = self.journal.file_of(&debt.network, &debt.container_id, &debt.ifname);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(JournalError { action: "remove", path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_entry(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+fn read(path: &Path) -> io::Result<Debt> {
+    serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn debt(container_id: &str, datastore: &str) -> Debt {
+        Debt {
+            network: "net".into(),
+            container_id: container_id.into(),
+            ifname: "eth0".into(),
+            node: "node1".into(),
+            datastore: datastore.into(),
+            endpoint: ("default".into(), format!("node1-cni-{container_id}-eth0")),
+            handles: vec![format!("net.{container_id}")],
+        }
+    }
+
+    #[test]
+    fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path().join("not-there-yet"));
+        assert!(journal.is_empty());
+        assert!(!journal.owes("net", "a", "eth0"));
+
+        journal.record(&debt("a", "one")).unwrap();
+        journal.record(&debt("b", "two")).unwrap();
+        assert!(!journal.is_empty());
+        assert!(journal.owes("net", "a", "eth0") && !journal.owes("net", "a", "eth1"));
+
+        let locked = journal.lock().unwrap();
+        assert_eq!(locked.debts("one"), [debt("a", "one")]);
+        locked.settle(&debt("a", "one")).unwrap();
+        locked.settle(&debt("a", "one")).unwrap();
+        assert!(locked.debts("one").is_empty());
+        assert_eq!(locked.debts("two"), [debt("b", "two")]);
+    }
+
+    #[test]
+    fn only_one_process_settles_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let held = journal.lock().unwrap();
+        assert!(journal.try_lock().unwrap().is_none());
+        drop(held);
+        assert!(journal.try_lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_container_id_longer_than_a_file_name_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let long = "c".repeat(1000);
+        journal.record(&debt(&long, "one")).unwrap();
+        assert!(journal.owes("net", &long, "eth0"));
+    }
+
+    #[test]
+    fn an_unreadable_entry_does_not_hide_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        journal.record(&debt("a", "one")).unwrap();
+        fs::write(directory.path().join("broken.json"), "{").unwrap();
+        assert_eq!(journal.lock().unwrap().debts("one").len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = Journal::new(file.join("journal")).record(&debt("a", "one")).unwrap_err();
+        assert!(error.to_string().contains("file/journal"), "{error}");
+    }
+}

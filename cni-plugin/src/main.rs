@@ -1,0 +1,13 @@
+//! The one binary of the plugins: `calico`, and `calico-ipam` by the name it is called by (CNI-1, IPAM-1).
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let called_as = arguments.next().unwrap_or_default();
+    match Path::new(&called_as).file_name().and_then(|name| name.to_str()) {
+        Some("calico-ipam") => ipam_plugin::run::main(),
+        _ => cni_plugin::run::main(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Which MTU a pod's interface gets: the configuration's, else what Felix wrote for this host (CNI-73).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// Where Felix writes the host's MTU.
+pub const MTU_FILE: &str = "/var/lib/calico/mtu";
+
+/// Felix truncates the file before it writes it, so an empty file is read again (CNI-254).
+const REREADS: u32 = 5;
+const REREAD_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why the MTU could not be found out.
+#[derive(Debug, thiserror::Error)]
+pub enum MtuError {
+    /// `require_mtu_file` is set and Felix has not written the file.
+    #[error(
+        "failed to read MTU file {0}: it does not exist; calico-node writes it, or set \"require_mtu_file\": false"
+    )]
+    Missing(PathBuf),
+    /// The file is there but cannot be read.
+    #[error("failed to read MTU file {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file holds no number.
+    #[error("failed to read MTU file {path}: {content:?} is not a whole number of bytes")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        content: String,
+    },
+}
+
+/// The MTU of both ends, 0 for the kernel's default. A configured MTU wins, so a damaged file does not matter then.
+pub fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
+    match read(file) {
+        Ok(_) if configured != 0 => Ok(configured),
+        Ok(Some(mtu)) => Ok(mtu),
+        Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
+        Ok(None) => Ok(configured),
+        Err(error) if configured != 0 => {
+            tracing::warn!(%error, "using the configured MTU");
+            Ok(configured)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The number in the file; `None` when there is no file.
+fn read(file: &Path) -> Result<Option<u32>, MtuError> {
+    let mut content = String::new();
+    for attempt in 0..=REREADS {
+        if attempt > 0 {
+            thread::sleep(REREAD_PAUSE);
+        }
+        content = match std::fs::read_to_string(file) {
+            Ok(content) => content,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(MtuError::Unreadable { path: file.to_owned(), source }),
+        };
+        if let Ok(mtu) = content.trim().parse() {
+            return Ok(Some(mtu));
+        }
+        if !content.trim().is_empty() {
+            break;
+        }
+    }
+    Err(MtuError::Malformed { path: file.to_owned(), content: content.trim().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(content: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), content).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_configured_mtu_wins_even_over_a_damaged_file() {
+        assert_eq!(effective(1400, false, file("1450").path()).unwrap(), 1400);
+        assert_eq!(effective(1400, false, file("garbage").path()).unwrap(), 1400);
+        assert_eq!(effective(1400, false, Path::new("/no/such/file")).unwrap(), 1400);
+    }
+
+    #[test]
+    fn the_file_is_used_when_nothing_is_configured() {
+        assert_eq!(effective(0, false, file(" 1450\n").path()).unwrap(), 1450);
+        assert_eq!(effective(0, false, Path::new("/no/such/file")).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_required_file_must_exist() {
+        let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
+        assert!(matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file"));
+    }
+
+    #[test]
+    fn garbage_is_named() {
+        let error = effective(0, false, file("15oo").path()).unwrap_err();
+        assert!(error.to_string().contains("\"15oo\""), "{error}");
+        assert!(matches!(effective(0, false, file("").path()), Err(MtuError::Malformed { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_being_rewritten_is_read_again() {
+        let file = file("");
+        let path = file.path().to_owned();
+        let writer = thread::spawn(move || {
+            thread::sleep(REREAD_PAUSE);
+            std::fs::write(path, "1430").unwrap();
+        });
+        assert_eq!(effective(0, false, file.path()).unwrap(), 1430);
+        writer.join().unwrap();
+    }
+}

@@ -1,0 +1,197 @@
+//! [`Session`]: one invocation with everything its verb needs, opened once and handed down.
+
+use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::cni::IpamCall;
+use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::{datastore_settings, node_name};
+use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::ipam::HandleId;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use netconf::{Call, CniError, Code};
+
+use crate::journal::Journal;
+use crate::timings::Timings;
+
+/// One invocation.
+#[derive(Debug)]
+pub struct Session {
+    /// The decoded call.
+    pub call: Call,
+    /// Who is networked: node, container or pod, interface.
+    pub facts: EndpointFacts,
+    /// How to reach the datastore; also names it in the journal.
+    pub datastore_config: DatastoreConfig,
+    /// The datastore, not yet contacted.
+    pub store: Datastore,
+    /// What earlier DELs still owe.
+    pub journal: Journal,
+    /// Stage clock.
+    pub timings: Timings,
+}
+
+impl Session {
+    /// Finds out which node this is, and prepares the datastore without contacting it.
+    pub fn open(call: Call, timings: Timings) -> Result<Self, CniError> {
+        let node = node_name::of(&call.conf)?;
+        let datastore_config = datastore_settings::of(&call.conf, None)?;
+        let store = Datastore::open(&datastore_config)
+            .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+        let facts = facts_of(&call, node);
+        let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
+        Ok(Session { call, facts, datastore_config, store, journal, timings })
+    }
+}
+
+/// Who is networked. A pod, when CNI_ARGS names one (CNI-31); its labels and ports come from the Kubernetes API, which
+/// only a configuration with `policy.type` `k8s` asks.
+fn facts_of(call: &Call, node: String) -> EndpointFacts {
+    let orchestrator = match call.args.pod() {
+        Some(pod) => Orchestrator::Kubernetes(PodFacts {
+            namespace: pod.namespace.into(),
+            name: pod.name.into(),
+            ..PodFacts::default()
+        }),
+        None => {
+            let mut container = ContainerFacts::new(&call.conf.name);
+            if !call.args.test_namespace.is_empty() {
+                container.namespace = call.args.test_namespace.clone();
+            }
+            // Every verb: a label may name the namespace, where DEL must look too (CNI-260).
+            let labels = &call.conf.args.mesos.network_info.labels.labels;
+            container.add_mesos_labels(labels.iter().map(|label| (label.key.as_str(), label.value.as_str())));
+            Orchestrator::Cni(container)
+        }
+    };
+    EndpointFacts { node, container_id: call.container_id.clone(), endpoint: call.ifname.clone(), orchestrator }
+}
+
+/// What a verb needs to know beside the cluster's state, asked for in the same batch.
+#[derive(Debug, Clone, Copy)]
+pub enum Question<'a> {
+    /// Nothing more.
+    Cluster,
+    /// The endpoint and the profile.
+    Endpoint,
+    /// These, and what the allocator needs first.
+    Assign(&'a IpamCall),
+    /// The endpoint, and what these handles hold.
+    Release(&'a [HandleId]),
+}
+
+/// What the datastore says about the cluster and this endpoint.
+#[derive(Debug)]
+pub struct Known {
+    /// The switch that stops all plugins.
+    pub cluster: Option<Entry<ClusterInformation>>,
+    /// Endpoints of this container or pod on this node, whatever their interface.
+    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The profile named after the network.
+    pub profile: Option<Entry<Profile>>,
+    /// What the allocator needs first, if asked for.
+    pub assign: Option<Prelude>,
+    /// What the handles hold, if asked for.
+    pub release: Option<ReleasePrelude>,
+}
+
+impl Session {
+    /// Reads all that a verb needs before it acts, in one batch.
+    pub async fn read(&self, question: Question<'_>) -> Result<Known, CniError> {
+        self.try_read(question).await.map_err(|error| reading_cluster(&error))
+    }
+
+    /// As [`Session::read`], for a caller that must tell a datastore out of reach from one that refuses.
+    pub async fn try_read(&self, question: Question<'_>) -> Result<Known, StoreError> {
+        let mut batch = ReadBatch::new();
+        let cluster = batch.get::<ClusterInformation>(&cluster_key());
+        let endpoint = match (question, self.facts.select()) {
+            (Question::Cluster, _) | (_, Err(_)) => None,
+            (_, Ok(select)) => Some((
+                batch.list::<WorkloadEndpoint>(&select),
+                batch.get::<Profile>(&ObjectKey::global(&self.call.conf.name)),
+            )),
+        };
+        let assign = match question {
+            Question::Assign(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
+            _ => None,
+        };
+        let release = match question {
+            Question::Release(handles) if !handles.is_empty() => Some(ReleasePrelude::ask(&mut batch, handles)),
+            _ => None,
+        };
+
+        let answers = self.store.read(&batch).await?;
+        let (mut endpoints, mut profile) = (Vec::new(), None);
+        if let Some((endpoint_ticket, profile_ticket)) = endpoint {
+            endpoints = answers.list(&endpoint_ticket);
+            endpoints.retain(|entry| self.facts.owns(&entry.key.name));
+            profile = answers.get(&profile_ticket)?;
+        }
+        Ok(Known {
+            cluster: answers.get(&cluster)?,
+            endpoints,
+            profile,
+            assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
+            release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
+        })
+    }
+
+    /// The datastore in words, without credentials: what the journal knows it by.
+    pub fn datastore_name(&self) -> String {
+        match &self.datastore_config {
+            DatastoreConfig::Etcd(etcd) => format!("etcd {}", etcd.endpoints.join(",")),
+            DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
+        }
+    }
+}
+
+impl Known {
+    /// Refuses to work while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
+    pub fn ensure_ready(&self) -> Result<(), CniError> {
+        let Some(cluster) = &self.cluster else {
+            return Err(reading_cluster(&StoreError::NotFound { key: "ClusterInformation(default)".into() }));
+        };
+        if cluster.value.spec.datastore_ready == Some(true) {
+            return Ok(());
+        }
+        Err(CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(
+            "ClusterInformation default has datastoreReady unset or false: an upgrade may be in progress",
+        ))
+    }
+}
+
+/// The only ClusterInformation.
+pub fn cluster_key() -> ObjectKey {
+    ObjectKey::global("default")
+}
+
+/// An error of the datastore as the runtime sees it; `doing` completes "cannot …".
+pub fn store_error(doing: &str, error: &StoreError) -> CniError {
+    let msg = format!("cannot {doing}: {error}");
+    match error {
+        StoreError::Unavailable { .. } | StoreError::Conflict { .. } => CniError::new(Code::TRY_AGAIN, msg),
+        StoreError::DiskFull { .. } => CniError::new(Code::IO, msg),
+        _ => CniError::internal(msg),
+    }
+}
+
+/// The first read failed: an error of the datastore, told as upstream tells it (CNI-75).
+pub fn reading_cluster(error: &StoreError) -> CniError {
+    let code = match error {
+        StoreError::Unavailable { .. } | StoreError::NotFound { .. } => Code::TRY_AGAIN,
+        StoreError::DiskFull { .. } => Code::IO,
+        _ => Code::INTERNAL,
+    };
+    let advice = match error {
+        StoreError::NotFound { .. } => "calico-node creates it at its first start; by hand: calico-ipam init",
+        _ => "",
+    };
+    CniError::new(code, format!("error getting ClusterInformation: {error}")).with_details(advice)
+}
+
+/// An identifier that no WorkloadEndpoint name can be made of.
+pub fn naming_error(reason: &str) -> CniError {
+    CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
+        .with_details("a node, pod, container id or interface name may not begin or end with '-'")
+}

@@ -1,0 +1,80 @@
+//! How long each stage of one invocation took, for the debug log and for `CALICO_TIMINGS`.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+/// Environment variable: a file that gets one JSON line per invocation.
+pub const TIMINGS_VARIABLE: &str = "CALICO_TIMINGS";
+
+/// Stages of one invocation in the order they ended.
+#[derive(Debug)]
+pub struct Timings {
+    started: Instant,
+    last: Instant,
+    stages: Vec<(&'static str, Duration)>,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl Timings {
+    /// Starts the clock.
+    pub fn start() -> Self {
+        let now = Instant::now();
+        Timings { started: now, last: now, stages: Vec::with_capacity(8) }
+    }
+
+    /// Ends the stage that began when the previous one ended.
+    pub fn stage(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.stages.push((name, now - self.last));
+        self.last = now;
+    }
+
+    /// One JSON object: microseconds per stage, in order, and in all; requests made to the datastore.
+    pub fn to_json(&self, command: &str, requests: u64) -> String {
+        let mut line = format!("{{\"command\":\"{command}\"");
+        for (name, took) in &self.stages {
+            line.push_str(&format!(",\"{name}_us\":{}", took.as_micros()));
+        }
+        line.push_str(&format!(",\"total_us\":{},\"requests\":{requests}}}", self.started.elapsed().as_micros()));
+        line
+    }
+
+    /// Logs the stages and appends them to the file of [`TIMINGS_VARIABLE`], if set.
+    pub fn report(&self, command: &str, requests: u64) {
+        let line = self.to_json(command, requests);
+        tracing::debug!(timings = %line, "stages");
+        if let Some(path) = std::env::var_os(TIMINGS_VARIABLE) {
+            let written = File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+            if let Err(error) = written {
+                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot write timings");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_come_out_in_order_as_one_json_line() {
+        let mut timings = Timings::start();
+        timings.stage("parse");
+        timings.stage("ipam");
+        let line = timings.to_json("ADD", 4);
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["requests"], 4);
+        assert!(value["total_us"].as_u64() >= value["parse_us"].as_u64());
+        assert!(line.find("parse_us") < line.find("ipam_us") && !line.contains('\n'));
+    }
+}

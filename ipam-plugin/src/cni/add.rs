@@ -30,6 +30,8 @@ async fn addresses<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: Prelude,
 ) -> Result<Vec<Assignment>, IpamError> {
+    // After the prelude: whatever another process changed meanwhile shows when the blocks are read.
+    let _lock = call.lock();
     let request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
         return Ok(vec![assign_address(store, clock, &request, ip, prelude).await?]);

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use libcalico::ipam::HandleId;
 use netconf::Call;
 use time::OffsetDateTime;
 
+use crate::lock::HostLock;
 use crate::prelude::PreludeQuery;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
 
@@ -32,6 +34,8 @@ pub struct IpamCall {
     pub ipv6_pools: Vec<String>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
+    /// What the processes of this node lock to take turns; `None` does without.
+    pub lock_file: Option<PathBuf>,
 }
 
 /// Which pod a container is of.
@@ -61,6 +65,7 @@ impl IpamCall {
             ipv4_pools: ipam.ipv4_pools.clone(),
             ipv6_pools: ipam.ipv6_pools.clone(),
             ip: call.args.ip,
+            lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
         }
     }
 
@@ -99,6 +104,11 @@ impl IpamCall {
             all_or_nothing: true,
             ..AssignRequest::workload(self.handle(), &self.node)
         }
+    }
+
+    /// Takes the node's lock, if it can be had. Waits in this thread: a plugin process has nothing else to do.
+    pub fn lock(&self) -> Option<HostLock> {
+        self.lock_file.as_deref().and_then(HostLock::acquire)
     }
 
     /// What is stored with each address.

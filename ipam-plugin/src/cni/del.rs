@@ -16,10 +16,21 @@ pub async fn del<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: ReleasePrelude,
 ) -> Result<(), CniError> {
-    let released = release(store, clock, &call.node, prelude).await.map_err(|error| cni_error(&error))?;
-    tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
-    match released.unreadable.first() {
-        Some(block) => Err(cni_error(&IpamError::UnreadableBlock(*block))),
-        None => Ok(()),
+    release_call(store, clock, call, prelude).await.map_err(|error| cni_error(&error))
+}
+
+/// [`del`] with an error that tells a datastore out of reach from one that says no.
+pub async fn release_call<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamCall,
+    prelude: ReleasePrelude,
+) -> Result<(), IpamError> {
+    if prelude.is_empty() {
+        return Ok(());
     }
+    let _lock = call.lock();
+    let released = release(store, clock, &call.node, prelude).await?;
+    tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
+    released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
 }

@@ -15,6 +15,9 @@ pub struct NodeConf {
     /// Whether `nodename_file` may be missing. Read by ADD, DEL, STATUS.
     pub nodename_file_optional: bool,
 
+    /// File that the IPAM processes of this node lock to take turns. Read by ADD, DEL with `calico-ipam`.
+    pub ipam_lock_file: String,
+
     /// Deprecated: use `nodename`. Counts after `nodename` and `nodename_file`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub hostname: String,
@@ -41,6 +44,7 @@ impl Default for NodeConf {
             nodename: String::new(),
             nodename_file: "/var/lib/calico/nodename".to_owned(),
             nodename_file_optional: false,
+            ipam_lock_file: "/var/run/calico/ipam.lock".to_owned(),
             hostname: String::new(),
         }
     }
@@ -63,6 +67,7 @@ impl FromNode for NodeConf {
             nodename: object.read_or_default("nodename")?,
             nodename_file: object.read_nonempty("nodename_file")?.unwrap_or(NodeConf::default().nodename_file),
             nodename_file_optional: object.read_or_default("nodename_file_optional")?,
+            ipam_lock_file: object.read_nonempty("ipam_lock_file")?.unwrap_or(NodeConf::default().ipam_lock_file),
             hostname: object.read_or_default("hostname")?,
         })
     }

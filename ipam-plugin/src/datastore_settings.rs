@@ -1,0 +1,97 @@
+//! Which datastore a network configuration means.
+
+use std::time::Duration;
+
+use datastore::{DatastoreConfig, Settings};
+use netconf::conf::DatastoreType;
+use netconf::{CniError, Code, NetConf};
+
+/// The datastore that `conf` and the environment of this process describe (CNI-15). A request may take `deadline`, or as
+/// long as the datastore's default.
+///
+/// # Errors
+/// Code 7: nothing usable is configured.
+pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
+    from(conf, deadline, |name| std::env::var(name).ok())
+}
+
+fn from(
+    conf: &NetConf,
+    deadline: Option<Duration>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<DatastoreConfig, CniError> {
+    let datastore = &conf.datastore;
+    let (user, password) = (&datastore.etcd_username, datastore.etcd_password.reveal());
+    let with_conf = |name: &str| match name {
+        "ETCD_USERNAME" if !user.is_empty() => Some(user.clone()),
+        "ETCD_PASSWORD" if !password.is_empty() => Some(password.to_owned()),
+        _ => env(name),
+    };
+    DatastoreConfig::new(&settings(conf, deadline), with_conf)
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
+}
+
+fn settings(conf: &NetConf, deadline: Option<Duration>) -> Settings {
+    let datastore = &conf.datastore;
+    let datastore_type = match datastore.datastore_type {
+        None => "",
+        Some(DatastoreType::Kubernetes) => "kubernetes",
+        Some(DatastoreType::Etcdv3) => "etcdv3",
+        Some(DatastoreType::Local) => "local",
+    };
+    Settings {
+        datastore_type: datastore_type.into(),
+        datastore_path: datastore.datastore_path.clone(),
+        etcd_endpoints: datastore.etcd_endpoints.clone(),
+        etcd_discovery_srv: datastore.etcd_discovery_srv.clone(),
+        etcd_ca_cert_file: datastore.etcd_ca_cert_file.clone(),
+        etcd_cert_file: datastore.etcd_cert_file.clone(),
+        etcd_key_file: datastore.etcd_key_file.clone(),
+        etcd_ca_cert: datastore.etcd_ca_cert.clone(),
+        etcd_cert: datastore.etcd_cert.clone(),
+        etcd_key: datastore.etcd_key.reveal().to_owned(),
+        kubeconfig: conf.kubernetes.kubeconfig.clone(),
+        k8s_api_root: conf.kubernetes.k8s_api_root.clone(),
+        deadline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> NetConf {
+        NetConf::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_file_an_etcd_and_nothing() {
+        let conf = parse(r#"{"name":"n","datastore_type":"local","datastore_path":"/tmp/x.db"}"#);
+        let Ok(DatastoreConfig::Local(local)) = from(&conf, None, |_| None) else { panic!() };
+        assert_eq!(local.path.to_str(), Some("/tmp/x.db"));
+
+        let conf =
+            parse(r#"{"name":"n","etcd_endpoints":"http://127.0.0.1:2379","etcd_username":"u","etcd_password":"p"}"#);
+        let Ok(DatastoreConfig::Etcd(etcd)) = from(&conf, Some(Duration::from_secs(2)), |_| None) else { panic!() };
+        assert_eq!(etcd.endpoints, ["http://127.0.0.1:2379"]);
+        assert_eq!(etcd.credentials, Some(("u".into(), "p".into())));
+        assert_eq!(etcd.deadline, Duration::from_secs(2));
+
+        let error = from(&parse(r#"{"name":"n"}"#), None, |_| None).unwrap_err();
+        assert_eq!(error.code, Code::INVALID_CONFIG);
+    }
+
+    #[test]
+    fn the_environment_fills_in_and_its_prefixed_form_wins() {
+        let conf = parse(r#"{"name":"n","etcd_endpoints":"http://conf:2379"}"#);
+        let endpoints = |env: &[(&str, &str)]| {
+            let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            match from(&conf, None, lookup) {
+                Ok(DatastoreConfig::Etcd(etcd)) => etcd.endpoints,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(endpoints(&[("ETCD_ENDPOINTS", "http://env:2379")]), ["http://conf:2379"]);
+        assert_eq!(endpoints(&[("CALICO_ETCD_ENDPOINTS", "http://env:2379")]), ["http://env:2379"]);
+    }
+}

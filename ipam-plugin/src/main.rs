@@ -1,0 +1,7 @@
+//! `calico-ipam` as a binary of its own, for development; what is installed is `calico` under this name.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ipam_plugin::run::main()
+}

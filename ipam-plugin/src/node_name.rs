@@ -1,0 +1,72 @@
+//! Which node this is: reads what [`libcalico::names`] chooses from.
+
+use std::fs;
+use std::io;
+
+use libcalico::names::{NodeNameInputs, NodeNameSource, node_name};
+use netconf::{CniError, Code, NetConf};
+
+const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
+
+/// The name of the node (CNI-72). A nodename file that cannot be read is not an error: the name may come from elsewhere.
+pub fn of(conf: &NetConf) -> Result<String, CniError> {
+    let file = read(&conf.node.nodename_file);
+    let os_hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap_or_default();
+    let inputs = NodeNameInputs {
+        nodename: &conf.node.nodename,
+        nodename_file: file.as_deref(),
+        hostname: &conf.node.hostname,
+        os_hostname: &os_hostname,
+    };
+    let found = node_name(inputs).ok_or_else(|| {
+        CniError::new(Code::INVALID_CONFIG, "cannot tell which node this is")
+            .with_details(format!("set nodename, or let calico-node write {}", conf.node.nodename_file))
+    })?;
+    if found.source == NodeNameSource::DeprecatedHostname {
+        tracing::warn!("configuration option 'hostname' is deprecated, use 'nodename' instead");
+    }
+    Ok(found.name)
+}
+
+fn read(path: &str) -> Option<String> {
+    match fs::read_to_string(path) {
+        Ok(content) => Some(content),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::debug!(%path, "nodename file does not exist");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%path, %error, "cannot read the nodename file");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(nodename: &str, file: &str) -> NetConf {
+        let mut conf = NetConf::default();
+        (conf.node.nodename, conf.node.nodename_file) = (nodename.into(), file.into());
+        conf
+    }
+
+    #[test]
+    fn the_file_counts_when_nothing_is_configured_and_loses_its_line_break() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nodename");
+        fs::write(&file, "node-7\n").unwrap();
+        let file = file.to_str().unwrap();
+        assert_eq!(of(&conf("", file)).unwrap(), "node-7");
+        assert_eq!(of(&conf("node-1", file)).unwrap(), "node-1");
+    }
+
+    #[test]
+    fn without_either_it_is_the_hosts_name() {
+        let hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap().trim().to_lowercase();
+        for unreadable in ["/no/such/file", "/proc/self/mem", "/"] {
+            assert_eq!(of(&conf("", unreadable)).unwrap(), hostname);
+        }
+    }
+}

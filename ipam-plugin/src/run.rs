@@ -1,0 +1,105 @@
+//! `calico-ipam` from the start of the process to its exit status.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use datastore::Datastore;
+use libcalico::store::StoreError;
+use netconf::invocation::{Invocation, Plugin};
+use netconf::{Call, CallError, CniError, Code, Command};
+
+use crate::clock::SystemClock;
+use crate::cni::{self, IpamCall, cni_error};
+use crate::prelude::Prelude;
+use crate::release::ReleasePrelude;
+use crate::{datastore_settings, node_name, process};
+
+/// Runs `calico-ipam`.
+pub fn main() -> ExitCode {
+    process::report_panics();
+    match process::invocation(Plugin::CalicoIpam) {
+        Ok(Invocation::Print(printed)) => process::print(&printed),
+        Ok(Invocation::Call(call)) => serve(*call),
+        Ok(Invocation::Upgrade) => process::finish(upgrade()),
+        Ok(Invocation::TestConnection) => process::finish(Err(not_ours())),
+        Err(error) => process::fail(&error),
+    }
+}
+
+fn serve(call: Call) -> ExitCode {
+    process::start_log(&call.conf.log, "ipam");
+    let (version, command) = (call.version, call.command);
+    process::finish(process::block_on(operate(&call)).map_err(|error| {
+        tracing::error!(%error, "{} failed", command.as_str());
+        CallError { error, version: Some(version) }
+    }))
+}
+
+/// Serves one operation; what it answers is for stdout.
+async fn operate(call: &Call) -> Result<String, CniError> {
+    let ipam = IpamCall::of(call, node_name::of(&call.conf)?);
+    let config = datastore_settings::of(&call.conf, None)?;
+    let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    let clock = SystemClock::start();
+    match call.command {
+        Command::Add => {
+            let prelude = Prelude::read(&store, &ipam.prelude_query()).await.map_err(store_error)?;
+            cni::add(&store, &clock, &ipam, prelude).await?.to_json(call.version)
+        }
+        Command::Del => {
+            let prelude = ReleasePrelude::read(&store, &ipam.handles()).await.map_err(store_error)?;
+            cni::del(&store, &clock, &ipam, prelude).await.map(|()| String::new())
+        }
+        Command::Check => cni::check(&store, &ipam, &recorded(call)?).await.map(|()| String::new()),
+        Command::Status => cni::status(&store, &ipam).await.map(|()| String::new()),
+        Command::Gc => collect(call, &ipam, &store, &clock).await.map(|()| String::new()),
+        Command::Version => Ok(String::new()),
+    }
+}
+
+fn store_error(error: StoreError) -> CniError {
+    cni_error(&error.into())
+}
+
+/// The addresses that ADD recorded: in `prevResult`, which the specification demands of CHECK.
+fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
+    let previous = call.prev_result.as_ref().ok_or_else(|| {
+        CniError::new(Code::INVALID_CONFIG, "required prevResult missing")
+            .with_details("CHECK compares with the result of ADD; the runtime passes it as prevResult")
+    })?;
+    Ok(previous.ips.iter().map(|ip| ip.address.addr()).collect())
+}
+
+async fn collect(call: &Call, ipam: &IpamCall, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
+    let valid = call.conf.valid_attachments.iter().flatten().map(|known| known.container_id.clone()).collect();
+    let collected =
+        cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;
+    if collected.failed.is_empty() {
+        return Ok(());
+    }
+    let failures: Vec<String> = collected.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
+    Err(CniError::internal("some leaked addresses could not be released").with_details(failures.join("; ")))
+}
+
+/// `-upgrade` moves the addresses of host-local to Calico, for pods that only the Kubernetes API knows (CNI-60). Where
+/// host-local left nothing there is nothing to do, which is all that this build, without a Kubernetes client, can do.
+fn upgrade() -> Result<String, CallError> {
+    const HOST_LOCAL: &str = "/var/lib/cni/networks/k8s-pod-network";
+    if std::env::var_os("KUBERNETES_NODE_NAME").is_none_or(|name| name.is_empty()) {
+        let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
+        return Err(missing.into());
+    }
+    if !Path::new(HOST_LOCAL).exists() {
+        return Ok(String::new());
+    }
+    let error = CniError::internal(format!("cannot migrate the addresses in {HOST_LOCAL}"));
+    Err(error
+        .with_details("their pods are known to the Kubernetes API only, and this build has no client for it")
+        .into())
+}
+
+/// The parser gives `-t` to `calico` only.
+fn not_ours() -> CallError {
+    CniError::new(Code::INVALID_ENVIRONMENT, "-t belongs to calico").into()
+}

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::conf::NetConf;
+use crate::conf::{self, NetConf};
 use crate::decode::{self, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
@@ -47,6 +47,13 @@ pub struct CallError {
     pub error: CniError,
     /// The version to print it with.
     pub version: Option<Version>,
+}
+
+impl CallError {
+    /// The JSON for stdout: see [`CniError::to_json`].
+    pub fn to_json(&self) -> String {
+        self.error.to_json(self.version)
+    }
 }
 
 impl From<CniError> for CallError {
@@ -130,17 +137,13 @@ fn not_json(raw: &[u8], malformed: &Malformed) -> CniError {
 /// What upstream checks before it looks at the command (CNI-22), and two mistakes that people make by hand.
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     const DOING: &str = "error unmarshall network config";
-    let object = root.object().map_err(|error| error.while_(DOING))?;
-    let has = |key| object.has(key).map_err(|error| error.while_(DOING));
-    if has("plugins")? && !has("type")? {
-        return Err(
-            invalid_config("a network configuration list, where one of its plugins is wanted").with_details(MEND)
-        );
-    }
-    let name: String = object.read_or_default("name").map_err(|error| error.while_(DOING))?;
+    let object = root.object().map_err(|error| error.while_doing(DOING))?;
+    conf::refuse_list(root)?;
+    let name: String = object.read_or_default("name").map_err(|error| error.while_doing(DOING))?;
     if name.is_empty() {
         return Err(invalid_config("missing network name").with_details(format!(
-            "a plugin of a network configuration list has neither name nor cniVersion of its own; {MEND}"
+            "a plugin of a network configuration list has neither name nor cniVersion of its own; {}",
+            conf::MEND_LIST
         )));
     }
     if !is_id(&name) {
@@ -149,12 +152,9 @@ fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     Ok(())
 }
 
-/// How to get what a plugin wants out of a configuration list.
-const MEND: &str = "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
-
 fn config_version(root: &Node<'_>) -> Result<Version, CniError> {
     let text: Result<String, _> = root.object().and_then(|object| object.read_or_default("cniVersion"));
-    Version::of_config(&text.map_err(|error| error.while_("decoding version from network config"))?)
+    Version::of_config(&text.map_err(|error| error.while_doing("decoding version from network config"))?)
 }
 
 fn invalid_config(msg: &str) -> CniError {

@@ -2,9 +2,11 @@ use std::cell::Cell;
 
 use super::*;
 
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 const MINIMAL: &str = r#"{"name":"net","cniVersion":"1.1.0","type":"calico"}"#;
 
-fn call_with(variables: &[(&str, &str)], stdin: &str) -> Result<Call, CallError> {
+fn call_with(variables: Variables<'_>, stdin: &str) -> Result<Call, CallError> {
     let defaults = [
         ("CNI_COMMAND", "ADD"),
         ("CNI_CONTAINERID", "c0ffee"),
@@ -20,7 +22,7 @@ fn call_with(variables: &[(&str, &str)], stdin: &str) -> Result<Call, CallError>
     read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
 }
 
-fn error(variables: &[(&str, &str)], stdin: &str) -> CniError {
+fn error(variables: Variables<'_>, stdin: &str) -> CniError {
     call_with(variables, stdin).unwrap_err().error
 }
 
@@ -55,7 +57,7 @@ fn without_a_version_checks_are_of_0_1_0_and_the_result_is_of_0_2_0() {
 fn the_order_of_checks() {
     let bad = ("CNI_ARGS", "nonsense");
     let nonsense = ("CNI_COMMAND", "NONSENSE");
-    let stages: [(&[(&str, &str)], &str, Code, &str); 10] = [
+    let stages: [(Variables<'_>, &str, Code, &str); 10] = [
         (
             &[("CNI_IFNAME", "a/b"), ("CNI_CONTAINERID", ""), bad],
             "{",
@@ -142,7 +144,7 @@ fn a_whole_list_says_how_to_mend_it() {
 
 #[test]
 fn errors_know_the_version_once_it_is_read() {
-    let version = |variables: &[(&str, &str)], stdin: &str| call_with(variables, stdin).unwrap_err().version;
+    let version = |variables: Variables<'_>, stdin: &str| call_with(variables, stdin).unwrap_err().version;
     assert_eq!(version(&[], "{"), None);
     assert_eq!(version(&[("CNI_COMMAND", "NONSENSE")], MINIMAL), None);
     assert_eq!(version(&[], r#"{"name":"n","cniVersion":"0.4.0","mtu":"x"}"#), Some(Version::V0_4_0));

@@ -4,29 +4,30 @@ use super::{ApiGroup, DatastoreConf, DatastoreType, NetConf, Secret};
 use crate::{CniError, Code, Lookup};
 
 /// A variable and the setting it stands for.
-type Setting = (&'static str, fn(&mut NetConf) -> &mut String);
+type Setting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
 
-const SETTINGS: [Setting; 9] = [
-    ("DATASTORE_PATH", |conf| &mut conf.datastore.datastore_path),
-    ("ETCD_ENDPOINTS", |conf| &mut conf.datastore.etcd_endpoints),
-    ("ETCD_DISCOVERY_SRV", |conf| &mut conf.datastore.etcd_discovery_srv),
-    ("ETCD_USERNAME", |conf| &mut conf.datastore.etcd_username),
-    ("ETCD_KEY_FILE", |conf| &mut conf.datastore.etcd_key_file),
-    ("ETCD_CERT_FILE", |conf| &mut conf.datastore.etcd_cert_file),
-    ("ETCD_CA_CERT_FILE", |conf| &mut conf.datastore.etcd_ca_cert_file),
-    ("KUBECONFIG", |conf| &mut conf.kubernetes.kubeconfig),
-    ("K8S_API_ENDPOINT", |conf| &mut conf.kubernetes.k8s_api_root),
+const SETTINGS: [Setting; 7] = [
+    ("DATASTORE_PATH", |conf| &mut conf.datastore_path),
+    ("ETCD_ENDPOINTS", |conf| &mut conf.etcd_endpoints),
+    ("ETCD_DISCOVERY_SRV", |conf| &mut conf.etcd_discovery_srv),
+    ("ETCD_USERNAME", |conf| &mut conf.etcd_username),
+    ("ETCD_KEY_FILE", |conf| &mut conf.etcd_key_file),
+    ("ETCD_CERT_FILE", |conf| &mut conf.etcd_cert_file),
+    ("ETCD_CA_CERT_FILE", |conf| &mut conf.etcd_ca_cert_file),
 ];
 
 impl NetConf {
     /// The configuration with what the environment says about the datastore (CNI-13, DS-11). For a setting `X`, the variable
     /// `CALICO_X` wins over the configuration when it is set, even to nothing, and the configuration wins over `X`.
     ///
+    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are left to those: they configure the datastore's client
+    /// only, and must not make a network look like one of Kubernetes (IPAM-36).
+    ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
     pub fn with_environment(mut self, lookup: Lookup<'_>) -> Result<NetConf, CniError> {
         for (name, setting) in SETTINGS {
-            let setting = setting(&mut self);
+            let setting = setting(&mut self.datastore);
             if let Some(value) = value(lookup, name, setting.is_empty()) {
                 *setting = value;
             }
@@ -96,7 +97,9 @@ fn api_group(text: &str) -> Option<ApiGroup> {
 mod tests {
     use super::*;
 
-    fn conf(json: &str, variables: &[(&str, &str)]) -> Result<NetConf, CniError> {
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn conf(json: &str, variables: Variables<'_>) -> Result<NetConf, CniError> {
         let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
         NetConf::parse(json.as_bytes()).unwrap().with_environment(&lookup)
     }
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn precedence() {
         let json = r#"{"etcd_endpoints":"http://conf"}"#;
-        let table: [(&str, &[(&str, &str)], &str); 6] = [
+        let table: [(&str, Variables<'_>, &str); 6] = [
             (json, &[], "http://conf"),
             (json, &[("ETCD_ENDPOINTS", "http://plain")], "http://conf"),
             (json, &[("CALICO_ETCD_ENDPOINTS", "http://prefixed")], "http://prefixed"),
@@ -121,7 +124,7 @@ mod tests {
     fn every_setting_is_read() {
         for (name, setting) in SETTINGS {
             let mut plain = conf("{}", &[(name, "value")]).unwrap();
-            assert_eq!(setting(&mut plain), "value", "{name}");
+            assert_eq!(setting(&mut plain.datastore), "value", "{name}");
         }
         let conf = conf(
             "{}",
@@ -135,7 +138,7 @@ mod tests {
 
     #[test]
     fn kind_without_a_type() {
-        let kind = |json: &str, variables: &[(&str, &str)]| conf(json, variables).unwrap().datastore.kind();
+        let kind = |json: &str, variables: Variables<'_>| conf(json, variables).unwrap().datastore.kind();
         assert_eq!(kind("{}", &[]), DatastoreType::Kubernetes);
         assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
         assert_eq!(kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);

@@ -153,11 +153,13 @@ impl NetConf {
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
         let document =
             decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
-        NetConf::read(&Node::root("$", &document))
+        let root = Node::root("$", &document);
+        refuse_list(&root)?;
+        NetConf::read(&root)
     }
 
     pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
-        NetConf::from_node(root).map_err(|error| error.while_(DOING))
+        NetConf::from_node(root).map_err(|error| error.while_doing(DOING))
     }
 
     /// Decodes `prevResult`, which the configuration holds undecoded; `assumed` is its version when it says none.
@@ -167,9 +169,23 @@ impl NetConf {
     pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
         let Some(value) = &self.prev_result else { return Ok(None) };
         let node = Node::root("$.prevResult", value);
-        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_(DOING))
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(DOING))
     }
 }
+
+/// Refuses a whole configuration list, which people give to a plugin by hand.
+pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
+    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(DOING));
+    if !given("plugins")? || given("type")? {
+        return Ok(());
+    }
+    Err(CniError::new(Code::INVALID_CONFIG, "a network configuration list, where one of its plugins is wanted")
+        .with_details(MEND_LIST))
+}
+
+/// How to get what a plugin wants out of a configuration list.
+pub(crate) const MEND_LIST: &str =
+    "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 
 /// Upstream's introduction of every error in the configuration (CNI-64).
 const DOING: &str = "failed to load netconf";

@@ -157,3 +157,10 @@ fn an_error_says_where_what_and_what_is_allowed() {
         assert_eq!((error.code, error.msg), (code, format!("failed to load netconf: {msg}")));
     }
 }
+
+#[test]
+fn a_list_is_refused_for_the_connection_test_too() {
+    let error = NetConf::parse(br#"{"name":"n","plugins":[]}"#).unwrap_err();
+    assert_eq!(error.code, Code::INVALID_CONFIG);
+    assert!(error.details.contains("jq '.plugins[0]"), "{error}");
+}

@@ -53,7 +53,7 @@ impl DecodeError {
     }
 
     /// The CNI error, its message introduced by `doing`: what was being done to which document.
-    pub(crate) fn while_(&self, doing: &str) -> CniError {
+    pub(crate) fn while_doing(&self, doing: &str) -> CniError {
         CniError::new(self.code(), format!("{doing}: {self}"))
     }
 }

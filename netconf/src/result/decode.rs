@@ -19,7 +19,7 @@ impl CniResult {
         if value.is_null() {
             return Ok(CniResult::default());
         }
-        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.while_(DOING))
+        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.while_doing(DOING))
     }
 
     /// Reads the result at `node`, of the version it says itself, else of `assumed`.

@@ -28,6 +28,8 @@ pub mod node_name;
 mod plan;
 pub mod prelude;
 pub mod process;
+#[cfg(test)]
+mod races;
 pub mod release;
 pub mod release_addresses;
 pub mod request;

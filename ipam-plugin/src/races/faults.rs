@@ -1,0 +1,121 @@
+//! Each request of an operation in turn is refused, lost, cut in the middle, or answered into the void.
+
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
+
+const FAULTS: [Fault; 7] =
+    [Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1), Fault::Cut(2), Fault::Cut(3), Fault::Cut(4)];
+
+fn stores() -> [(&'static str, fn() -> MemoryStore); 2] {
+    [("transactional", MemoryStore::transactional), ("sequential", MemoryStore::sequential)]
+}
+
+/// A cluster where `node1` is warm or cold, for IPv4 and IPv6.
+async fn cluster(store: MemoryStore, warm: bool) -> Cluster {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.65.0.0/24", 26);
+    cluster.pool("pool6", "fd00:65::/116", 122);
+    if warm {
+        let mut request = cluster.request("node1", "net.other");
+        request.num6 = 1;
+        cluster.assign(&request).await.unwrap();
+    }
+    cluster
+}
+
+/// Breaks the `at`th request once.
+fn break_once(cluster: &Cluster, at: usize, fault: Fault) {
+    let mut broken = false;
+    cluster.store.before_each(move |nth, _, _| {
+        if nth != at || broken {
+            return Fault::None;
+        }
+        broken = true;
+        fault
+    });
+}
+
+#[tokio::test]
+async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
+    for (kind, store) in stores() {
+        for (warm, num6) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
+            for fault in FAULTS {
+                for at in 0..8 {
+                    let context = format!("{kind} warm={warm} num6={num6} {fault:?} at request {at}");
+                    let cluster = cluster(store(), warm).await;
+                    let others = held(&cluster.store.pairs());
+                    let mut request = cluster.request("node1", "net.a");
+                    request.num6 = num6;
+                    request.all_or_nothing = true;
+                    break_once(&cluster, at, fault);
+                    let outcome = cluster.assign(&request).await;
+                    cluster.store.calm();
+                    assert_consistent(&cluster.store.pairs(), false);
+                    let now = held(&cluster.store.pairs());
+                    match &outcome {
+                        Ok(assigned) => {
+                            let told: Vec<_> = assigned.addresses.iter().map(|a| a.ip).collect();
+                            assert_eq!(now[&request.handle], told, "{context}");
+                            assert_eq!(told.len(), 1 + num6, "{context}");
+                        }
+                        Err(_) => assert_eq!(now, others, "{context}: a failed ADD holds addresses"),
+                    }
+                    cluster.release("node1", "net.a").await.unwrap();
+                    assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
+                    assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
+                    // What is left of a claim is mended by the node's next allocation of that family.
+                    let mut request = cluster.request("node1", "net.next");
+                    request.num6 = num6;
+                    cluster.assign(&request).await.unwrap();
+                    assert_consistent(&cluster.store.pairs(), true);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_no_failure() {
+    for (kind, store) in stores() {
+        for warm in [false, true] {
+            let cluster = cluster(store(), warm).await;
+            cluster.store.before_each(|_, writes, _| {
+                if writes.is_some_and(|writes| writes[0].kind == "IPAMHandle") {
+                    Fault::LostAnswer
+                } else {
+                    Fault::None
+                }
+            });
+            let ip = cluster.one("node1", "net.a").await.unwrap_or_else(|error| panic!("{kind} {warm}: {error}"));
+            cluster.store.calm();
+            assert_eq!(held(&cluster.store.pairs())[&libcalico::ipam::HandleId::new("net.a")], [ip]);
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_del_that_breaks_anywhere_is_finished_by_the_next() {
+    for (kind, store) in stores() {
+        for fault in FAULTS {
+            for at in 0..6 {
+                let context = format!("{kind} {fault:?} at request {at}");
+                let cluster = cluster(store(), true).await;
+                let others = held(&cluster.store.pairs());
+                let mut request = cluster.request("node1", "net.a");
+                request.num6 = 1;
+                cluster.assign(&request).await.unwrap();
+                break_once(&cluster, at, fault);
+                let first = cluster.release("node1", "net.a").await;
+                cluster.store.calm();
+                assert_consistent(&cluster.store.pairs(), false);
+                if first.is_ok() {
+                    assert_eq!(held(&cluster.store.pairs()), others, "{context}: success, but not released");
+                }
+                cluster.release("node1", "net.a").await.unwrap();
+                assert_eq!(held(&cluster.store.pairs()), others, "{context}");
+                assert_eq!(cluster.handle("net.a"), None, "{context}");
+                assert_consistent(&cluster.store.pairs(), true);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Crash points of the claim protocol and what the next plan makes of them (IPAM-123, windows W4..W8).
+
+use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::store::{Kind, Store};
+
+use crate::affinity::release_host_affinities;
+use crate::testing::{Cluster, Fault, affinity_key, assert_consistent, cidr, held};
+
+const BLOCK: &str = "10.65.166.128/26";
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster
+}
+
+fn put_affinity(cluster: &Cluster, node: &str, state: AffinityState) {
+    cluster.store.put(&affinity_key(node, BLOCK), &BlockAffinity { state, ..BlockAffinity::default() });
+}
+
+fn put_block(cluster: &Cluster, node: &str) {
+    let now = time::macros::datetime!(2026-08-22 01:00:00 UTC);
+    let block = Block::new(cidr(BLOCK), &Owner::Host(node.into()), now).unwrap();
+    cluster.store.put(&cidr(BLOCK), &block);
+}
+
+#[tokio::test]
+async fn every_half_made_claim_of_the_node_is_finished() {
+    use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
+    for state in [Pending, Confirmed, PendingDeletion, Unset] {
+        for block in [false, true] {
+            let cluster = cluster();
+            put_affinity(&cluster, "node1", state);
+            if block {
+                put_block(&cluster, "node1");
+            }
+            let ip = cluster.one("node1", "net.a").await.unwrap();
+            assert!(cidr(BLOCK).contains(ip), "{state:?}, block {block}");
+            let expected = if state == Unset && block { Unset } else { Confirmed };
+            assert_eq!(cluster.affinity("node1", BLOCK), Some(expected), "{state:?}, block {block}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_block_whose_claim_was_not_confirmed_is_confirmed_on_the_way() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.0.0.0/30", 31);
+    let mut request = cluster.request("node1", "net.a");
+    request.num4 = 2;
+    let first = cluster.assign(&request).await.unwrap().addresses[0].ip;
+    let full = if cidr("10.0.0.0/31").contains(first) { "10.0.0.0/31" } else { "10.0.0.2/31" };
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    cluster.store.put(&affinity_key("node1", full), &pending);
+    let before = cluster.block(full).unwrap().sequence_number;
+    cluster.one("node1", "net.b").await.unwrap();
+    assert_eq!(cluster.affinity("node1", full), Some(AffinityState::Confirmed));
+    assert_eq!(cluster.block(full).unwrap().sequence_number, before + 1, "rewritten, for whoever was releasing it");
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_claim_to_a_block_of_another_node_is_dropped() {
+    let cluster = cluster();
+    put_block(&cluster, "node2");
+    put_affinity(&cluster, "node2", AffinityState::Confirmed);
+    put_affinity(&cluster, "node1", AffinityState::Pending);
+    let ip = cluster.one("node1", "net.a").await.unwrap();
+    assert!(!cidr(BLOCK).contains(ip));
+    assert_eq!(cluster.affinity("node1", BLOCK), None);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_block_of_the_node_without_a_claim_gets_one() {
+    let cluster = cluster();
+    put_block(&cluster, "node1");
+    assert!(cidr(BLOCK).contains(cluster.one("node1", "net.a").await.unwrap()));
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_corrupt_block_is_left_alone() {
+    let cluster = cluster();
+    put_block(&cluster, "node1");
+    put_affinity(&cluster, "node1", AffinityState::Confirmed);
+    for broken in [&b"{"[..], br#"{"cidr":"10.65.166.128/26","allocations":[7],"unallocated":[]}"#] {
+        cluster.store.edit(|pairs| pairs.put(Block::path(&cidr(BLOCK)), broken.to_vec()));
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        assert!(!cidr(BLOCK).contains(ip));
+        cluster.release("node1", "net.a").await.unwrap();
+    }
+}
+
+// t:rw 539: between the deletion of the block and that of the claim, another process of the owner claims anew.
+#[tokio::test]
+async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
+    let cluster = cluster();
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.release("node1", "net.a").await.unwrap();
+    cluster.store.before_each(|_, writes, pairs| {
+        let deletes_claim = writes.is_some_and(|writes| writes.len() == 1 && writes[0].kind == "BlockAffinity");
+        if deletes_claim && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
+            let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+            pairs.put(BlockAffinity::path(&affinity_key("node1", BLOCK)), pending.encode().unwrap());
+            let now = time::macros::datetime!(2026-08-22 01:02:03 UTC);
+            let block = Block::new(cidr(BLOCK), &Owner::Host("node1".into()), now).unwrap();
+            pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
+            return Fault::None;
+        }
+        Fault::None
+    });
+    let affinity = cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap();
+    let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
+    let error = crate::mend::give_up(&cluster.store, &affinity, &block).await.unwrap_err();
+    assert!(error.is_race(), "{error}");
+    cluster.store.calm();
+    assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
+    assert!(cluster.block(BLOCK).is_some());
+}
+
+// t:rw 924: an address is taken while the block is being released as empty.
+#[tokio::test]
+async fn a_block_in_use_again_survives_its_release() {
+    let cluster = cluster();
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.release("node1", "net.a").await.unwrap();
+    let affinity = cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap();
+    let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    assert!(crate::mend::give_up(&cluster.store, &affinity, &block).await.unwrap_err().is_race());
+    assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.b")], [ip]);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn handles_that_outlived_their_addresses_go_with_del() {
+    for block in [false, true] {
+        let cluster = cluster();
+        if block {
+            put_block(&cluster, "node1");
+        }
+        let mut orphan = Handle::default();
+        orphan.increment(cidr(BLOCK), 3);
+        cluster.store.put(&HandleId::new("net.orphan"), &orphan);
+        assert_eq!(cluster.release("node1", "net.orphan").await.unwrap().addresses, 0);
+        assert_eq!(cluster.handle("net.orphan"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_gone_leaves_no_claim() {
+    let cluster = cluster();
+    cluster.one("node1", "net.a").await.unwrap();
+    put_affinity(&cluster, "node2", AffinityState::Pending);
+    for node in ["node1", "node2"] {
+        let owner = Owner::Host(node.into());
+        let outcome = release_host_affinities(&cluster.store, &cluster.clock, &owner, false).await.unwrap();
+        assert_eq!((outcome.released.len(), outcome.kept.len()), (1, 0), "{node}");
+        assert_eq!(cluster.affinity(node, BLOCK), None);
+    }
+    let block = cluster.block(BLOCK).unwrap();
+    assert_eq!((block.affinity, block.affinity_claim_time), (None, None), "addresses in it stay held");
+    cluster.release("node1", "net.a").await.unwrap();
+    assert_eq!(cluster.block(BLOCK), None, "the last address takes an ownerless block with it");
+}

@@ -121,7 +121,8 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
                 .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
         })?;
     }
-    let endpoint = session.facts.create(&[]).map_err(|e| crate::session::naming_error(&e.to_string()))?;
+    let mut endpoint = session.facts.create(&[]).map_err(|e| crate::session::naming_error(&e.to_string()))?;
+    endpoint.spec.interface_name = session.host_ifname();
     endpoint::validate(&endpoint)
 }
 

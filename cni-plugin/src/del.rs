@@ -57,11 +57,9 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
 }
 
 fn start_teardown(session: &Session, endpoint: Option<&Entry<WorkloadEndpoint>>) -> Result<Teardown, CniError> {
-    let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let computed = session.facts.host_interface(prefix.as_deref());
     let host_ifname = match endpoint.map(|entry| &entry.value.spec.interface_name) {
         Some(recorded) if !recorded.is_empty() => recorded.clone(),
-        _ => computed,
+        _ => session.host_ifname(),
     };
     let addresses: Vec<_> = endpoint
         .iter()

@@ -13,9 +13,8 @@ use crate::session::Session;
 /// The plan of this call for these addresses.
 pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan, CniError> {
     let conf = &session.call.conf;
-    let felix_prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
     Ok(EndpointPlan {
-        host_ifname: session.facts.host_interface(felix_prefix.as_deref()),
+        host_ifname: session.host_ifname(),
         container_ifname: session.call.ifname.clone(),
         addresses: addresses.to_vec(),
         mtu: effective_mtu(session)?,

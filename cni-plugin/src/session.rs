@@ -137,6 +137,12 @@ impl Session {
         })
     }
 
+    /// Name of the host's end of the interface (CNI-88, CNI-89).
+    pub fn host_ifname(&self) -> String {
+        let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        self.facts.host_interface(prefix.as_deref())
+    }
+
     /// The datastore in words, without credentials: what the journal knows it by.
     pub fn datastore_name(&self) -> String {
         match &self.datastore_config {

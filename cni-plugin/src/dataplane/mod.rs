@@ -1,10 +1,12 @@
 //! The Linux dataplane: the interface pair, addresses, routes and kernel settings of one endpoint.
 //!
 //! [`plan`] says what the network looks like (pure), [`setup()`] brings the kernel there (ADD), [`verify()`] compares (CHECK),
-//! [`Teardown`] takes it away (DEL). Everything is synchronous; this is the only place that speaks netlink.
+//! [`Teardown`] takes it away (DEL). All of that is synchronous, and this is the only place that speaks netlink. [`grpc`] hands
+//! ADD and DEL to another program instead.
 
 mod compare;
 mod error;
+pub mod grpc;
 mod mac;
 mod netlink;
 pub mod netns;
@@ -16,6 +18,7 @@ mod teardown;
 mod verify;
 
 pub use error::DataplaneError;
+pub use grpc::{GrpcDataplane, GrpcError};
 pub use mac::{MacAddr, MacParseError};
 pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};

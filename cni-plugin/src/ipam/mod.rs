@@ -5,12 +5,10 @@ mod delegate;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
 
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall};
 use ipam_plugin::error::IpamError;
-use ipam_plugin::lock::{self, HostLock};
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
 use libcalico::ipam::{HandleId, ReleaseRequest};
@@ -63,18 +61,10 @@ pub fn handles_of(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
 }
 
-/// Keeps two first ADDs on a node from claiming a block each. Correct without it (IPAM-45).
-fn host_lock() -> Option<HostLock> {
-    HostLock::acquire(Path::new(lock::DEFAULT_PATH))
-}
-
 /// Gets addresses. Nothing stays allocated when it fails.
 pub async fn assign(session: &Session, call: Option<IpamCall>, prelude: Option<Prelude>) -> Result<Lease, CniError> {
     let result = match (call, prelude) {
-        (Some(call), Some(prelude)) => {
-            let _lock = host_lock();
-            cni::add(&session.store, &SystemClock::start(), &call, prelude).await?
-        }
+        (Some(call), Some(prelude)) => cni::add(&session.store, &SystemClock::start(), &call, prelude).await?,
         _ => add_foreign(session)?,
     };
     let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
@@ -105,23 +95,16 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
 
 /// DEL: releases everything the container holds. Nothing held is success.
 pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Result<(), ReleaseError> {
-    let Some(prelude) = prelude else {
+    let (Some(call), Some(prelude)) = (call_of(session), prelude) else {
         return release_foreign(session).map_err(ReleaseError::Refused);
     };
-    if prelude.is_empty() {
-        return Ok(());
-    }
-    let _lock = host_lock();
-    match release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude).await {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let told = cni::cni_error(&error);
-            Err(match error {
-                IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::OutOfReach(told),
-                _ => ReleaseError::Refused(told),
-            })
+    cni::release_call(&session.store, &SystemClock::start(), &call, prelude).await.map_err(|error| {
+        let told = cni::cni_error(&error);
+        match error {
+            IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::OutOfReach(told),
+            _ => ReleaseError::Refused(told),
         }
-    }
+    })
 }
 
 /// Releases handles that a journal or a runtime's list names.

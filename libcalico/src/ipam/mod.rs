@@ -7,6 +7,10 @@
 //!
 //! * allocate: handle, then block; release: block, then handle. So a handle's count is never below the truth.
 //! * claim a block: affinity pending, block, affinity confirmed; give it up: affinity pendingDeletion, block, affinity.
+//!
+//! The algebra: operations on one [`Block`] and one [`Handle`]; which pools serve a request ([`choose_pools`]); which
+//! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved ([`Reservations`]);
+//! how full pools are ([`utilization()`]); what is wrong ([`audit()`]).
 
 mod affinity;
 mod audit;

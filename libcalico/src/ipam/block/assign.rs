@@ -60,9 +60,6 @@ impl Block {
     ) -> Result<Vec<IpAddr>, AssignError> {
         self.verify()?;
         self.admit(request)?;
-        if reservations.covers(&self.cidr) {
-            return Ok(Vec::new());
-        }
         let chosen: Vec<(usize, IpAddr)> =
             self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).take(n).collect();
         self.take(chosen.iter().map(|&(ordinal, _)| ordinal), request);

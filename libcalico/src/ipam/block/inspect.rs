@@ -122,9 +122,6 @@ impl Block {
 
     /// Addresses that automatic assignment could hand out now (IPAM-172).
     pub fn free(&self, reservations: &Reservations) -> usize {
-        if reservations.covers(&self.cidr) {
-            return 0;
-        }
         self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).count()
     }
 

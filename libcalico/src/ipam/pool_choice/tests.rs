@@ -210,10 +210,17 @@ fn only_a_deselected_pool_in_service_makes_a_block_stale() {
     let choice = choose(&pools, &Request::default()).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), [cidr("10.2.0.64/26")]);
 
-    // Naming the pool keeps the blocks in it.
+    // Naming the pool keeps the blocks in it,
     let request = Request { requested: vec![cidr("10.2.0.0/16")], ..Request::default() };
     let choice = choose(&pools, &request).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), []);
+
+    // even if it then turns out to be for another use.
+    let mut pools = pools;
+    pools[4].spec.node_selector = "!all()".into();
+    let request = Request { requested: vec![cidr("10.1.0.0/16"), cidr("10.5.0.0/16")], ..Request::default() };
+    let choice = choose(&pools, &request).unwrap();
+    assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), [cidr("10.2.0.64/26")]);
 }
 
 #[test]

@@ -80,8 +80,8 @@ impl Table {
             "budget ms",
             "upstream ÷ ours",
         ]);
-        // The writes of an ADD are the same on both datastores; on the embedded one each is a commit with one sync.
-        let writes = details[0].syncs;
+        // The writes of an ADD are the same on both datastores.
+        let writes = details.iter().find_map(|detail| detail.commits).unwrap_or_default();
         for ((operations, costs), detail) in series.operations.iter().zip(costs).zip(details) {
             let reads = detail.timings.requests[0].saturating_sub(writes);
             let waits = times(costs.write.p50(), writes)

@@ -164,3 +164,6 @@ fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Poo
     }
     Err(IpamError::NotInPool { ip, refused })
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,11 @@ pub struct ReleaseTickets {
 impl ReleasePrelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, handles: &[HandleId]) -> ReleaseTickets {
-        ReleaseTickets { config: batch.get(&TheConfig), handles: handles.iter().map(|id| batch.get(id)).collect() }
+        let distinct: BTreeSet<&HandleId> = handles.iter().collect();
+        ReleaseTickets {
+            config: batch.get(&TheConfig),
+            handles: distinct.into_iter().map(|id| batch.get(id)).collect(),
+        }
     }
 
     /// Takes the answers out of what came back for the batch.
@@ -197,3 +201,6 @@ pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> 
     counted.count_write();
     Write::update::<Block>(&block.key, &counted, &block.revision)
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,3 +177,6 @@ async fn writes<S: Store>(
     }
     Ok(writes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,8 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
                             let told: Vec<_> = assigned.addresses.iter().map(|a| a.ip).collect();
                             assert_eq!(now[&request.handle], told, "{context}");
                             assert_eq!(told.len(), 1 + num6, "{context}");
+                            let counted: i64 = cluster.handle("net.a").unwrap().block.values().sum();
+                            assert_eq!(counted, told.len() as i64, "{context}: the handle counts what is held");
                         }
                         Err(_) => assert_eq!(now, others, "{context}: a failed ADD holds addresses"),
                     }

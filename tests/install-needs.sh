@@ -70,7 +70,8 @@ install_cnitool() {
     [ ! -x "$TOOLS/cnitool" ] || return 0
     case $(go env GOVERSION) in go1.1[0-9]* | go1.20*) version=v1.1.2 ;; esac
     echo "installing cnitool $version into $TOOLS"
-    GOBIN=$TOOLS GOTOOLCHAIN=local go install "github.com/containernetworking/cni/cnitool@$version"
+    GOBIN=$TOOLS GOTOOLCHAIN=local go install "github.com/containernetworking/cni/cnitool@$version" ||
+        echo "note: cnitool cannot be built here; its test will be skipped" >&2
 }
 
 for group in "$@"; do

@@ -4,16 +4,20 @@
 //! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
 
 use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
 
+use ipam_plugin::cni::IpamCall;
+use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
-use libcalico::validation;
+use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
 use crate::attach::{self, Attachment};
 use crate::endpoint::{self, EndpointWrite};
 use crate::ipam::{self, Lease};
-use crate::session::{Known, Question, Session};
-use crate::{chain, owed, readiness};
+use crate::session::{Known, Question, Session, naming_error};
+use crate::{chain, owed, policy_wait, readiness};
 
 /// Networks the container and returns the result to print.
 pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
@@ -40,61 +44,76 @@ async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniErro
     let existing = &known.endpoints[0];
     tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
     let updated = session.facts.update(existing.value.clone(), &[]);
-    let write = EndpointWrite::replacing(existing, updated).with_profile(profile_wanted(session, known));
+    let write = EndpointWrite::of(Some(existing.clone()), updated).with_profile(profile_wanted(session, known));
     let endpoint = write.apply(session).await?;
     session.timings.stage("write");
     endpoint::result_of(&endpoint, &session.call)
 }
 
-/// A container that is not networked yet.
-async fn network(
-    session: &mut Session,
-    call: Option<ipam_plugin::cni::IpamCall>,
-    known: Known,
-) -> Result<CniResult, CniError> {
+/// A container that is not networked yet, or a pod whose new sandbox replaces the old one.
+async fn network(session: &mut Session, call: Option<IpamCall>, known: Known) -> Result<CniResult, CniError> {
     let profile = profile_wanted(session, &known);
-    let existing = known.endpoints.first().cloned();
+    let existing = known.endpoints.into_iter().next();
     let lease = ipam::assign(session, call, known.assign).await?;
     session.timings.stage("ipam");
 
-    let attachment = match attach::attach(session, &lease.addresses) {
+    let endpoint = match described(session, existing.as_ref(), &lease.addresses) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return Err(give_back(session, &lease, "describing the endpoint", error).await),
+    };
+    let attachment = match attach::attach(session, &lease, &endpoint).await {
         Ok(attachment) => attachment,
-        Err(error) => return Err(give_back(session, lease, "setting up the interface", error).await),
+        Err(error) => return Err(give_back(session, &lease, "setting up the interface", error).await),
     };
     session.timings.stage("dataplane");
 
-    let write = match endpoint_write(session, existing, &lease.addresses, &attachment) {
-        Ok(write) => write.with_profile(profile),
-        Err(error) => return Err(detach(session, lease, &attachment, error).await),
+    let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
+    let endpoint = match write.apply(session).await {
+        Ok(endpoint) => endpoint,
+        Err(error) => return Err(detach(session, &lease, &attachment, error).await),
     };
-    if let Err(error) = write.apply(session).await {
-        return Err(detach(session, lease, &attachment, error).await);
-    }
     session.timings.stage("write");
+    wait_for_policy(session, &endpoint);
     Ok(attachment.complete(lease.result, &session.call))
 }
 
-fn endpoint_write(
+/// The endpoint as far as it is known before the interface is made.
+fn described(
     session: &Session,
-    existing: Option<endpoint::Existing>,
+    existing: Option<&endpoint::Existing>,
     addresses: &[IpAddr],
-    attachment: &Attachment,
-) -> Result<EndpointWrite, CniError> {
-    let mut endpoint = match &existing {
+) -> Result<WorkloadEndpoint, CniError> {
+    let mut endpoint = match existing {
         Some(existing) => session.facts.update(existing.value.clone(), addresses),
-        None => session.facts.create(addresses).map_err(|e| crate::session::naming_error(&e.to_string()))?,
+        None => session.facts.create(addresses).map_err(|error| naming_error(&error))?,
     };
+    endpoint::set_plain_profile(&mut endpoint, session);
+    Ok(endpoint)
+}
+
+fn attached(endpoint: WorkloadEndpoint, attachment: &Attachment) -> WorkloadEndpoint {
+    let mut endpoint = endpoint;
     endpoint.spec.interface_name = attachment.host_ifname.clone();
     endpoint.spec.mac = attachment.mac.clone();
-    endpoint::set_plain_profile(&mut endpoint, session);
-    Ok(match existing {
-        Some(existing) => EndpointWrite::replacing(&existing, endpoint),
-        None => EndpointWrite::creating(endpoint),
-    })
+    endpoint
+}
+
+/// For pods only, as upstream (CNI-138).
+fn wait_for_policy(session: &Session, endpoint: &WorkloadEndpoint) {
+    let conf = &session.call.conf.readiness;
+    let Orchestrator::Kubernetes(pod) = &session.facts.orchestrator else { return };
+    if conf.policy_setup_timeout_seconds == 0 {
+        return;
+    }
+    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
+    let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
+    if !policy_wait::wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
+        tracing::warn!(file, directory = %conf.endpoint_status_dir, "policy is not set up yet; the pod starts without waiting longer");
+    }
 }
 
 /// The profile named after the network, when this configuration calls for one and it is missing (CNI-140).
-fn profile_wanted(session: &Session, known: &Known) -> Option<libcalico::api::Profile> {
+fn profile_wanted(session: &Session, known: &Known) -> Option<Profile> {
     let conf = &session.call.conf;
     if !conf.policy.policy_type.is_empty() || known.profile.is_some() {
         return None;
@@ -114,6 +133,13 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
         return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
             .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
     }
+    if !plain && conf.policy.policy_type == "k8s" {
+        return Err(CniError::new(
+            Code::UNSUPPORTED_FIELD,
+            "policy.type k8s needs the Kubernetes API, which this build has no client for",
+        )
+        .with_details("$.policy.type: remove it to network the pod with the profile of the network"));
+    }
     if conf.policy.policy_type.is_empty() {
         let profile = default_profile(&conf.name, ProfileReach::SameNetwork);
         validation::validate_profile(&profile).map_err(|error| {
@@ -121,21 +147,21 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
                 .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
         })?;
     }
-    let mut endpoint = session.facts.create(&[]).map_err(|e| crate::session::naming_error(&e.to_string()))?;
+    let mut endpoint = session.facts.create(&[]).map_err(|error| naming_error(&error))?;
     endpoint.spec.interface_name = session.host_ifname();
     endpoint::validate(&endpoint)
 }
 
-async fn detach(session: &Session, lease: Lease, attachment: &Attachment, error: CniError) -> CniError {
-    let error = match attachment.remove(&session.call) {
+async fn detach(session: &Session, lease: &Lease, attachment: &Attachment, error: CniError) -> CniError {
+    let error = match attachment.undo(session).await {
         Ok(()) => error,
         Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
     };
     give_back(session, lease, "writing the WorkloadEndpoint", error).await
 }
 
-async fn give_back(session: &Session, lease: Lease, step: &str, error: CniError) -> CniError {
-    let outcome = match ipam::give_back(session, &lease).await {
+async fn give_back(session: &Session, lease: &Lease, step: &str, error: CniError) -> CniError {
+    let outcome = match ipam::give_back(session, lease).await {
         Ok(()) => format!("failed while {step}; the addresses were released"),
         Err(left) => {
             format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")

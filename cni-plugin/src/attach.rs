@@ -1,14 +1,20 @@
-//! The container's interface: made and removed, by the kernel's dataplane or by one behind gRPC.
+//! The container's interface: made and removed, by the kernel's dataplane or by one behind gRPC (CNI-106, CNI-234).
 
-use std::net::IpAddr;
+mod grpc;
+mod kernel;
+
 use std::path::Path;
 
-use netconf::result::{Interface, IpNet};
+use libcalico::api::WorkloadEndpoint;
+use netconf::result::Interface;
 use netconf::{Call, CniError, CniResult};
 
-use crate::dataplane::{self, Endpoint, HostLinkProof, NetnsError, NetnsFd, Teardown};
-use crate::endpoint_plan::{self, dataplane_error, netns_error};
+use crate::dataplane::{NetnsError, NetnsFd, Teardown};
+use crate::endpoint_plan::{dataplane_error, netns_error};
+use crate::ipam::Lease;
 use crate::session::Session;
+
+pub use kernel::host_link_of;
 
 /// An interface as it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +25,17 @@ pub struct Attachment {
     pub mac: String,
     /// MTU as the result reports it: 0, for nothing, unless one was asked for (CNI-185).
     pub mtu: u32,
+    /// Whether addresses are reported as /32 and /128: another dataplane leaves IPAM's prefixes alone (CNI-43).
+    as_hosts: bool,
+}
+
+/// A removal under way.
+#[derive(Debug)]
+pub enum Removal {
+    /// The kernel is deleting.
+    Kernel(Teardown),
+    /// Done already, by another dataplane.
+    Done,
 }
 
 /// Fails when CNI_NETNS is the namespace the plugin runs in, before anything is touched (CNI-250). A path that cannot
@@ -33,32 +50,43 @@ pub fn refuse_own_namespace(session: &Session) -> Result<(), CniError> {
     }
 }
 
-/// Makes the interface with these addresses. Leaves nothing behind when it fails.
-pub fn attach(session: &Session, addresses: &[IpAddr]) -> Result<Attachment, CniError> {
-    let plan = endpoint_plan::from_conf(session, addresses)?;
-    let netns = NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error)?;
-    let attached = dataplane::setup(&plan, &netns).map_err(dataplane_error)?;
-    for stage in &attached.stages {
-        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
+/// Makes the interface for these addresses. Leaves nothing behind when it fails. `endpoint` is what will be written;
+/// another dataplane is told about it.
+pub async fn attach(session: &Session, lease: &Lease, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+    let attachment = match session.call.conf.dataplane_options.grpc_socket() {
+        Some(socket) => grpc::attach(session, socket, lease, endpoint).await?,
+        None => kernel::attach(session, &lease.addresses)?,
+    };
+    tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "interface is up");
+    Ok(attachment)
+}
+
+/// Cuts the container's traffic and begins to remove its interface. `endpoint` is what the datastore has, if it could
+/// be asked.
+pub async fn remove(session: &Session, endpoint: Option<&WorkloadEndpoint>) -> Result<Removal, CniError> {
+    match session.call.conf.dataplane_options.grpc_socket() {
+        Some(socket) => grpc::remove(session, socket).await.map(|()| Removal::Done),
+        None => kernel::remove(session, endpoint).map(Removal::Kernel),
     }
-    tracing::info!(host = %attached.host_ifname, mac = %attached.container_mac, "interface is up");
-    Ok(Attachment {
-        host_ifname: attached.host_ifname,
-        mac: attached.container_mac.to_string(),
-        mtu: if plan.mtu == 0 { 0 } else { attached.mtu },
-    })
+}
+
+impl Removal {
+    /// Waits until the interface is gone.
+    pub fn finish(self) -> Result<(), CniError> {
+        match self {
+            Removal::Kernel(teardown) => teardown.finish().map(|_| ()).map_err(dataplane_error),
+            Removal::Done => Ok(()),
+        }
+    }
 }
 
 impl Attachment {
-    /// Takes the interface away again.
-    pub fn remove(&self, call: &Call) -> Result<(), CniError> {
-        let endpoint = Endpoint {
-            netns: Some(call.netns.clone().into()),
-            container_ifname: call.ifname.clone(),
-            host_ifname: self.host_ifname.clone(),
-            proof: HostLinkProof::Name,
-        };
-        Teardown::start(endpoint).and_then(Teardown::finish).map(|_| ()).map_err(dataplane_error)
+    /// Takes the interface of a failed ADD away again.
+    pub async fn undo(&self, session: &Session) -> Result<(), CniError> {
+        match session.call.conf.dataplane_options.grpc_socket() {
+            Some(socket) => grpc::remove(session, socket).await,
+            None => kernel::undo(session, &self.host_ifname),
+        }
     }
 
     /// Adds both ends of the interface to what IPAM answered (CNI-38, CNI-137).
@@ -75,7 +103,9 @@ impl Attachment {
             },
         ];
         for ip in &mut result.ips {
-            ip.address = IpNet::host(ip.address.addr());
+            if self.as_hosts {
+                ip.address = netconf::result::IpNet::host(ip.address.addr());
+            }
             ip.gateway = None;
             ip.interface = Some(1);
         }

@@ -6,38 +6,35 @@
 
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::Orchestrator;
-use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 use netconf::{CniError, Code};
 
-use crate::dataplane::{Endpoint, HostLinkProof, Teardown};
-use crate::endpoint_plan::dataplane_error;
+use crate::attach;
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
 use crate::owed;
-use crate::session::{Question, Session, reading_cluster, store_error};
+use crate::session::{Question, Session, naming_error, reading_cluster, store_error};
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let handles = ipam::handles_of(session);
     let known = match session.try_read(Question::Release(&handles)).await {
         Ok(known) => known,
-        Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)),
+        Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)).await,
         Err(error) => return Err(reading_cluster(&error)),
     };
     session.timings.stage("read");
     known.ensure_ready()?;
 
-    let name = session.facts.key().map_err(|error| crate::session::naming_error(&error.to_string()))?.name;
+    let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let endpoint = known.endpoints.into_iter().find(|entry| entry.key.name == name);
     let endpoint = endpoint.filter(|entry| is_ours(session, entry));
-    let teardown = start_teardown(session, endpoint.as_ref())?;
+    let removal = attach::remove(session, endpoint.as_ref().map(|entry| &entry.value)).await?;
     session.timings.stage("cut");
 
     let released = release(session, known.release, endpoint).await;
     session.timings.stage("release");
-    teardown.finish().map_err(dataplane_error)?;
+    removal.finish()?;
     session.timings.stage("dataplane");
     match released {
         Ok(()) => owed::settled(session),
@@ -54,34 +51,6 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
     }
     ours
-}
-
-fn start_teardown(session: &Session, endpoint: Option<&Entry<WorkloadEndpoint>>) -> Result<Teardown, CniError> {
-    let host_ifname = match endpoint.map(|entry| &entry.value.spec.interface_name) {
-        Some(recorded) if !recorded.is_empty() => recorded.clone(),
-        _ => session.host_ifname(),
-    };
-    let addresses: Vec<_> = endpoint
-        .iter()
-        .flat_map(|entry| &entry.value.spec.ip_networks)
-        .filter_map(|network| network.parse::<Cidr>().ok())
-        .map(|cidr| cidr.network())
-        .collect();
-    let proof = match session.facts.orchestrator {
-        // Named after this very container.
-        Orchestrator::Cni(_) => HostLinkProof::Name,
-        // Named after the pod, whose next sandbox may have it by now.
-        Orchestrator::Kubernetes(_) if addresses.is_empty() => HostLinkProof::Absent,
-        Orchestrator::Kubernetes(_) => HostLinkProof::RouteTo(addresses),
-    };
-    let netns = &session.call.netns;
-    Teardown::start(Endpoint {
-        netns: (!netns.is_empty()).then(|| netns.into()),
-        container_ifname: session.call.ifname.clone(),
-        host_ifname,
-        proof,
-    })
-    .map_err(dataplane_error)
 }
 
 /// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint.
@@ -114,11 +83,11 @@ async fn delete_endpoint(session: &Session, mut entry: Entry<WorkloadEndpoint>) 
     Err(ReleaseError::Refused(store_error("delete the WorkloadEndpoint", &conflict)))
 }
 
-fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
+async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
-    let teardown = start_teardown(session, None)?;
+    let removal = attach::remove(session, None).await?;
     let foreign = ipam::release_foreign(session);
-    teardown.finish().map_err(dataplane_error)?;
+    removal.finish()?;
     foreign?;
     keep(session, cause)
 }

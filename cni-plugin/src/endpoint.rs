@@ -7,7 +7,7 @@ use libcalico::validation;
 use netconf::result::{Interface, IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult, Code};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
 
 use crate::session::{Session, store_error};
 
@@ -23,14 +23,9 @@ pub struct EndpointWrite {
 }
 
 impl EndpointWrite {
-    /// A new endpoint.
-    pub fn creating(endpoint: WorkloadEndpoint) -> Self {
-        EndpointWrite { endpoint, existing: None, profile: None }
-    }
-
-    /// A new content for an endpoint that exists.
-    pub fn replacing(existing: &Existing, endpoint: WorkloadEndpoint) -> Self {
-        EndpointWrite { endpoint, existing: Some(existing.clone()), profile: None }
+    /// Creates the endpoint, or replaces the one that exists.
+    pub fn of(existing: Option<Existing>, endpoint: WorkloadEndpoint) -> Self {
+        EndpointWrite { endpoint, existing, profile: None }
     }
 
     /// Also creates `profile`, unless another process does so first.
@@ -43,10 +38,10 @@ impl EndpointWrite {
     pub async fn apply(mut self, session: &Session) -> Result<WorkloadEndpoint, CniError> {
         validate(&self.endpoint)?;
         if self.existing.is_none() {
-            stamp(&mut self.endpoint.metadata);
+            self.endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         }
         if let Some(profile) = &mut self.profile {
-            stamp(&mut profile.metadata);
+            profile.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         }
         loop {
             let writes = self.writes().map_err(|error| store_error("encode the endpoint", &error))?;
@@ -80,13 +75,6 @@ impl EndpointWrite {
 
 fn profile_exists(cause: &StoreError, write: &Write) -> bool {
     matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == <Profile as libcalico::store::Kind>::KIND
-}
-
-/// What a server would fill in (DS-32).
-fn stamp(metadata: &mut libcalico::api::ObjectMeta) {
-    metadata.uid = uuid::Uuid::new_v4().to_string();
-    let now = OffsetDateTime::now_utc();
-    metadata.creation_timestamp = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).ok();
 }
 
 /// Refuses what upstream's validator refuses (CNI-85), as an error of the call: every field comes from it.

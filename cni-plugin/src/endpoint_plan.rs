@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use libcalico::conversion::Orchestrator;
+use libcalico::net::Cidr;
 use netconf::{CniError, Code};
 
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
@@ -24,11 +26,34 @@ pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan
             netconf::conf::DeviceType::Netkit => DeviceType::Netkit,
         },
         container_mac: None,
-        routes: default_routes(),
+        routes: routes_of(session),
         ipv4_gateway: DEFAULT_IPV4_GATEWAY,
         allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
         host_routes: true,
     })
+}
+
+/// The container's routes: those that host-local is configured with, for pods; else the two default routes (CNI-112).
+fn routes_of(session: &Session) -> Vec<Cidr> {
+    let conf = &session.call.conf;
+    let pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
+    let mut routes: Vec<_> = match pod && conf.ipam.is_host_local() {
+        true => conf
+            .ipam
+            .routes
+            .iter()
+            .filter_map(|route| route.dst)
+            .filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len()))
+            .collect(),
+        false => Vec::new(),
+    };
+    if routes.is_empty() {
+        return default_routes();
+    }
+    if conf.interface.include_default_routes {
+        routes.splice(0..0, default_routes());
+    }
+    routes
 }
 
 fn effective_mtu(session: &Session) -> Result<u32, CniError> {

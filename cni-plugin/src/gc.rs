@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
-use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 use netconf::{CniError, Code};
 
+use crate::attach::host_link_of;
 use crate::dataplane::{Endpoint, HostLinkProof, Teardown};
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, owed};
@@ -63,14 +63,12 @@ fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -
 }
 
 async fn remove(session: &Session, entry: &Entry<WorkloadEndpoint>) -> Result<(), String> {
-    let spec = &entry.value.spec;
-    let addresses: Vec<_> =
-        spec.ip_networks.iter().filter_map(|network| network.parse::<Cidr>().ok()).map(|c| c.network()).collect();
-    if !spec.interface_name.is_empty() && !addresses.is_empty() {
+    let (host_ifname, addresses) = host_link_of(&entry.value.spec);
+    if !host_ifname.is_empty() && !addresses.is_empty() {
         let endpoint = Endpoint {
             netns: None,
-            container_ifname: spec.endpoint.clone(),
-            host_ifname: spec.interface_name.clone(),
+            container_ifname: entry.value.spec.endpoint.clone(),
+            host_ifname,
             proof: HostLinkProof::RouteTo(addresses),
         };
         Teardown::start(endpoint).and_then(Teardown::finish).map_err(|error| error.to_string())?;

@@ -41,9 +41,9 @@ pub enum MtuError {
 /// The MTU of both ends, 0 for the kernel's default. A configured MTU wins, so a damaged file does not matter then.
 pub fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
+        Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
         Ok(_) if configured != 0 => Ok(configured),
         Ok(Some(mtu)) => Ok(mtu),
-        Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
             tracing::warn!(%error, "using the configured MTU");

@@ -41,7 +41,7 @@ fn wait_for_one(gate: &str, patience: Patience) -> Result<(), CniError> {
         let refusal = match agent.get(gate).call() {
             Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
             Ok(answer) => format!("it answered {}", answer.status()),
-            Err(ureq::Error::BadUri(reason)) => {
+            Err(reason @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
                 return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid URL for ReadinessGates: {gate}"))
                     .with_details(format!("$.readiness_gates: {reason}; an http or https URL is needed")));
             }

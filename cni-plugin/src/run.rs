@@ -37,7 +37,10 @@ fn serve(call: Call, mut timings: Timings) -> ExitCode {
     timings.stage("parse");
     let (version, result_version, command) = (call.version, call.result_version(), call.command);
     let outcome = process::block_on(async {
-        let mut session = Session::open(call, timings)?;
+        let mut session = match (Session::open(call, timings), command) {
+            (Err(error), Command::Status) => return Err(status::not_available(&error)),
+            (session, _) => session?,
+        };
         let printed = match command {
             Command::Add => add::add(&mut session).await.and_then(|result| result.to_json(result_version)),
             Command::Del => del::del(&mut session).await.map(|()| String::new()),

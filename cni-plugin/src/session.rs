@@ -1,5 +1,7 @@
 //! [`Session`]: one invocation with everything its verb needs, opened once and handed down.
 
+use std::time::Duration;
+
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::prelude::Prelude;
@@ -9,10 +11,14 @@ use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
-use netconf::{Call, CniError, Code};
+use libcalico::validation::ValidationError;
+use netconf::{Call, CniError, Code, Command};
 
 use crate::journal::Journal;
 use crate::timings::Timings;
+
+/// STATUS is asked every few seconds: a datastore that is slower than this cannot serve an ADD.
+const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// One invocation.
 #[derive(Debug)]
@@ -35,7 +41,8 @@ impl Session {
     /// Finds out which node this is, and prepares the datastore without contacting it.
     pub fn open(call: Call, timings: Timings) -> Result<Self, CniError> {
         let node = node_name::of(&call.conf)?;
-        let datastore_config = datastore_settings::of(&call.conf, None)?;
+        let deadline = (call.command == Command::Status).then_some(STATUS_DEADLINE);
+        let datastore_config = datastore_settings::of(&call.conf, deadline)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let facts = facts_of(&call, node);
@@ -197,7 +204,7 @@ pub fn reading_cluster(error: &StoreError) -> CniError {
 }
 
 /// An identifier that no WorkloadEndpoint name can be made of.
-pub fn naming_error(reason: &str) -> CniError {
+pub fn naming_error(reason: &ValidationError) -> CniError {
     CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
         .with_details("a node, pod, container id or interface name may not begin or end with '-'")
 }

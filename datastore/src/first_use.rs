@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 const DEFAULT: &str = "default";
 /// The built-in tiers: name, default action, order (DS-51).
-const TIERS: [(&str, &str, f64); 3] =
-    [(DEFAULT, "Deny", 1_000_000.0), ("kube-admin", "Pass", 1_000.0), ("kube-baseline", "Pass", 10_000_000.0)];
+const TIERS: [(&str, &str, u32); 3] =
+    [(DEFAULT, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 /// Someone who initialises at the same moment wins a few times at most: each round sees more done.
 const ATTEMPTS: usize = 10;
 
@@ -83,26 +83,18 @@ fn cluster_information(now: OffsetDateTime) -> ClusterInformation {
         datastore_ready: Some(true),
         ..ClusterInformationSpec::default()
     };
-    ClusterInformation { metadata: metadata(DEFAULT, now), ..ClusterInformation::new(DEFAULT, spec) }
+    stamped(ClusterInformation::new(DEFAULT, spec), now)
 }
 
-fn tier((name, action, order): (&str, &str, f64), now: OffsetDateTime) -> Tier {
-    let spec = TierSpec { order: Some(order), default_action: Some(action.into()), ..TierSpec::default() };
+fn tier((name, action, order): (&str, &str, u32), now: OffsetDateTime) -> Tier {
+    let spec = TierSpec { order: Some(order.into()), default_action: Some(action.into()), ..TierSpec::default() };
     // Upstream always writes a tier's status (DS-131).
-    Tier { metadata: metadata(name, now), status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }
+    stamped(Tier { status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }, now)
 }
 
-/// Name, a random UID and the creation time in whole seconds, as a client without a server must fill them (DS-32).
-fn metadata(name: &str, now: OffsetDateTime) -> ObjectMeta {
-    let (year, month, day) = now.to_calendar_date();
-    let (hour, minute, second) = now.to_hms();
-    let month = u8::from(month);
-    ObjectMeta {
-        name: name.into(),
-        uid: Uuid::new_v4().to_string(),
-        creation_timestamp: Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")),
-        ..ObjectMeta::default()
-    }
+fn stamped<S: Spec>(mut object: Object<S>, now: OffsetDateTime) -> Object<S> {
+    object.metadata.stamp(Uuid::new_v4(), now);
+    object
 }
 
 /// 32 lower-case hex digits (DS-52).

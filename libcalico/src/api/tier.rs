@@ -1,6 +1,7 @@
 //! Tier: a rank of policies; `init` creates the three built-in ones (DS-51).
 
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
 use super::{Object, Spec, Unknown};
 
@@ -13,7 +14,7 @@ pub type Tier = Object<TierSpec>;
 pub struct TierSpec {
     /// Rank; lower comes first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub order: Option<f64>,
+    pub order: Option<Number>,
     /// `Deny` or `Pass`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_action: Option<String>,

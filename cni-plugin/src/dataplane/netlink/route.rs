@@ -9,7 +9,6 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
-use rtnetlink::RouteMessageBuilder;
 
 use super::{NetlinkError, NetlinkSocket, Request};
 
@@ -47,36 +46,16 @@ pub(crate) fn add(
     index: u32,
     if_present: IfPresent,
 ) -> Request {
-    let scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
-    let message = match (destination.network(), gateway) {
-        (IpAddr::V4(network), gateway) => {
-            let builder =
-                RouteMessageBuilder::<std::net::Ipv4Addr>::new().destination_prefix(network, destination.prefix());
-            match gateway {
-                Some(IpAddr::V4(gateway)) => builder.gateway(gateway),
-                Some(IpAddr::V6(gateway)) => builder.via(gateway),
-                None => builder,
-            }
-            .output_interface(index)
-            .scope(scope)
-            .protocol(RouteProtocol::Boot)
-            .build()
-        }
-        (IpAddr::V6(network), gateway) => {
-            let builder =
-                RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, destination.prefix());
-            match gateway {
-                Some(IpAddr::V6(gateway)) => builder.gateway(gateway),
-                // No such route exists; the kernel refuses the mapped address.
-                Some(IpAddr::V4(gateway)) => builder.gateway(gateway.to_ipv6_mapped()),
-                None => builder,
-            }
-            .output_interface(index)
-            .scope(scope)
-            .protocol(RouteProtocol::Boot)
-            .build()
-        }
-    };
+    let mut message = RouteMessage::default();
+    message.header.address_family = address_family(destination.version());
+    message.header.destination_prefix_length = destination.prefix();
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Boot;
+    message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+    message.header.kind = RouteType::Unicast;
+    message.attributes.push(RouteAttribute::Destination(destination.network().into()));
+    message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    message.attributes.push(RouteAttribute::Oif(index));
     let flags = match if_present {
         IfPresent::Refuse => NLM_F_EXCL,
         IfPresent::Replace => NLM_F_REPLACE,
@@ -91,10 +70,7 @@ pub(crate) fn list(
     interface: Option<u32>,
 ) -> Result<Vec<KernelRoute>, NetlinkError> {
     let mut message = RouteMessage::default();
-    message.header.address_family = match family {
-        IpVersion::V4 => AddressFamily::Inet,
-        IpVersion::V6 => AddressFamily::Inet6,
-    };
+    message.header.address_family = address_family(family);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.attributes.extend(interface.map(RouteAttribute::Oif));
     let request = Request::new(format!("list IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
@@ -105,6 +81,13 @@ pub(crate) fn list(
     };
     let wanted = |route: &KernelRoute| interface.is_none() || route.interface == interface;
     Ok(objects.into_iter().filter_map(KernelRoute::from_object).filter(wanted).collect())
+}
+
+fn address_family(family: IpVersion) -> AddressFamily {
+    match family {
+        IpVersion::V4 => AddressFamily::Inet,
+        IpVersion::V6 => AddressFamily::Inet6,
+    }
 }
 
 impl KernelRoute {

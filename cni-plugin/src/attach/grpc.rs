@@ -1,0 +1,82 @@
+//! A dataplane behind gRPC: what it is told, and what it answers (CNI-235..CNI-238).
+
+use libcalico::api::{EndpointPort, WorkloadEndpoint};
+use netconf::{CniError, Code};
+
+use super::Attachment;
+use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
+use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
+use crate::endpoint_plan;
+use crate::ipam::Lease;
+use crate::session::Session;
+
+pub(super) async fn attach(
+    session: &Session,
+    socket: &str,
+    lease: &Lease,
+    endpoint: &WorkloadEndpoint,
+) -> Result<Attachment, CniError> {
+    let plan = endpoint_plan::from_conf(session, &lease.addresses)?;
+    let ips = lease.result.ips.iter().map(|ip| IpConfig {
+        address: ip.address.to_string(),
+        gateway: ip.gateway.map_or(NO_GATEWAY.to_owned(), |gateway| gateway.to_string()),
+    });
+    let request = AddRequest {
+        interface_name: session.call.ifname.clone(),
+        netns: session.call.netns.clone(),
+        desired_host_interface_name: plan.host_ifname,
+        settings: Some(ContainerSettings {
+            allow_ip_forwarding: plan.allow_ip_forwarding,
+            mtu: plan.mtu.try_into().unwrap_or_default(),
+        }),
+        container_ips: ips.collect(),
+        container_routes: plan.routes.iter().map(ToString::to_string).collect(),
+        workload: Some(workload(endpoint)),
+        dataplane_options: Default::default(),
+    };
+    let reply = server(session, socket)?.add(request).await.map_err(refused)?;
+    let mac: MacAddr = reply.container_mac.parse().map_err(|_| {
+        CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac))
+    })?;
+    Ok(Attachment { host_ifname: reply.host_interface_name, mac: mac.to_string(), mtu: plan.mtu, as_hosts: false })
+}
+
+pub(super) async fn remove(session: &Session, socket: &str) -> Result<(), CniError> {
+    server(session, socket)?.del(&session.call.ifname, &session.call.netns).await.map_err(refused)
+}
+
+fn server(session: &Session, socket: &str) -> Result<GrpcDataplane, CniError> {
+    let options = session.call.conf.dataplane_options.options.clone();
+    GrpcDataplane::new(socket, options).map_err(|error| {
+        CniError::new(Code::INVALID_CONFIG, error.to_string()).with_details("$.dataplane_options.socket")
+    })
+}
+
+fn refused(error: GrpcError) -> CniError {
+    CniError::internal(error.to_string())
+}
+
+fn workload(endpoint: &WorkloadEndpoint) -> WorkloadIds {
+    let spec = &endpoint.spec;
+    WorkloadIds {
+        name: endpoint.metadata.name.clone(),
+        namespace: endpoint.metadata.namespace.clone(),
+        labels: endpoint.metadata.labels.clone(),
+        annotations: endpoint.metadata.annotations.clone(),
+        endpoint: spec.endpoint.clone(),
+        node: spec.node.clone(),
+        orchestrator: spec.orchestrator.clone(),
+        pod: spec.pod.clone(),
+        ports: spec.ports.iter().map(port).collect(),
+    }
+}
+
+fn port(port: &EndpointPort) -> Port {
+    Port {
+        name: port.name.clone(),
+        protocol: port.protocol.as_str().map_or_else(|| port.protocol.to_string(), str::to_owned),
+        port: port.port.into(),
+        host_port: port.host_port.into(),
+        host_ip: port.host_ip.clone(),
+    }
+}

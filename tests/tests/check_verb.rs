@@ -70,6 +70,7 @@ fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
     let v6 = result["ips"][1]["address"].as_str().unwrap().to_owned();
     let mac = result["interfaces"][1]["mac"].as_str().unwrap().to_owned();
     let in_pod = |command: &str| format!("ip -n {} {command}", pod.name);
+    let in_pod_netns = |command: &str| format!("ip netns exec {} {command}", pod.name);
     let in_host = |command: &str| format!("ip {command}");
     let sysctl = |path: String, value: u8| format!("sysctl {path} {value}");
     let link_local = "fe80::ecee:eeff:feee:eeee";
@@ -97,7 +98,7 @@ fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
             "the IPv6 default route",
             &[in_pod("-6 route del default")],
             &[in_pod(&format!("-6 route add default via {link_local} dev eth0 metric 1024"))],
-            &[link_local],
+            &["::/0", "link-local"],
         ),
         of(
             "the host's route",
@@ -131,9 +132,22 @@ fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
         ),
         of(
             "the pod's address",
-            &[in_pod(&format!("address del {v4} dev eth0"))],
-            &[in_pod(&format!("address add {v4} dev eth0"))],
+            // With its last address the interface would lose its routes.
+            &[in_pod("address add 192.0.2.99/32 dev eth0"), in_pod(&format!("address del {v4} dev eth0"))],
+            &[in_pod(&format!("address add {v4} dev eth0")), in_pod("address del 192.0.2.99/32 dev eth0")],
             &[v4_bare],
+        ),
+        of(
+            "the host's MAC",
+            &[in_host(&format!("link set {HOST_LINK} address 02:00:00:00:00:96"))],
+            &[in_host(&format!("link set {HOST_LINK} address ee:ee:ee:ee:ee:ee"))],
+            &["02:00:00:00:00:96", HOST_LINK],
+        ),
+        of(
+            "the pod's forwarding",
+            &[in_pod_netns("sysctl -qw net.ipv4.ip_forward=1")],
+            &[in_pod_netns("sysctl -qw net.ipv4.ip_forward=0")],
+            &["ip_forward"],
         ),
         of(
             "the host's link",

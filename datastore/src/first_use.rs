@@ -1,6 +1,6 @@
 //! What an empty datastore needs before Calico works on it (DS-51, DS-52).
 
-use libcalico::api::{ClusterInformation, ClusterInformationSpec, Object, ObjectKey, ObjectMeta, Spec, Tier, TierSpec};
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, Object, ObjectKey, Spec, Tier, TierSpec};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;

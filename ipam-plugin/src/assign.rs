@@ -82,7 +82,7 @@ pub async fn assign<S: Store, C: Clock>(
         taken: Vec::new(),
         held: Vec::new(),
     };
-    run.to_the_end().await
+    run.complete().await
 }
 
 /// What the families want next, together.
@@ -94,7 +94,7 @@ struct Round {
 }
 
 impl<S: Store, C: Clock> Run<'_, S, C> {
-    async fn to_the_end(mut self) -> Result<Assigned, IpamError> {
+    async fn complete(mut self) -> Result<Assigned, IpamError> {
         match self.rounds().await {
             Ok(()) if self.request.all_or_nothing && self.is_short() => {
                 self.undo().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::{DatastoreConfig, Settings};
+use datastore::{ConfigError, DatastoreConfig, Settings};
 use netconf::conf::DatastoreType;
 use netconf::{CniError, Code, NetConf};
 
@@ -12,14 +12,16 @@ use netconf::{CniError, Code, NetConf};
 /// # Errors
 /// Code 7: nothing usable is configured.
 pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
-    from(conf, deadline, |name| std::env::var(name).ok())
+    with_environment(conf, deadline, |name| std::env::var(name).ok())
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-fn from(
+/// [`of`], with another environment than this process's.
+pub(crate) fn with_environment(
     conf: &NetConf,
     deadline: Option<Duration>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<DatastoreConfig, CniError> {
+) -> Result<DatastoreConfig, ConfigError> {
     let datastore = &conf.datastore;
     let (user, password) = (&datastore.etcd_username, datastore.etcd_password.reveal());
     let with_conf = |name: &str| match name {
@@ -28,7 +30,6 @@ fn from(
         _ => env(name),
     };
     DatastoreConfig::new(&settings(conf, deadline), with_conf)
-        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
 fn settings(conf: &NetConf, deadline: Option<Duration>) -> Settings {
@@ -67,18 +68,20 @@ mod tests {
     #[test]
     fn a_file_an_etcd_and_nothing() {
         let conf = parse(r#"{"name":"n","datastore_type":"local","datastore_path":"/tmp/x.db"}"#);
-        let Ok(DatastoreConfig::Local(local)) = from(&conf, None, |_| None) else { panic!() };
+        let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, |_| None) else { panic!() };
         assert_eq!(local.path.to_str(), Some("/tmp/x.db"));
 
         let conf =
             parse(r#"{"name":"n","etcd_endpoints":"http://127.0.0.1:2379","etcd_username":"u","etcd_password":"p"}"#);
-        let Ok(DatastoreConfig::Etcd(etcd)) = from(&conf, Some(Duration::from_secs(2)), |_| None) else { panic!() };
+        let Ok(DatastoreConfig::Etcd(etcd)) = with_environment(&conf, Some(Duration::from_secs(2)), |_| None) else {
+            panic!()
+        };
         assert_eq!(etcd.endpoints, ["http://127.0.0.1:2379"]);
         assert_eq!(etcd.credentials, Some(("u".into(), "p".into())));
         assert_eq!(etcd.deadline, Duration::from_secs(2));
 
-        let error = from(&parse(r#"{"name":"n"}"#), None, |_| None).unwrap_err();
-        assert_eq!(error.code, Code::INVALID_CONFIG);
+        let error = with_environment(&parse(r#"{"name":"n"}"#), None, |_| None).unwrap_err();
+        assert_eq!(error, ConfigError::Nothing);
     }
 
     #[test]
@@ -86,7 +89,7 @@ mod tests {
         let conf = parse(r#"{"name":"n","etcd_endpoints":"http://conf:2379"}"#);
         let endpoints = |env: &[(&str, &str)]| {
             let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-            match from(&conf, None, lookup) {
+            match with_environment(&conf, None, lookup) {
                 Ok(DatastoreConfig::Etcd(etcd)) => etcd.endpoints,
                 other => panic!("{other:?}"),
             }

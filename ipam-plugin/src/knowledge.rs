@@ -19,7 +19,7 @@ pub(crate) enum Known {
     /// It is there, but cannot be trusted (D31).
     Corrupt,
     /// It is there. Rested addresses are back in its free list (IPAM-162).
-    There(Entry<Block>),
+    There(Box<Entry<Block>>),
 }
 
 /// What was read so far.
@@ -202,7 +202,7 @@ impl Knowledge {
 
     fn rested(&self, mut entry: Entry<Block>) -> Known {
         match entry.value.collect_garbage(self.config().ip_cooldown_seconds, self.now) {
-            Ok(_) => Known::There(entry),
+            Ok(_) => Known::There(Box::new(entry)),
             Err(problem) => {
                 tracing::warn!(%problem, "leaving a block alone");
                 Known::Corrupt
@@ -219,7 +219,7 @@ impl Knowledge {
 
     pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {
         let key = block.cidr;
-        self.blocks.insert(key, Known::There(Entry { key, value: block, revision }));
+        self.blocks.insert(key, Known::There(Box::new(Entry { key, value: block, revision })));
     }
 
     pub(crate) fn wrote_affinity(&mut self, written: Entry<BlockAffinity>) {

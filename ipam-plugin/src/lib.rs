@@ -18,6 +18,7 @@ pub mod clock;
 pub mod cni;
 mod commit;
 pub mod datastore_settings;
+pub mod ensure_block;
 pub mod error;
 mod handle_count;
 mod knowledge;

@@ -97,21 +97,28 @@ async fn release<S: Store>(store: &S, affinity: &Entry<BlockAffinity>, writes: &
 }
 
 /// Confirms a claim that was written as pending at `pending`. Whoever confirmed it in the meantime did our work
-/// (IPAM-125).
+/// (IPAM-125); whoever made it pending again, or a broken connection, makes us try again; whoever is deleting it wins.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
     affinity: Entry<BlockAffinity>,
     pending: Revision,
 ) -> Result<Entry<BlockAffinity>, StoreError> {
-    let mut value = affinity.value;
-    value.state = AffinityState::Confirmed;
-    let key = affinity.key;
-    match store.update::<BlockAffinity>(&key, &value, &pending).await {
-        Ok(revision) => Ok(Entry { key, value, revision }),
-        Err(error) => {
-            let found = store.get::<BlockAffinity>(&key).await;
-            found.ok().filter(|found| found.value.state == AffinityState::Confirmed).ok_or(error)
+    const ATTEMPTS: usize = 3;
+    let mut entry = Entry { revision: pending, ..affinity };
+    let mut attempt = 1;
+    loop {
+        entry.value.state = AffinityState::Confirmed;
+        let error = match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
+            Ok(revision) => return Ok(Entry { revision, ..entry }),
+            Err(error) => error,
+        };
+        let Ok(found) = store.get::<BlockAffinity>(&entry.key).await else { return Err(error) };
+        match found.value.state {
+            AffinityState::Confirmed => return Ok(found),
+            AffinityState::Pending if attempt < ATTEMPTS => entry = found,
+            _ => return Err(error),
         }
+        attempt += 1;
     }
 }
 

@@ -101,13 +101,13 @@ impl<'a> FamilyPlan<'a> {
         if let Some(mend) = self.stale_to_release(known) {
             return Ok(Step::Mend(mend));
         }
-        if let Some(step) = self.from_affine_blocks(known, remaining)? {
+        if let Some(step) = self.take_from_affine_blocks(known, remaining)? {
             return Ok(step);
         }
-        match self.from_new_block(known, remaining)? {
-            claim::Outcome::Step(step) => Ok(step),
-            claim::Outcome::Exhausted if known.config().strict_affinity => Ok(Step::Short(Exhaustion::StrictAffinity)),
-            claim::Outcome::Exhausted => self.from_others(known, remaining),
+        match self.claim_and_take(known, remaining)? {
+            Some(step) => Ok(step),
+            None if known.config().strict_affinity => Ok(Step::Short(Exhaustion::StrictAffinity)),
+            None => self.borrow(known, remaining),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> FamilyPlan<'a> {
         })
     }
 
-    fn is_allowed(&self, cidr: &Cidr) -> bool {
+    pub(crate) fn is_allowed(&self, cidr: &Cidr) -> bool {
         self.choice.chosen.iter().any(|pool| pool.cidr.contains(cidr.network()))
     }
 

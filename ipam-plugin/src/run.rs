@@ -1,10 +1,12 @@
 //! `calico-ipam` from the start of the process to its exit status.
 
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use datastore::Datastore;
+use libcalico::names::EndpointIdentifiers;
 use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
@@ -39,11 +41,15 @@ fn serve(call: Call) -> ExitCode {
 /// Serves one operation; what it answers is for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
     let ipam = IpamCall::of(call, node_name::of(&call.conf)?);
+    if matches!(call.command, Command::Add | Command::Del | Command::Check) {
+        check_identifiers(call, &ipam.node)?;
+    }
     let config = datastore_settings::of(&call.conf, None)?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     let clock = SystemClock::start();
     match call.command {
         Command::Add => {
+            refuse_own_netns(call)?;
             let prelude = Prelude::read(&store, &ipam.prelude_query()).await.map_err(store_error)?;
             cni::add(&store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
@@ -56,6 +62,34 @@ async fn operate(call: &Call) -> Result<String, CniError> {
         Command::Gc => collect(call, &ipam, &store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }
+}
+
+/// The identifiers must be fit for the name of a WorkloadEndpoint, though none is made here (IPAM-18).
+fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
+    let pod = call.args.pod();
+    let identifiers = EndpointIdentifiers {
+        node: node.to_owned(),
+        orchestrator: if pod.is_some() { "k8s" } else { "cni" }.to_owned(),
+        endpoint: call.ifname.clone(),
+        pod: pod.map(|pod| pod.name.to_owned()).unwrap_or_default(),
+        container_id: call.container_id.clone(),
+        ..EndpointIdentifiers::default()
+    };
+    identifiers.name().map(|_| ()).map_err(|error| {
+        CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {error}"))
+    })
+}
+
+/// A container in the plugin's own network namespace would be the host (IPAM-7). Upstream finds out after it has
+/// printed a result; a namespace that cannot be looked at passes, as there.
+fn refuse_own_netns(call: &Call) -> Result<(), CniError> {
+    let identity = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let own = identity("/proc/self/ns/net");
+    if call.netns_override || own.is_none() || identity(&call.netns) != own {
+        return Ok(());
+    }
+    let error = CniError::new(Code::SAME_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same");
+    Err(error.with_details("give the container a network namespace of its own, or set CNI_NETNS_OVERRIDE=1"))
 }
 
 fn store_error(error: StoreError) -> CniError {

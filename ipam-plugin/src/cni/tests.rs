@@ -1,1 +1,365 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
+use datastore::Local;
+use datastore::config::LocalConfig;
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey};
+use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::store::Store;
+use netconf::{CniError, Code, Command, Version};
+
+use super::{IpamCall, add, check, del, differences, gc, status};
+use crate::clock::SystemClock;
+use crate::prelude::Prelude;
+use crate::release::ReleasePrelude;
+use crate::testing::{Cluster, Fault, assert_consistent, cidr, held};
+
+fn call(container: &str) -> IpamCall {
+    IpamCall {
+        network: "net".into(),
+        container_id: container.into(),
+        node: "node1".into(),
+        pod: None,
+        assign_ipv4: true,
+        assign_ipv6: false,
+        ipv4_pools: Vec::new(),
+        ipv6_pools: Vec::new(),
+        ip: None,
+        lock_file: None,
+    }
+}
+
+async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
+    let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();
+    add(&cluster.store, &cluster.clock, call, prelude).await
+}
+
+async fn del_from(cluster: &Cluster, call: &IpamCall) -> Result<(), CniError> {
+    let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
+    del(&cluster.store, &cluster.clock, call, prelude).await
+}
+
+fn dual_stack() -> Cluster {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.pool("pool6", "fd00:65::/64", 122);
+    cluster
+}
+
+#[tokio::test]
+async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
+    let cluster = dual_stack();
+    let both = IpamCall { assign_ipv6: true, ..call("a") };
+    let text = add_to(&cluster, &both).await.unwrap().to_json(Version::V1_0_0).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        json,
+        serde_json::json!({
+            "cniVersion": "1.0.0",
+            "ips": [{"address": "10.65.166.128/26"}, {"address": "fd00:65::c11:b42f:f17e:a680/122"}],
+            "routes": [{"dst": "10.65.166.128/26"}, {"dst": "fd00:65::c11:b42f:f17e:a680/122"}],
+        })
+    );
+    let asked = IpamCall { ip: Some("10.65.9.9".parse().unwrap()), ..call("b") };
+    let result = add_to(&cluster, &asked).await.unwrap();
+    assert_eq!(result.ips[0].address.to_string(), "10.65.9.9/32");
+    assert_eq!(result.routes[0].dst.to_string(), "10.65.9.9/32");
+}
+
+#[tokio::test]
+async fn families_and_what_neither_gives() {
+    let cluster = dual_stack();
+    let six = IpamCall { assign_ipv4: false, assign_ipv6: true, ..call("a") };
+    assert_eq!(add_to(&cluster, &six).await.unwrap().ips[0].address.prefix_len(), 122);
+    let none = IpamCall { assign_ipv4: false, ..call("b") };
+    assert_eq!(add_to(&cluster, &none).await.unwrap(), netconf::CniResult::default());
+    assert_eq!(cluster.handle("net.b"), None);
+}
+
+#[tokio::test]
+async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
+    let cluster = dual_stack();
+    del_from(&cluster, &call("a")).await.unwrap();
+    cluster.one("node1", "a").await.unwrap();
+    add_to(&cluster, &call("a")).await.unwrap();
+    del_from(&cluster, &call("a")).await.unwrap();
+    assert_eq!(held(&cluster.store.pairs()).len(), 0);
+    del_from(&cluster, &call("a")).await.unwrap();
+}
+
+#[test]
+fn handles_are_named_as_upstream_names_them() {
+    let plain = call("c0ffee");
+    assert_eq!(plain.handles().map(|id| id.to_string()), ["net.c0ffee", "c0ffee"]);
+    let mut pod = call("c0ffee");
+    pod.pod = Some(super::Pod {
+        namespace: crate::request::Namespace { name: "default".into(), ..Default::default() },
+        name: "web".into(),
+    });
+    assert_eq!(pod.handles().map(|id| id.to_string()), ["net.c0ffee", "default.web"]);
+    let attributes = pod.attributes(time::OffsetDateTime::UNIX_EPOCH);
+    assert_eq!(attributes.keys().collect::<Vec<_>>(), ["namespace", "node", "pod", "timestamp"]);
+}
+
+#[test]
+fn a_call_takes_what_the_runtime_says() {
+    let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l",
+        "ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
+    let env = |name: &str| {
+        let value = match name {
+            "CNI_COMMAND" => "ADD",
+            "CNI_CONTAINERID" => "c0ffee",
+            "CNI_NETNS" | "CNI_PATH" => "/x",
+            "CNI_IFNAME" => "eth0",
+            "CNI_ARGS" => "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;IP=10.0.0.9",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    let decoded = netconf::read_call(&env, || Ok(conf.as_bytes().to_vec())).unwrap();
+    assert_eq!(decoded.command, Command::Add);
+    let call = IpamCall::of(&decoded, "node1");
+    assert_eq!((call.network.as_str(), call.container_id.as_str()), ("net", "c0ffee"));
+    assert_eq!((call.assign_ipv4, call.assign_ipv6), (false, true));
+    assert_eq!(call.ipv6_pools, ["six", "fd00::/64"]);
+    assert_eq!(call.ip, Some("10.0.0.9".parse().unwrap()));
+    assert_eq!(call.lock_file, Some(PathBuf::from("/l")));
+    assert_eq!(call.handles()[1].as_str(), "ns.p");
+}
+
+// Errors.
+
+#[tokio::test]
+async fn errors_have_upstreams_words_a_code_and_reasons() {
+    let cluster = Cluster::new();
+    cluster.pool("tiny", "10.66.0.0/32", 32);
+    cluster.pool_with("off", "10.67.0.0/24", 26, |spec| spec.disabled = true);
+    add_to(&cluster, &call("a")).await.unwrap();
+    let full = add_to(&cluster, &call("b")).await.unwrap_err();
+    assert_eq!(full.code, Code::INTERNAL);
+    assert_eq!(full.details, "pool tiny (10.66.0.0/32): full: 1 of 1 in use; pool off (10.67.0.0/24): it is disabled");
+    let unknown = IpamCall { ipv4_pools: vec!["no-such-pool".into()], ..call("b") };
+    let unknown = add_to(&cluster, &unknown).await.unwrap_err();
+    assert_eq!(unknown.code, Code::INVALID_CONFIG);
+    assert_eq!(unknown.msg, "error parsing pool \"no-such-pool\": invalid CIDR address: no-such-pool");
+    let taken = IpamCall { ip: Some("10.66.0.0".parse().unwrap()), ..call("b") };
+    let taken = add_to(&cluster, &taken).await.unwrap_err();
+    assert!(taken.details.starts_with("it is held by handle net.a, node node1, since "), "{}", taken.details);
+    let prelude = Prelude::read(&cluster.store, &call("b").prelude_query()).await.unwrap();
+    cluster.store.before_each(|_, _, _| Fault::Refused);
+    let gone = add(&cluster.store, &cluster.clock, &call("b"), prelude).await.unwrap_err();
+    assert_eq!(gone.code, Code::TRY_AGAIN);
+}
+
+#[tokio::test]
+async fn contention_asks_to_try_again() {
+    let cluster = dual_stack();
+    add_to(&cluster, &call("a")).await.unwrap();
+    cluster.store.before_each(|_, writes, pairs| {
+        if let Some(write) = writes.and_then(|writes| writes.get(1)) {
+            pairs.touch(&write.path);
+        }
+        Fault::None
+    });
+    assert_eq!(add_to(&cluster, &call("b")).await.unwrap_err().code, Code::TRY_AGAIN);
+}
+
+// CHECK names each thing that is broken alone.
+
+async fn checked() -> (Cluster, IpamCall, Vec<IpAddr>) {
+    let cluster = dual_stack();
+    let both = IpamCall { assign_ipv6: true, ..call("a") };
+    let result = add_to(&cluster, &both).await.unwrap();
+    let recorded: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    assert_eq!(differences(&cluster.store, &both, &recorded).await.unwrap(), [] as [String; 0]);
+    check(&cluster.store, &both, &recorded).await.unwrap();
+    (cluster, both, recorded)
+}
+
+async fn change_block(cluster: &Cluster, change: impl FnOnce(&mut Block)) {
+    let block = cidr("10.65.166.128/26");
+    let mut entry = cluster.store.get::<Block>(&block).await.unwrap();
+    change(&mut entry.value);
+    cluster.store.put(&block, &entry.value);
+}
+
+#[tokio::test]
+async fn check_names_an_address_that_is_free_again() {
+    let (cluster, call, recorded) = checked().await;
+    change_block(&cluster, |block| {
+        let now = time::OffsetDateTime::now_utc();
+        block.release_by_handle(&HandleId::new("net.a"), None, 0, now).unwrap();
+    })
+    .await;
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert_eq!(found, ["10.65.166.128 is free in block 10.65.166.128/26"]);
+    let error = check(&cluster.store, &call, &recorded).await.unwrap_err();
+    assert_eq!((error.code, error.details), (Code::CHECK_FAILED, found[0].clone()));
+}
+
+#[tokio::test]
+async fn check_names_another_holder_and_another_node() {
+    let (cluster, call, recorded) = checked().await;
+    change_block(&cluster, |block| block.attributes[0].handle_id = Some("net.b".into())).await;
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert!(found[0].starts_with("10.65.166.128 is held by handle net.b, node node1, since "), "{found:?}");
+
+    let (cluster, call, recorded) = checked().await;
+    change_block(&cluster, |block| {
+        block.attributes[0].active_owner.insert("node".into(), "node9".into());
+    })
+    .await;
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert_eq!(found, ["10.65.166.128 is noted for node \"node9\", not \"node1\""]);
+}
+
+#[tokio::test]
+async fn check_names_a_handle_that_is_gone_or_counts_too_little() {
+    let (cluster, call, recorded) = checked().await;
+    cluster.store.delete::<Handle>(&HandleId::new("net.a"), None).await.unwrap();
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert_eq!(found, ["handle net.a does not exist"]);
+
+    let (cluster, call, recorded) = checked().await;
+    let mut handle = cluster.handle("net.a").unwrap();
+    handle.set_count(cidr("10.65.166.128/26"), 0);
+    cluster.store.put(&HandleId::new("net.a"), &handle);
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert_eq!(found, ["handle net.a counts 0 addresses in block 10.65.166.128/26, which holds 1"]);
+}
+
+#[tokio::test]
+async fn check_names_an_address_of_no_block() {
+    let (cluster, call, mut recorded) = checked().await;
+    recorded.push("192.0.2.1".parse().unwrap());
+    assert_eq!(differences(&cluster.store, &call, &recorded).await.unwrap(), ["192.0.2.1 is in no block"]);
+}
+
+// STATUS.
+
+#[tokio::test]
+async fn status_is_whether_an_add_could_be_served() {
+    let cluster = Cluster::new();
+    let wanted = IpamCall { assign_ipv6: true, ..call("") };
+    let msg = async |call: &IpamCall| status(&cluster.store, call).await.map_err(|error| (error.code, error.msg));
+    let no_pool = || Err((Code::NOT_AVAILABLE, "cannot find a qualified ippool".to_owned()));
+    assert_eq!(msg(&wanted).await, no_pool());
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    assert_eq!(msg(&wanted).await, no_pool());
+    cluster.pool("pool6", "fd00:65::/64", 122);
+    assert_eq!(msg(&wanted).await, Ok(()));
+    let stranger = IpamCall { node: "node9".into(), ..wanted.clone() };
+    let unknown = "resource does not exist: Node(node9)".to_owned();
+    assert_eq!(msg(&stranger).await, Err((Code::NOT_AVAILABLE, unknown)));
+    let spec = ClusterInformationSpec { datastore_ready: Some(false), ..ClusterInformationSpec::default() };
+    cluster.store.put(&ObjectKey::global("default"), &ClusterInformation::new("default", spec));
+    let not_ready = "Calico is currently not ready to process requests".to_owned();
+    assert_eq!(msg(&wanted).await, Err((Code::NOT_AVAILABLE, not_ready)));
+    cluster.store.before_each(|_, _, _| Fault::Refused);
+    assert_eq!(msg(&wanted).await.unwrap_err().0, Code::NOT_AVAILABLE);
+}
+
+// GC.
+
+#[tokio::test]
+async fn gc_releases_what_the_runtime_no_longer_knows_and_nothing_else() {
+    let cluster = dual_stack();
+    for (node, handle) in [
+        ("node1", "net.gone"),
+        ("node1", "net.alive"),
+        ("node1", "other.gone"),
+        ("node1", "network.gone"),
+        ("node1", "net.vmi.default.vm"),
+        ("node2", "net.elsewhere"),
+    ] {
+        cluster.one(node, handle).await.unwrap();
+    }
+    let valid = BTreeSet::from(["alive".to_owned()]);
+    let collected = gc(&cluster.store, &cluster.clock, "net", "node1", &valid).await.unwrap();
+    assert_eq!(collected.released, [HandleId::new("net.gone")]);
+    assert!(collected.failed.is_empty());
+    assert_eq!(held(&cluster.store.pairs()).len(), 5);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+// The embedded datastore.
+
+async fn local(dir: &std::path::Path) -> Local {
+    let store = Local::new(&LocalConfig { path: dir.join("calico.db"), deadline: std::time::Duration::from_secs(10) });
+    let node = Node::new("node1", NodeSpec::default());
+    store.create(&node.key(), &node).await.unwrap();
+    for (name, range) in [("pool4", "10.65.0.0/16"), ("pool6", "fd00:65::/64")] {
+        let pool = IpPool::new(name, IpPoolSpec { cidr: range.into(), ..IpPoolSpec::default() });
+        store.create(&pool.key(), &pool).await.unwrap();
+    }
+    store
+}
+
+#[tokio::test]
+async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = local(dir.path()).await;
+    let clock = SystemClock::start();
+    let mut expected = 5;
+    for container in ["a", "b", "c"] {
+        let call = IpamCall { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
+        let before = store.requests();
+        let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
+        let result = add(&store, &clock, &call, prelude).await.unwrap();
+        assert_eq!(result.ips.len(), 2);
+        assert_eq!(store.requests() - before, expected, "{container}");
+        // The first of a node confirms a claim per family.
+        expected = 3;
+    }
+    let call = IpamCall { lock_file: Some(dir.path().join("ipam.lock")), ..call("b") };
+    let before = store.requests();
+    let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();
+    del(&store, &clock, &call, prelude).await.unwrap();
+    assert_eq!(store.requests() - before, 3);
+    assert!(dir.path().join("ipam.lock").exists());
+    let blocks = store.list::<Block>(&None).await.unwrap();
+    assert_eq!(blocks.iter().map(|block| block.value.allocated().count()).collect::<Vec<_>>(), [2, 2]);
+}
+
+/// Threads stand for processes here; each has its own connection. No lock: the compare-and-swap alone must do.
+#[test]
+fn many_at_once_on_one_file_get_different_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime().block_on(local(dir.path()));
+    let path = store.path().to_owned();
+    let threads: Vec<_> = (0..8)
+        .map(|thread| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let store = Local::new(&LocalConfig { path, deadline: std::time::Duration::from_secs(30) });
+                runtime().block_on(async {
+                    let clock = SystemClock::start();
+                    let mut got = Vec::new();
+                    for n in 0..6 {
+                        let call = call(&format!("{thread}-{n}"));
+                        let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
+                        let result = add(&store, &clock, &call, prelude).await.unwrap();
+                        got.push(result.ips[0].address.addr());
+                        if n % 2 == 1 {
+                            let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();
+                            del(&store, &clock, &call, prelude).await.unwrap();
+                            got.pop();
+                        }
+                    }
+                    got
+                })
+            })
+        })
+        .collect();
+    let mut all: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(all.len(), 24);
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 24, "an address was given twice");
+    let blocks = runtime().block_on(store.list::<Block>(&None)).unwrap();
+    assert_eq!(blocks.len(), 1, "one node shares one block");
+    assert_eq!(blocks[0].value.allocated().count(), 24);
+    assert_eq!(runtime().block_on(store.list::<Handle>(&())).unwrap().len(), 24);
+}

@@ -12,12 +12,16 @@ use crate::take::ClaimFrom;
 
 impl FamilyPlan<'_> {
     /// The first own block, in list order, that has a free address; `None` when there is none.
-    pub(super) fn from_affine_blocks(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
+    pub(super) fn take_from_affine_blocks(
+        &self,
+        known: &Knowledge,
+        remaining: usize,
+    ) -> Result<Option<Step>, IpamError> {
         for cidr in self.affine_blocks(known) {
             let Some(affinity) = known.own_affinities(self.version).find(|entry| entry.key.cidr == cidr) else {
                 continue;
             };
-            if let Some(step) = self.from_claimed_block(known, affinity, remaining)? {
+            if let Some(step) = self.take_from_claimed_block(known, affinity, remaining)? {
                 return Ok(Some(step));
             }
         }
@@ -25,7 +29,7 @@ impl FamilyPlan<'_> {
     }
 
     /// What can be had from one claimed block; its claim comes first where it is not in order.
-    pub(super) fn from_claimed_block(
+    pub(super) fn take_from_claimed_block(
         &self,
         known: &Knowledge,
         affinity: &Entry<BlockAffinity>,
@@ -51,7 +55,7 @@ impl FamilyPlan<'_> {
         match self.take(known, cidr, remaining, claim)? {
             Some(take) => Ok(Some(Step::Take(take))),
             None if unconfirmed => {
-                Ok(Some(Step::Mend(Mend::Confirm { affinity: affinity.clone(), block: block.clone() })))
+                Ok(Some(Step::Mend(Mend::Confirm { affinity: affinity.clone(), block: Entry::clone(block) })))
             }
             None => Ok(None),
         }

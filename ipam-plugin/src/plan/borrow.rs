@@ -12,7 +12,7 @@ use crate::knowledge::{Knowledge, Known, Wants};
 impl FamilyPlan<'_> {
     /// The first block with room, in the order of the pools and of the node's walk over each. The claim to the block
     /// stays whose it is; only the attribute's `node` tells who borrowed.
-    pub(super) fn from_others(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
+    pub(super) fn borrow(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
         if !known.knows_all_blocks(self.version) {
             return Ok(Step::Read(Wants::list(self.version)));
         }

@@ -14,23 +14,16 @@ use crate::take::ClaimFrom;
 /// How many blocks at the start of the walk are looked at before all blocks of the cluster are read (IPAM-213).
 const PROBES: usize = 8;
 
-/// What claiming comes to.
-pub(super) enum Outcome {
-    /// Do this.
-    Step(Step),
-    /// Every block is taken.
-    Exhausted,
-}
-
 impl FamilyPlan<'_> {
-    pub(super) fn from_new_block(&self, known: &Knowledge, remaining: usize) -> Result<Outcome, IpamError> {
+    /// What it takes to get addresses from another block; `None` when every block is taken.
+    pub(super) fn claim_and_take(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let limit = self.block_limit(known);
         let owned = known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count();
         if owned >= limit {
-            return Ok(Outcome::Step(Step::Short(Exhaustion::BlockLimit { limit })));
+            return Ok(Some(Step::Short(Exhaustion::BlockLimit { limit })));
         }
         if !known.config().auto_allocate_blocks {
-            return Ok(Outcome::Step(Step::Short(Exhaustion::AutoAllocateOff)));
+            return Ok(Some(Step::Short(Exhaustion::AutoAllocateOff)));
         }
         let unusable = unusable_block();
         let blocks: BTreeMap<Cidr, &Block> = known
@@ -44,18 +37,23 @@ impl FamilyPlan<'_> {
             })
             .collect();
         match usable_block(self.pools(), &blocks, &known.reservations, &self.owner, known.now) {
-            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.from_unclaimed_block(known, cidr, remaining),
+            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.take_from_unclaimed_block(known, cidr, remaining),
             UsableBlock::Reclaim(_) if !known.knows_all_blocks(self.version) => {
-                Ok(Outcome::Step(Step::Read(Wants::list(self.version))))
+                Ok(Some(Step::Read(Wants::list(self.version))))
             }
             UsableBlock::Reclaim(candidates) => Ok(self.by_reclaim(known, &candidates)),
         }
     }
 
     /// The block the walk arrived at: nobody's, or ours though we did not know of a claim to it.
-    fn from_unclaimed_block(&self, known: &Knowledge, cidr: Cidr, remaining: usize) -> Result<Outcome, IpamError> {
+    fn take_from_unclaimed_block(
+        &self,
+        known: &Knowledge,
+        cidr: Cidr,
+        remaining: usize,
+    ) -> Result<Option<Step>, IpamError> {
         if known.block(&cidr).is_none() {
-            return Ok(Outcome::Step(Step::Read(self.probe(known, cidr))));
+            return Ok(Some(Step::Read(self.probe(known, cidr))));
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
         let step = match (known.block(&cidr), known.affinity(&key)) {
@@ -64,9 +62,9 @@ impl FamilyPlan<'_> {
             }
             (_, None) => Some(Step::Read(Wants::affinity(key))),
             (_, Some(None)) => self.take(known, &cidr, remaining, Some(ClaimFrom::Nothing))?.map(Step::Take),
-            (_, Some(Some(affinity))) => self.from_claimed_block(known, affinity, remaining)?,
+            (_, Some(Some(affinity))) => self.take_from_claimed_block(known, affinity, remaining)?,
         };
-        Ok(step.map_or(Outcome::Exhausted, Outcome::Step))
+        Ok(step)
     }
 
     /// The walk's first blocks together, so that one read usually tells; behind them, all blocks of the family.
@@ -80,22 +78,19 @@ impl FamilyPlan<'_> {
     }
 
     /// The first empty block of another owner that can be had; its claim must be known to be released.
-    fn by_reclaim(&self, known: &Knowledge, candidates: &[ReclaimCandidate]) -> Outcome {
+    fn by_reclaim(&self, known: &Knowledge, candidates: &[ReclaimCandidate]) -> Option<Step> {
         for candidate in candidates {
             let Some(block) = known.readable_block(&candidate.cidr) else { continue };
             let key = AffinityKey { owner: candidate.owner.clone(), cidr: candidate.cidr };
             match known.affinity(&key) {
-                None => return Outcome::Step(Step::Read(Wants::affinity(key))),
+                None => return Some(Step::Read(Wants::affinity(key))),
                 Some(None) => {}
                 Some(Some(affinity)) => {
-                    return Outcome::Step(Step::Mend(Mend::GiveUp {
-                        affinity: affinity.clone(),
-                        block: block.clone(),
-                    }));
+                    return Some(Step::Mend(Mend::GiveUp { affinity: affinity.clone(), block: block.clone() }));
                 }
             }
         }
-        Outcome::Exhausted
+        None
     }
 }
 

@@ -1,1 +1,144 @@
+//! Which blocks a node uses, gives up and leaves alone, as upstream's tests have it (ipam.md 9.3).
 
+use libcalico::api::AllowedUse;
+use libcalico::ipam::AffinityState;
+
+use crate::request::Namespace;
+use crate::testing::{Cluster, assert_consistent, cidr};
+
+// t:ipam 3148
+#[tokio::test]
+async fn an_empty_block_of_a_deselected_pool_is_given_up_by_the_next_assignment() {
+    let cluster = Cluster::new();
+    cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    cluster.node("node1", &[("tier", "gold")]);
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.release("node1", "net.a").await.unwrap();
+    cluster.pool("any", "10.2.0.0/26", 26);
+    cluster.node("node1", &[]);
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    assert!(cidr("10.2.0.0/26").contains(ip));
+    assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), None);
+    assert_eq!(cluster.block("10.1.0.0/26"), None);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_block_in_use_of_a_deselected_pool_is_kept() {
+    let cluster = Cluster::new();
+    cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    cluster.pool("any", "10.2.0.0/26", 26);
+    cluster.node("node1", &[("tier", "gold")]);
+    let mut request = cluster.request("node1", "net.a");
+    request.pools4 = vec!["gold".into()];
+    cluster.assign(&request).await.unwrap();
+    cluster.node("node1", &[]);
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    assert!(cidr("10.2.0.0/26").contains(ip));
+    assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed));
+}
+
+// t:ipam 3235, 3351, 463: other reasons not to use a pool do not give up its blocks.
+#[tokio::test]
+async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
+    for reason in ["use", "requested", "manual", "namespace", "disabled"] {
+        let cluster = Cluster::new();
+        cluster.pool("first", "10.1.0.0/26", 26);
+        cluster.one("node1", "net.a").await.unwrap();
+        cluster.release("node1", "net.a").await.unwrap();
+        cluster.pool("second", "10.2.0.0/26", 26);
+        let mut request = cluster.request("node1", "net.b");
+        cluster.pool_with("first", "10.1.0.0/26", 26, |spec| match reason {
+            "use" => spec.allowed_uses = vec![AllowedUse::Tunnel],
+            "manual" => spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual),
+            "namespace" => spec.namespace_selector = "team == 'red'".into(),
+            "disabled" => spec.disabled = true,
+            _ => request.pools4 = vec!["second".into()],
+        });
+        let assigned = cluster.assign(&request).await.unwrap();
+        assert!(cidr("10.2.0.0/26").contains(assigned.addresses[0].ip), "{reason}");
+        assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed), "{reason}");
+        assert!(cluster.block("10.1.0.0/26").is_some(), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_selector_moved_to_another_node_leaves_that_node_to_borrow() {
+    let cluster = Cluster::new();
+    cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    cluster.node("node1", &[("tier", "gold")]);
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.node("node1", &[]);
+    cluster.node("node2", &[("tier", "gold")]);
+    let error = cluster.one("node1", "net.b").await.unwrap_err();
+    assert_eq!(error.to_string(), "no configured Calico pools for node node1");
+    assert!(cidr("10.1.0.0/26").contains(cluster.one("node2", "net.b").await.unwrap()));
+}
+
+#[tokio::test]
+async fn namespaces_choose_pools_by_their_labels() {
+    let cluster = Cluster::new();
+    cluster.pool_with("red", "10.1.0.0/26", 26, |spec| spec.namespace_selector = "team == 'red'".into());
+    cluster.pool_with("rest", "10.2.0.0/26", 26, |spec| spec.namespace_selector = "!has(team)".into());
+    let mut request = cluster.request("node1", "net.a");
+    for (labels, pool) in
+        [(None, "10.2.0.0/26"), (Some(("team", "red")), "10.1.0.0/26"), (Some(("a", "b")), "10.2.0.0/26")]
+    {
+        request.namespace = labels
+            .map(|(key, value)| Namespace { name: "ns".into(), labels: [(key.to_owned(), value.to_owned())].into() });
+        let assigned = cluster.assign(&request).await.unwrap();
+        assert!(cidr(pool).contains(assigned.addresses[0].ip), "{labels:?}");
+    }
+}
+
+// IPAM-112: the order of the list, which is textual, and not that of the pools decides between own blocks.
+#[tokio::test]
+async fn own_blocks_are_tried_in_list_order() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.0.0.0/24", 26);
+    let mut request = cluster.request("node1", "net.a");
+    request.num4 = 192;
+    cluster.assign(&request).await.unwrap();
+    let owned: Vec<_> = ["10.0.0.0/26", "10.0.0.128/26", "10.0.0.192/26", "10.0.0.64/26"]
+        .into_iter()
+        .filter(|block| cluster.block(block).is_some())
+        .collect();
+    cluster.release("node1", "net.a").await.unwrap();
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    assert!(cidr(owned[0]).contains(ip), "{ip} is not of {owned:?}[0]");
+}
+
+// IPAM-226: a borrow walk over a pool of 2^58 blocks visits those that exist.
+#[tokio::test]
+async fn borrowing_in_an_immense_pool_ends() {
+    let cluster = Cluster::new();
+    cluster.pool("pool6", "fd00::/64", 122);
+    cluster.configure(|config| config.auto_allocate_blocks = true);
+    let mut request = cluster.request("node1", "net.a");
+    (request.num4, request.num6) = (0, 1);
+    cluster.assign(&request).await.unwrap();
+    cluster.reserve(&["fd00::/64"]);
+    request.handle = libcalico::ipam::HandleId::new("net.b");
+    let assigned = cluster.assign(&request).await.unwrap();
+    assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::Refusal::Reserved);
+}
+
+#[tokio::test]
+async fn another_block_is_found_with_a_probe_and_only_behind_it_with_a_list() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.0.0.0/22", 30);
+    cluster.configure(|config| config.max_blocks_per_host = 200);
+    let mut request = cluster.request("node1", "net.a");
+    request.num4 = 4 * 20;
+    let mut lists = 0;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    cluster.store.before_each(move |_, _, _| {
+        sender.send(()).unwrap();
+        crate::testing::Fault::None
+    });
+    cluster.assign(&request).await.unwrap();
+    while receiver.try_recv().is_ok() {
+        lists += 1;
+    }
+    assert!(lists <= 2 + 8 + 20 * 2, "{lists} requests for 20 blocks");
+}

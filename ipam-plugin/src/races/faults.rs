@@ -5,7 +5,10 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 const FAULTS: [Fault; 7] =
     [Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1), Fault::Cut(2), Fault::Cut(3), Fault::Cut(4)];
 
-fn stores() -> [(&'static str, fn() -> MemoryStore); 2] {
+/// Both kinds, by name.
+type Stores = [(&'static str, fn() -> MemoryStore); 2];
+
+fn stores() -> Stores {
     [("transactional", MemoryStore::transactional), ("sequential", MemoryStore::sequential)]
 }
 

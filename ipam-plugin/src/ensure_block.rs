@@ -1,0 +1,153 @@
+//! [`ensure_block`]: a block for a node before anything asks for an address (IPAM-159).
+
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, HandleId, Owner};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, Store, StoreError, Write};
+
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::error::{Exhaustion, IpamError};
+use crate::knowledge::{Knowledge, Known};
+use crate::mend::{confirm, exactly, set_state};
+use crate::plan::{FamilyPlan, Step};
+use crate::prelude::{Prelude, PreludeQuery};
+use crate::request::AssignRequest;
+use crate::take::{ClaimFrom, Take};
+
+/// Makes sure that `node` owns a block of the family in the pools that `request` would use, full or not, and says
+/// which. Claims one if need be. The request's handle and numbers do not matter.
+pub async fn ensure_block<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    version: IpVersion,
+) -> Result<Cidr, IpamError> {
+    let query = PreludeQuery { node: request.node.clone(), owner: request.owner(), handle: HandleId::new("") };
+    let mut budget = Budget::new(clock, OPERATION);
+    loop {
+        let prelude = Prelude::read(store, &query).await?;
+        let plan = FamilyPlan::new(request, &prelude, version)?;
+        let mut known = Knowledge::new(prelude, request.owner(), query.handle.clone(), clock.now());
+        match find(store, &plan, &mut known).await {
+            Err(IpamError::Store(error)) if error.is_race() => {
+                if !budget.pause().await {
+                    return Err(IpamError::Contention);
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Goes on until there is a block, as far as what was read holds.
+async fn find<S: Store>(store: &S, plan: &FamilyPlan<'_>, known: &mut Knowledge) -> Result<Cidr, IpamError> {
+    loop {
+        match plan.next(known, 1)? {
+            Step::Read(wants) => known.read(store, &wants).await?,
+            Step::Mend(mend) => mend.apply(store, known).await?,
+            step => {
+                if let Some(owned) = owned(plan, known) {
+                    return Ok(owned);
+                }
+                return match step {
+                    Step::Take(take) if take.claim.is_some() => claim(store, &plan.request.owner(), known, take).await,
+                    Step::Short(cause) => Err(plan.shortfall(known, 0, cause).into()),
+                    // All that is left to take from is other nodes' blocks.
+                    _ => Err(plan.shortfall(known, 0, Exhaustion::StrictAffinity).into()),
+                };
+            }
+        }
+    }
+}
+
+/// The first block that the node owns beyond doubt.
+fn owned(plan: &FamilyPlan<'_>, known: &Knowledge) -> Option<Cidr> {
+    let confirmed = known.own_affinities(plan.version).filter(|affinity| {
+        matches!(affinity.value.state, AffinityState::Confirmed | AffinityState::Unset)
+            && plan.is_allowed(&affinity.key.cidr)
+    });
+    confirmed.map(|affinity| affinity.key.cidr).find(|cidr| matches!(known.block(cidr), Some(Known::There(_))))
+}
+
+async fn claim<S: Store>(store: &S, owner: &Owner, known: &Knowledge, take: Take) -> Result<Cidr, IpamError> {
+    let cidr = take.cidr();
+    let key = AffinityKey { owner: owner.clone(), cidr };
+    let (pending, affinity) = match take.claim {
+        Some(ClaimFrom::Affinity(affinity)) => {
+            (set_state(&affinity, &affinity.revision, AffinityState::Pending)?, affinity.value)
+        }
+        _ => {
+            let value = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+            (Write::create::<BlockAffinity>(&key, &value)?, value)
+        }
+    };
+    let block = match (take.revision, known.readable_block(&cidr)) {
+        // A rewrite, so that whoever is releasing the block finds out (IPAM-123).
+        (Some(revision), Some(read)) => {
+            let mut rewritten = read.value.clone();
+            rewritten.count_write();
+            Write::update::<Block>(&cidr, &rewritten, &revision)?
+        }
+        _ => Write::create::<Block>(&cidr, &Block::new(cidr, owner, known.now)?)?,
+    };
+    let revisions = store.write(&[pending, block]).await.map_err(|error| error.cause)?;
+    let [at, _]: [_; 2] = exactly(revisions)?;
+    let entry = Entry { key, value: affinity, revision: at.clone() };
+    confirm(store, entry, at).await.map_err(|error: StoreError| error.into()).map(|_| cidr)
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::ipam::AffinityState;
+
+    use super::*;
+    use crate::testing::{Cluster, assert_consistent, cidr};
+
+    async fn ensure(cluster: &Cluster, node: &str, version: IpVersion) -> Result<Cidr, IpamError> {
+        ensure_block(&cluster.store, &cluster.clock, &cluster.request(node, ""), version).await
+    }
+
+    #[tokio::test]
+    async fn the_block_that_an_address_would_come_from_is_claimed_once() {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        cluster.pool("pool6", "fd00:65::/64", 122);
+        for (version, block) in
+            [(IpVersion::V4, "10.65.166.128/26"), (IpVersion::V6, "fd00:65::c11:b42f:f17e:a680/122")]
+        {
+            assert_eq!(ensure(&cluster, "node1", version).await.unwrap(), cidr(block));
+            assert_eq!(ensure(&cluster, "node1", version).await.unwrap(), cidr(block));
+            assert_eq!(cluster.affinity("node1", block), Some(AffinityState::Confirmed));
+            let stored = cluster.block(block).unwrap();
+            assert_eq!((stored.allocated().count(), stored.sequence_number), (0, 1_787_360_523_123_400_000));
+        }
+        cluster.one("node1", "net.a").await.unwrap();
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+
+    #[tokio::test]
+    async fn a_full_block_will_do_and_another_nodes_will_not() {
+        let cluster = Cluster::new();
+        cluster.pool("tiny", "10.66.0.0/32", 32);
+        cluster.one("node1", "net.a").await.unwrap();
+        assert_eq!(ensure(&cluster, "node1", IpVersion::V4).await.unwrap(), cidr("10.66.0.0/32"));
+        let error = ensure(&cluster, "node2", IpVersion::V4).await.unwrap_err();
+        assert!(matches!(error, IpamError::Shortfall(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_half_made_claim_is_finished() {
+        for with_block in [false, true] {
+            let cluster = Cluster::new();
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            ensure(&cluster, "node1", IpVersion::V4).await.unwrap();
+            let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+            cluster.store.put(&crate::testing::affinity_key("node1", "10.65.166.128/26"), &pending);
+            if !with_block {
+                cluster.store.delete::<Block>(&cidr("10.65.166.128/26"), None).await.unwrap();
+            }
+            assert_eq!(ensure(&cluster, "node1", IpVersion::V4).await.unwrap(), cidr("10.65.166.128/26"));
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! podman with its CNI backend as the caller: two containers on our plugin reach each other, and leave nothing.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use integration_tests::cluster::Cluster;
+use integration_tests::command::{present, run};
+use integration_tests::content::Content;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::FOREIGN_PLUGINS;
+use integration_tests::skip::skipped;
+use serde_json::{Value, json};
+
+on_each_datastore!(containers_reach_each_other);
+
+const NETWORK: &str = "calico";
+const BUSYBOX: &str = "/bin/busybox";
+
+/// podman on a storage, a configuration and a network of its own.
+struct Podman {
+    lab: PathBuf,
+}
+
+impl Podman {
+    fn new(cluster: &Cluster<'_>) -> Result<Podman> {
+        let lab = cluster.host.dir("podman");
+        fs::create_dir_all(lab.join("net.d"))?;
+        let configuration = format!(
+            "[network]\nnetwork_backend = \"cni\"\ndefault_network = \"{NETWORK}\"\n\
+             cni_plugin_dirs = [\"{}\", \"{FOREIGN_PLUGINS}\"]\nnetwork_config_dir = \"{}\"\n\
+             [engine]\nruntime = \"runc\"\nevents_logger = \"none\"\n[containers]\nlog_driver = \"none\"\n",
+            cluster.plugins.dir().display(),
+            lab.join("net.d").display(),
+        );
+        fs::write(lab.join("containers.conf"), configuration)?;
+        let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+        let mut plugin = cluster.conf("node1", json!({ "ipam": ipam }));
+        let keys = plugin.as_object_mut().expect("a configuration is an object");
+        keys.remove("name");
+        keys.remove("cniVersion");
+        let list = json!({ "cniVersion": "1.0.0", "name": NETWORK, "plugins": [plugin] });
+        fs::write(lab.join("net.d/10-calico.conflist"), list.to_string())?;
+        for dir in ["bin", "proc", "sys", "dev", "etc", "tmp", "run"] {
+            fs::create_dir_all(lab.join("rootfs").join(dir))?;
+        }
+        fs::copy(BUSYBOX, lab.join("rootfs/bin/busybox"))?;
+        for tool in ["sleep", "ping"] {
+            symlink("busybox", lab.join("rootfs/bin").join(tool))?;
+        }
+        Ok(Podman { lab })
+    }
+
+    fn podman(&self, words: &str) -> Result<String> {
+        let lab = self.lab.display();
+        let options = format!(
+            "CONTAINERS_CONF={lab}/containers.conf podman --root {lab}/containers --runroot /run/containers \
+             --storage-driver vfs --cgroup-manager cgroupfs {words}"
+        );
+        run("env", &options.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// `podman run`; the limits are what this machine's kernel lets runc set.
+    fn run(&self, options: &str, command: &str) -> Result<String> {
+        let limits = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --security-opt seccomp=unconfined";
+        self.podman(&format!("run {options} {limits} --rootfs {}/rootfs {command}", self.lab.display()))
+    }
+
+    fn addresses(&self, container: &str) -> Result<(String, String)> {
+        let inspected: Value = serde_json::from_str(&self.podman(&format!("inspect {container}"))?)?;
+        let network = &inspected[0]["NetworkSettings"]["Networks"][NETWORK];
+        let field = |name: &str| network[name].as_str().unwrap_or_default().to_owned();
+        Ok((field("IPAddress"), field("GlobalIPv6Address")))
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _ = self.podman("rm --all --force --time 0");
+        // podman leaves its cgroup; one that someone else uses cannot be removed.
+        let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
+    }
+}
+
+fn containers_reach_each_other(cluster: &Cluster<'_>) {
+    for (needed, package) in
+        [("podman", "podman"), ("runc", "runc"), ("conmon", "conmon"), ("busybox", "busybox-static")]
+    {
+        if !present(needed) {
+            return skipped(&format!("{needed} is not installed (Debian: {package})"));
+        }
+    }
+    cluster.load(&Content::dual_stack());
+    let podman = Podman::new(cluster).unwrap();
+    let id = podman.run("--detach --name first", "/bin/sleep 600").unwrap();
+    let (v4, v6) = podman.addresses("first").unwrap();
+    assert!(v4.starts_with("10.65.") && v6.starts_with("fd00:65:"), "{v4} {v6}");
+    let accounts = cluster.accounts();
+    let held: Vec<_> = accounts.held.iter().map(|(address, handle)| (address.to_string(), handle.clone())).collect();
+    let handle = format!("{NETWORK}.{}", id.trim());
+    assert_eq!(held, [(v4.clone(), handle.clone()), (v6.clone(), handle)]);
+
+    for (family, address) in [("-4", &v4), ("-6", &v6)] {
+        let pinged = podman.run("--rm --name second", &format!("/bin/ping {family} -c 2 -W 5 {address}")).unwrap();
+        assert!(pinged.contains("2 packets received"), "{pinged}");
+    }
+    // The second container is gone with its addresses, the first still has its own.
+    assert_eq!(cluster.accounts().held.len(), 2);
+    cluster.assert_in_order();
+    podman.podman("rm --force --time 0 first").unwrap();
+    cluster.assert_nothing_left();
+}

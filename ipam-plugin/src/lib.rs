@@ -14,6 +14,7 @@ pub mod affinity;
 pub mod assign;
 pub mod assign_address;
 pub mod budget;
+pub mod cli;
 pub mod clock;
 pub mod cni;
 mod commit;

@@ -11,6 +11,7 @@ use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
 
+use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamCall, cni_error};
 use crate::prelude::Prelude;
@@ -19,6 +20,9 @@ use crate::{datastore_settings, node_name, process};
 
 /// Runs `calico-ipam`.
 pub fn main() -> ExitCode {
+    if cli::is_asked() {
+        return cli::main();
+    }
     process::report_panics();
     match process::invocation(Plugin::CalicoIpam) {
         Ok(Invocation::Print(printed)) => process::print(&printed),

@@ -1,0 +1,133 @@
+//! `calico-ipam` for people: the command line of a process that no container runtime started.
+//!
+//! ```text
+//! arguments ─▶ Arguments ─▶ Connection ─▶ Datastore ─▶ one command ─▶ stdout
+//!                                                          └───────▶ notices and progress on stderr
+//! ```
+//!
+//! Each command is a file of its own: what it is asked (`…Args`) and `run`, which writes to the [`Session`] and so can be
+//! tested without a process.
+
+mod apply;
+mod arguments;
+mod check;
+mod completions;
+mod connection;
+mod documents;
+mod endpoints;
+mod error;
+mod export;
+mod get;
+mod import;
+mod init;
+mod kind;
+mod output;
+mod progress;
+mod reading;
+mod session;
+mod settings;
+mod show;
+mod store_object;
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use datastore::Datastore;
+
+use self::arguments::{Arguments, Command};
+use self::error::CliError;
+use self::session::{Outcome, Session};
+use crate::process;
+
+/// Options that may come before the command. `-v` and `-upgrade` are the plugin's (CNI-7).
+const LEADING_OPTIONS: [&str; 11] = [
+    "-h",
+    "--help",
+    "-o",
+    "--output",
+    "--config",
+    "--datastore-type",
+    "--datastore-path",
+    "--etcd-endpoints",
+    "--etcd-ca-cert-file",
+    "--etcd-cert-file",
+    "--etcd-key-file",
+];
+
+/// Whether the process is asked something by a person: no runtime set `CNI_COMMAND`, and the first argument is a word or
+/// an option of this command line. A configuration as argument (`{…}`) is the plugin's to ignore.
+pub fn is_asked() -> bool {
+    std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
+        && std::env::args_os().nth(1).is_some_and(|first| is_ours(&first.to_string_lossy()))
+}
+
+fn is_ours(first: &str) -> bool {
+    let name = first.split_once('=').map_or(first, |(name, _)| name);
+    first.starts_with(|c: char| c.is_ascii_alphabetic())
+        || LEADING_OPTIONS.contains(&name)
+        || (first.starts_with("-o") && !first.starts_with("-o="))
+}
+
+/// Runs the command line: exit status 0, 1 for errors and for what `check` finds, 2 for arguments that make no sense.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments()) {
+        Ok(arguments) => arguments,
+        Err(usage) => {
+            // Without a reader there is nobody to tell.
+            let _ = usage.print();
+            return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let outcome = run(arguments, &mut out).and_then(|outcome| {
+        out.flush().map_err(CliError::Output)?;
+        Ok(outcome)
+    });
+    match outcome {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Wrong) => ExitCode::FAILURE,
+        // `calico-ipam show | head`: whoever stopped reading has what they wanted.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "calico-ipam: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The arguments, under the name that people know however the binary was called.
+fn arguments() -> impl Iterator<Item = OsString> {
+    std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
+}
+
+fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let Arguments { connection, output, command } = arguments;
+    if let Command::Completions(args) = &command {
+        return completions::run(args, out);
+    }
+    let connection = connection.resolve(|name| std::env::var(name).ok())?;
+    let store = Datastore::open(&connection.config)?;
+    let mut notices = io::stderr();
+    let is_new = connection.is_new_file();
+    if is_new {
+        writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
+            .map_err(CliError::Output)?;
+    }
+    let mut session = Session::new(&store, output, out, &mut notices);
+    (session.datastore, session.is_new) = (connection.name(), is_new);
+    process::block_on(async {
+        match command {
+            Command::Show(args) => show::run(&args, &mut session).await,
+            Command::Check(args) => check::run(&args, &mut session).await,
+            Command::Apply(args) => apply::run(&args, &mut session).await,
+            Command::Get(args) => get::run(&args, &mut session).await,
+            Command::Endpoints(args) => endpoints::run(&args, &mut session).await,
+            Command::Init(args) => init::run(&args, &mut session).await,
+            Command::Export(args) => export::run(&args, &mut session).await,
+            Command::Import(args) => import::run(&args, &mut session).await,
+            Command::Completions(args) => completions::run(&args, session.out),
+        }
+    })
+}

@@ -1,0 +1,136 @@
+//! `apply`: makes stored objects what manifests say.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::api::{ClusterInformation, IpPool, IpReservation, Node, ObjectSelect};
+use libcalico::ipam::Block;
+use libcalico::store::{ReadBatch, Store};
+use libcalico::validation::manifest::Manifest;
+use libcalico::validation::{
+    PoolSurroundings, ValidationError, admit_ip_pool, validate_cluster_information, validate_ip_reservation,
+    validate_node,
+};
+use serde::Serialize;
+
+use super::error::CliError;
+use super::session::{Outcome, Session};
+use super::store_object::{Applied, carry_out, plan, until_won};
+use super::{documents, output, settings};
+
+/// Create or change pools, reservations, settings, nodes and cluster information
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam apply -f pools.yaml
+  calico-ipam get ippool demo -o yaml | sed 's/disabled: false/disabled: true/' | calico-ipam apply -f -
+
+A manifest replaces spec, labels and annotations. With metadata.resourceVersion in it, it is refused when the object has
+changed since. IPAMConfiguration is written to both of its keys.")]
+pub(super) struct ApplyArgs {
+    /// YAML or JSON with one or more objects; - reads stdin. May be given several times
+    #[arg(short, long = "filename", required = true, value_name = "FILE")]
+    filename: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kind: &'static str,
+    name: String,
+    action: Applied,
+}
+
+/// All files are read and understood before the first write.
+pub(super) async fn run(args: &ApplyArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    let mut manifests = Vec::new();
+    for file in &args.filename {
+        manifests.extend(documents::read(file)?);
+    }
+    apply_all(manifests, session).await
+}
+
+pub(super) async fn apply_all(manifests: Vec<Manifest>, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    session.store.ensure_initialized().await?;
+    let mut rows = Vec::new();
+    for manifest in manifests {
+        let (kind, name) = identity(&manifest);
+        let action = apply(session.store, &manifest).await?;
+        if session.format == output::Format::Table {
+            session.say(format_args!("{kind} {name} {action}"))?;
+        }
+        rows.push(Row { kind, name, action });
+    }
+    output::document(session.format, session.out, &rows)?;
+    Ok(Outcome::Fine)
+}
+
+fn identity(manifest: &Manifest) -> (&'static str, String) {
+    match manifest {
+        Manifest::IpPool(object) => ("IPPool", object.metadata.name.clone()),
+        Manifest::IpReservation(object) => ("IPReservation", object.metadata.name.clone()),
+        Manifest::IpamConfiguration(object) => ("IPAMConfiguration", object.metadata.name.clone()),
+        Manifest::Node(object) => ("Node", object.metadata.name.clone()),
+        Manifest::ClusterInformation(object) => ("ClusterInformation", object.metadata.name.clone()),
+    }
+}
+
+async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliError> {
+    let (kind, name) = identity(manifest);
+    let object = format!("{kind} {name}");
+    let invalid = |cause: ValidationError| CliError::Invalid { kind, name: name.clone(), cause };
+    until_won(&object, async || match manifest {
+        Manifest::IpPool(pool) => apply_pool(store, pool).await,
+        Manifest::IpReservation(reservation) => {
+            validate_ip_reservation(reservation).map_err(invalid)?;
+            let previous = read::<IpReservation>(store, &reservation.key()).await?;
+            Ok(carry_out(store, plan(previous, reservation.clone(), |spec| &mut spec.unknown)?).await?)
+        }
+        Manifest::IpamConfiguration(wanted) => settings::apply(store, wanted).await,
+        Manifest::Node(node) => apply_node(store, node).await,
+        Manifest::ClusterInformation(information) => {
+            validate_cluster_information(information).map_err(invalid)?;
+            let previous = read::<ClusterInformation>(store, &information.key()).await?;
+            Ok(carry_out(store, plan(previous, information.clone(), |spec| &mut spec.unknown)?).await?)
+        }
+    })
+    .await
+}
+
+/// One attempt to store a node.
+pub(super) async fn apply_node(store: &Datastore, node: &Node) -> Result<Applied, CliError> {
+    let name = || node.metadata.name.clone();
+    validate_node(node).map_err(|cause| CliError::Invalid { kind: "Node", name: name(), cause })?;
+    let previous = read::<Node>(store, &node.key()).await?;
+    Ok(carry_out(store, plan(previous, node.clone(), |spec| &mut spec.unknown)?).await?)
+}
+
+/// One attempt to store a pool, held against all pools and blocks (DS-47).
+pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<Applied, CliError> {
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let blocks = batch.list::<Block>(&None);
+    let answers = store.read(&batch).await?;
+    let pools = answers.list(&pools);
+    let blocks: Vec<_> = answers.list(&blocks).into_iter().map(|entry| entry.key).collect();
+    let previous = pools.iter().find(|entry| entry.key == wanted.key()).cloned();
+    let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
+    let surroundings =
+        PoolSurroundings { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
+    let admitted = admit_ip_pool(wanted.clone(), &surroundings).map_err(|cause| CliError::Invalid {
+        kind: "IPPool",
+        name: wanted.metadata.name.clone(),
+        cause,
+    })?;
+    Ok(carry_out(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
+}
+
+/// The stored object, if there is one.
+pub(super) async fn read<K: libcalico::store::Kind>(
+    store: &Datastore,
+    key: &K::Key,
+) -> Result<Option<libcalico::store::Entry<K>>, CliError> {
+    let mut batch = ReadBatch::new();
+    let ticket = batch.get::<K>(key);
+    Ok(store.read(&batch).await?.get(&ticket)?)
+}

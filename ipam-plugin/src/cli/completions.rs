@@ -1,0 +1,46 @@
+//! `completions`: scripts by which shells complete this command line.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::{Generator, shells};
+
+use super::arguments::Arguments;
+use super::error::CliError;
+use super::session::Outcome;
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam completions bash >/etc/bash_completion.d/calico-ipam
+  source <(calico-ipam completions zsh)
+  calico-ipam completions fish >~/.config/fish/completions/calico-ipam.fish")]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    match args.shell {
+        Shell::Bash => generate(shells::Bash, out),
+        Shell::Zsh => generate(shells::Zsh, out),
+        Shell::Fish => generate(shells::Fish, out),
+    }
+}
+
+fn generate(shell: impl Generator, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let mut command = Arguments::command();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "calico-ipam", &mut script);
+    out.write_all(&script).map_err(CliError::Output)?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,141 @@
+//! Which datastore a command works on: options, then a network configuration, then the environment.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use datastore::config::{DEFAULT_PATH, LocalConfig};
+use datastore::{ConfigError, DatastoreConfig, Settings};
+use netconf::NetConf;
+use serde_json::{Map, Value};
+
+use super::error::CliError;
+use crate::datastore_settings;
+
+/// Options that name the datastore.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Datastore")]
+pub(super) struct ConnectionArgs {
+    /// Kind of datastore [env: DATASTORE_TYPE]
+    #[arg(long, global = true, value_enum, value_name = "TYPE")]
+    datastore_type: Option<StoreType>,
+    /// File of the local datastore [env: DATASTORE_PATH] [default: /var/lib/calico/calico.db]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "etcd_endpoints")]
+    datastore_path: Option<String>,
+    /// URLs of etcd, separated by commas [env: ETCD_ENDPOINTS]
+    #[arg(long, global = true, value_name = "URLS")]
+    etcd_endpoints: Option<String>,
+    /// Authorities that etcd's certificate is checked against [env: ETCD_CA_CERT_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    etcd_ca_cert_file: Option<String>,
+    /// Our certificate [env: ETCD_CERT_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    etcd_cert_file: Option<String>,
+    /// The key of our certificate [env: ETCD_KEY_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    etcd_key_file: Option<String>,
+    /// Take the datastore from a network configuration, like /etc/cni/net.d/10-calico.conflist
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StoreType {
+    /// One file on this node
+    Local,
+    /// An etcd cluster
+    Etcdv3,
+}
+
+/// The datastore of a command.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) config: DatastoreConfig,
+}
+
+impl ConnectionArgs {
+    /// Decides for a datastore. An option wins over everything, the rest is as for the plugin. Where nothing is said, the
+    /// default file is used if it is there.
+    pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
+        let conf = self.config.as_deref().map(read_conf).transpose()?;
+        let said = self.said();
+        let lookup = |name: &str| {
+            let bare = name.strip_prefix("CALICO_").unwrap_or(name);
+            match said.iter().find(|(variable, _)| *variable == bare) {
+                Some((_, value)) => Some((*value).to_owned()),
+                // Without a network configuration a kubeconfig says nothing about where Calico's data is.
+                None if conf.is_none() && matches!(bare, "KUBECONFIG" | "K8S_API_ENDPOINT") => None,
+                None => env(name),
+            }
+        };
+        let found = match &conf {
+            Some(conf) => datastore_settings::with_environment(conf, None, lookup),
+            None => DatastoreConfig::new(&Settings::default(), lookup),
+        };
+        match found {
+            Ok(config) => Ok(Connection { config }),
+            Err(ConfigError::Nothing) if Path::new(DEFAULT_PATH).exists() => {
+                let deadline = datastore::config::DEFAULT_DEADLINE;
+                Ok(Connection { config: DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }) })
+            }
+            Err(ConfigError::Nothing) => Err(CliError::NothingConfigured),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The options as the variables that they stand for. A path implies the local file, endpoints imply etcd.
+    fn said(&self) -> Vec<(&'static str, &str)> {
+        let datastore_type = match (self.datastore_type, &self.datastore_path, &self.etcd_endpoints) {
+            (Some(StoreType::Local), _, _) | (None, Some(_), _) => Some("local"),
+            (Some(StoreType::Etcdv3), _, _) | (None, None, Some(_)) => Some("etcdv3"),
+            (None, None, None) => None,
+        };
+        let options = [
+            ("DATASTORE_TYPE", datastore_type),
+            ("DATASTORE_PATH", self.datastore_path.as_deref()),
+            ("ETCD_ENDPOINTS", self.etcd_endpoints.as_deref()),
+            ("ETCD_CA_CERT_FILE", self.etcd_ca_cert_file.as_deref()),
+            ("ETCD_CERT_FILE", self.etcd_cert_file.as_deref()),
+            ("ETCD_KEY_FILE", self.etcd_key_file.as_deref()),
+        ];
+        options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+impl Connection {
+    /// The datastore for people.
+    pub(super) fn name(&self) -> String {
+        match &self.config {
+            DatastoreConfig::Local(local) => local.path.display().to_string(),
+            DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
+        }
+    }
+
+    /// Whether the first request will create the file.
+    pub(super) fn is_new_file(&self) -> bool {
+        matches!(&self.config, DatastoreConfig::Local(local) if !local.path.exists())
+    }
+}
+
+/// Reads a network configuration: one plugin's, or a list that holds Calico's.
+fn read_conf(path: &Path) -> Result<NetConf, CliError> {
+    let refuse = |reason: String| CliError::NetworkConf { path: path.display().to_string(), reason };
+    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let plugin = plugin_of(value).map_err(|reason| refuse(reason.into()))?;
+    NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| refuse(error.to_string()))
+}
+
+fn plugin_of(conf: Value) -> Result<Map<String, Value>, &'static str> {
+    let Value::Object(mut list) = conf else { return Err("it is no JSON object") };
+    let Some(plugins) = list.remove("plugins") else { return Ok(list) };
+    let ours = |plugin: &&Value| {
+        let of = |object: &Value| object["type"].as_str().map(str::to_owned);
+        of(plugin).as_deref() == Some("calico") || of(&plugin["ipam"]).as_deref() == Some("calico-ipam")
+    };
+    let found = plugins.as_array().and_then(|plugins| plugins.iter().find(ours)).and_then(Value::as_object);
+    let mut plugin = found.cloned().ok_or("none of its plugins is `calico` or has `calico-ipam` as ipam")?;
+    if let Some(name) = list.remove("name") {
+        plugin.insert("name".into(), name);
+    }
+    Ok(plugin)
+}

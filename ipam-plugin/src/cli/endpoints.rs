@@ -1,0 +1,74 @@
+//! `endpoints`: the WorkloadEndpoints of the cluster, a node or a pod.
+
+use clap::Args;
+use libcalico::api::{API_VERSION, ObjectSelect, WorkloadEndpoint};
+use libcalico::store::Store;
+use serde_json::json;
+
+use super::error::CliError;
+use super::output;
+use super::session::{Outcome, Session};
+
+/// List workload endpoints
+#[derive(Debug, Args)]
+#[command(
+    visible_alias = "wep",
+    after_help = "\
+Examples:
+  calico-ipam endpoints
+  calico-ipam endpoints --node node1 -o json
+  calico-ipam endpoints --pod default/web-0"
+)]
+pub(super) struct EndpointsArgs {
+    /// Only those on this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Only those of this pod, or of the container with this id
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    pod: Option<String>,
+}
+
+pub(super) async fn run(args: &EndpointsArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    let all = session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await?;
+    let found: Vec<WorkloadEndpoint> =
+        all.into_iter().map(|entry| entry.value).filter(|endpoint| args.select(endpoint)).collect();
+    let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": found});
+    if output::document(session.format, session.out, &document)? {
+        return Ok(Outcome::Fine);
+    }
+    let mut table = output::table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
+    for endpoint in &found {
+        let spec = &endpoint.spec;
+        table.add_row([
+            &endpoint.metadata.namespace,
+            workload(endpoint),
+            &spec.node,
+            &spec.ip_networks.join("\n"),
+            &spec.interface_name,
+            &spec.profiles.join("\n"),
+        ]);
+    }
+    output::print_table(session.out, &table)?;
+    Ok(Outcome::Fine)
+}
+
+impl EndpointsArgs {
+    fn select(&self, endpoint: &WorkloadEndpoint) -> bool {
+        let of_node = self.node.as_ref().is_none_or(|node| *node == endpoint.spec.node);
+        of_node && self.pod.as_ref().is_none_or(|pod| is_of(endpoint, pod))
+    }
+}
+
+fn is_of(endpoint: &WorkloadEndpoint, pod: &str) -> bool {
+    let (namespace, name) = pod.split_once('/').map_or((None, pod), |(namespace, name)| (Some(namespace), name));
+    let spec = &endpoint.spec;
+    namespace.is_none_or(|namespace| namespace == endpoint.metadata.namespace)
+        && [&spec.pod, &spec.workload, &spec.container_id].into_iter().any(|part| part == name)
+}
+
+/// The pod, or what is as near to one as the orchestrator has.
+pub(super) fn workload(endpoint: &WorkloadEndpoint) -> &str {
+    let spec = &endpoint.spec;
+    let named = [&spec.pod, &spec.workload, &spec.container_id].into_iter().find(|name| !name.is_empty());
+    named.map_or(&endpoint.metadata.name, |name| name)
+}

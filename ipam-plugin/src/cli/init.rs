@@ -1,0 +1,141 @@
+//! `init`: makes an empty datastore usable. What is there already stays as it is.
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::Store;
+use netconf::NetConf;
+use serde::Serialize;
+
+use super::error::CliError;
+use super::session::{Outcome, Session};
+use super::store_object::{Applied, until_won};
+use super::{apply, output};
+use crate::node_name;
+
+/// Make an empty datastore usable: cluster information, tiers, this node, pools
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam init --datastore-type local --pool 10.65.0.0/16 --pool fd65::/112
+  calico-ipam init --etcd-endpoints http://127.0.0.1:2379 --node node2
+
+Running it again changes nothing.")]
+pub(super) struct InitArgs {
+    /// Name of the node [default: /var/lib/calico/nodename or the host name, as the plugin has it]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Range of a pool. May be given several times
+    #[arg(long, value_name = "CIDR")]
+    pool: Vec<String>,
+    /// Prefix length of a block: 20 to 32 for IPv4 pools [default: 26], 116 to 128 for IPv6 pools [default: 122]
+    #[arg(long, value_name = "BITS")]
+    block_size: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kind: &'static str,
+    name: String,
+    action: Applied,
+}
+
+pub(super) async fn run(args: &InitArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    let pools = ranges(args)?;
+    let node = match &args.node {
+        Some(name) => name.clone(),
+        None => node_name::of(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
+    };
+    let store = session.store;
+    let mut rows = vec![ready(session).await?, ensure_node(store, &node).await?];
+    for range in pools {
+        rows.push(ensure_pool(store, range, block_size(args, range)).await?);
+    }
+    if !output::document(session.format, session.out, &rows)? {
+        for Row { kind, name, action } in &rows {
+            session.say(format_args!("{kind} {name} {action}"))?;
+        }
+        let datastore = session.datastore.clone();
+        session.say(format_args!("{datastore} is ready for node {node}"))?;
+    }
+    warn_if_switched_off(session).await?;
+    Ok(Outcome::Fine)
+}
+
+fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
+    let parse = |text: &String| text.parse::<Cidr>().map_err(|cause| CliError::PoolRange { text: text.clone(), cause });
+    args.pool.iter().map(parse).collect()
+}
+
+/// The block size given for the pool's family; sizes up to 32 are IPv4's.
+fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
+    let fits = |size: &&u8| (**size <= 32) == (pool.version() == IpVersion::V4);
+    args.block_size.iter().find(fits).copied()
+}
+
+/// A new file fills itself when it is opened.
+async fn ready(session: &Session<'_>) -> Result<Row, CliError> {
+    let store = session.store;
+    let key = ObjectKey::global("default");
+    let before = apply::read::<ClusterInformation>(store, &key).await?;
+    store.ensure_initialized().await?;
+    let after = apply::read::<ClusterInformation>(store, &key).await?;
+    let action = match (before, after) {
+        (None, _) => Applied::Created,
+        _ if session.is_new => Applied::Created,
+        (Some(before), Some(after)) if before.revision != after.revision => Applied::Configured,
+        _ => Applied::Unchanged,
+    };
+    Ok(Row { kind: "ClusterInformation", name: key.name, action })
+}
+
+async fn ensure_node(store: &Datastore, name: &str) -> Result<Row, CliError> {
+    let node = Node::new(name, NodeSpec::default());
+    let action = until_won(&format!("Node {name}"), async || match apply::read::<Node>(store, &node.key()).await? {
+        Some(_) => Ok(Applied::Unchanged),
+        None => apply::apply_node(store, &node).await,
+    })
+    .await?;
+    Ok(Row { kind: "Node", name: name.into(), action })
+}
+
+/// A pool of that very range may be there under any name.
+async fn ensure_pool(store: &Datastore, range: Cidr, block_size: Option<u8>) -> Result<Row, CliError> {
+    let kind = "IPPool";
+    let (name, action) = until_won(&format!("{kind} {range}"), async || {
+        let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
+        if let Some(pool) = pools.iter().find(|pool| pool.value.spec.range() == Ok(range)) {
+            return Ok((pool.key.name.clone(), Applied::Unchanged));
+        }
+        let name = pool_name(range, pools.iter().map(|pool| pool.key.name.as_str()));
+        let spec = IpPoolSpec { cidr: range.to_string(), block_size, ..IpPoolSpec::default() };
+        let applied = apply::apply_pool(store, &IpPool::new(&name, spec)).await?;
+        Ok((name, applied))
+    })
+    .await?;
+    Ok(Row { kind, name, action })
+}
+
+/// The name that calico-node gives a family's first pool; further ones are called after their range.
+fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> String {
+    let first = format!("default-ipv{}-ippool", range.version());
+    if !taken.any(|name| name == first) {
+        return first;
+    }
+    let network: String =
+        range.network().to_string().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    format!("pool-{}-{}", network.trim_matches('-'), range.prefix())
+}
+
+/// A datastore that is locked for an upgrade stays locked; the plugins would refuse to work, so say it.
+async fn warn_if_switched_off(session: &mut Session<'_>) -> Result<(), CliError> {
+    let information = apply::read::<ClusterInformation>(session.store, &ObjectKey::global("default")).await?;
+    if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {
+        session.notice(
+            "note: ClusterInformation says datastoreReady: false (an upgrade is under way?); plugins refuse to work \
+             until it says true",
+        );
+    }
+    Ok(())
+}

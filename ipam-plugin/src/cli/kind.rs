@@ -1,0 +1,96 @@
+//! [`ResourceKind`]: the kinds that people read and write, by every name they have for them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResourceKind {
+    IpPool,
+    IpReservation,
+    IpamConfiguration,
+    Node,
+    ClusterInformation,
+}
+
+impl ResourceKind {
+    const ALL: [ResourceKind; 5] =
+        [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
+
+    /// As manifests spell it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::IpPool => "IPPool",
+            Self::IpReservation => "IPReservation",
+            Self::IpamConfiguration => "IPAMConfiguration",
+            Self::Node => "Node",
+            Self::ClusterInformation => "ClusterInformation",
+        }
+    }
+
+    /// Other names, lower case, without a plural's `s`.
+    fn aliases(self) -> &'static [&'static str] {
+        match self {
+            Self::IpPool => &["pool", "ipp"],
+            Self::IpReservation => &["reservation"],
+            Self::IpamConfiguration => &["ipamconfig", "ipamconf"],
+            Self::Node => &["no"],
+            Self::ClusterInformation => &["clusterinfo"],
+        }
+    }
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnknownKind {
+    #[error("WorkloadEndpoints are shown by `calico-ipam endpoints`")]
+    Endpoints,
+    #[error("no such kind; write ippool, ipreservation, ipamconfiguration, node or clusterinformation")]
+    Other,
+}
+
+impl FromStr for ResourceKind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let lower = text.to_ascii_lowercase();
+        let singular = lower.strip_suffix('s').unwrap_or(&lower);
+        let named =
+            |kind: &ResourceKind| kind.name().eq_ignore_ascii_case(singular) || kind.aliases().contains(&singular);
+        match Self::ALL.into_iter().find(named) {
+            Some(kind) => Ok(kind),
+            None if matches!(singular, "workloadendpoint" | "wep") => Err(UnknownKind::Endpoints),
+            None => Err(UnknownKind::Other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_many_names() {
+        for (kind, names) in [
+            (ResourceKind::IpPool, &["IPPool", "ippools", "pool", "Pools", "ipp"][..]),
+            (ResourceKind::IpReservation, &["ipreservations", "reservation"]),
+            (ResourceKind::IpamConfiguration, &["IPAMConfigurations", "ipamconfig"]),
+            (ResourceKind::Node, &["node", "nodes", "no"]),
+            (ResourceKind::ClusterInformation, &["clusterinformation", "clusterinfos"]),
+        ] {
+            for name in names {
+                assert_eq!(name.parse(), Ok(kind), "{name}");
+            }
+        }
+        assert_eq!("wep".parse::<ResourceKind>(), Err(UnknownKind::Endpoints));
+        for name in ["", "s", "felixconfiguration", "ippoolss"] {
+            assert_eq!(name.parse::<ResourceKind>(), Err(UnknownKind::Other), "{name}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! [`Reading`]: everything that `check` compares and `release` looks at again, from one snapshot.
+
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, WorkloadEndpoint};
+use libcalico::ipam::{Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, audit};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Kind, RawEntry, StoreError, decode_entry};
+use serde::{Deserialize, Serialize};
+use time::{Duration, OffsetDateTime};
+
+use super::endpoints;
+use super::progress::Progress;
+
+/// What is stored, decoded.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub(super) pools: Vec<Entry<IpPool>>,
+    pub(super) blocks: Vec<Entry<Block>>,
+    pub(super) handles: Vec<Entry<Handle>>,
+    affinities: Vec<Entry<BlockAffinity>>,
+    pub(super) endpoints: Vec<EndpointFacts>,
+    pub(super) unreadable: Vec<Unreadable>,
+}
+
+/// A stored value that cannot be read. Allocation skips such values, so nothing else would tell (DS-42).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Unreadable {
+    /// Its path.
+    pub(super) key: String,
+    /// The decoder's words.
+    pub(super) reason: String,
+}
+
+impl Reading {
+    /// Reads all of it.
+    pub(super) async fn take(store: &Datastore) -> Result<Self, StoreError> {
+        let pairs = store.scan("/calico/").await?;
+        let progress = Progress::new("reading the datastore", pairs.len());
+        let mut reading = Reading::default();
+        for pair in &pairs {
+            reading.sort_in(pair);
+            progress.step();
+        }
+        Ok(reading)
+    }
+
+    fn sort_in(&mut self, pair: &RawEntry) {
+        let unreadable = &mut self.unreadable;
+        sort(pair, &mut self.pools, unreadable);
+        sort(pair, &mut self.blocks, unreadable);
+        sort(pair, &mut self.handles, unreadable);
+        sort(pair, &mut self.affinities, unreadable);
+        let mut endpoints = Vec::new();
+        sort(pair, &mut endpoints, unreadable);
+        self.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
+    }
+
+    /// Everything that contradicts something else.
+    pub(super) fn audit(&self) -> Vec<Finding> {
+        let pools: Vec<Cidr> = self.pools.iter().filter_map(|pool| pool.value.spec.range().ok()).collect();
+        audit(&Inventory {
+            pools: &pools,
+            blocks: &self.blocks,
+            handles: &self.handles,
+            affinities: &self.affinities,
+            endpoints: &self.endpoints,
+            now: OffsetDateTime::now_utc(),
+            // What is under way is told from what is wrong by looking twice, not by age.
+            in_flight: Duration::ZERO,
+        })
+    }
+
+    /// The endpoints that have `address`.
+    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &EndpointFacts> {
+        self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
+    }
+}
+
+/// Puts `pair` to the others of kind `K`, if it is one.
+fn sort<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<Unreadable>) {
+    if K::parse_path(&pair.path).is_none() {
+        return;
+    }
+    match decode_entry(pair) {
+        Ok(entry) => of_kind.push(entry),
+        Err(error) => unreadable.push(Unreadable { key: pair.path.clone(), reason: error.to_string() }),
+    }
+}
+
+/// An endpoint's addresses, written with or without a prefix length.
+pub(super) fn facts(endpoint: &WorkloadEndpoint) -> EndpointFacts {
+    let spec = &endpoint.spec;
+    let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
+    EndpointFacts {
+        name: format!("{}/{}", endpoint.metadata.namespace, endpoints::workload(endpoint)),
+        node: spec.node.clone(),
+        addresses: spec.ip_networks.iter().filter_map(address).collect(),
+        container_id: (!spec.container_id.is_empty()).then(|| spec.container_id.clone()),
+    }
+}

@@ -1,0 +1,55 @@
+//! [`Session`]: what a command works with.
+
+use std::io::Write;
+
+use datastore::Datastore;
+
+use super::error::CliError;
+use super::output::Format;
+
+/// The datastore, and where words go.
+pub(super) struct Session<'a> {
+    /// The datastore.
+    pub(super) store: &'a Datastore,
+    /// Its name for people.
+    pub(super) datastore: String,
+    /// Whether it came to be with this command.
+    pub(super) is_new: bool,
+    /// How results are printed.
+    pub(super) format: Format,
+    /// Results.
+    pub(super) out: &'a mut dyn Write,
+    /// Everything else that should be said.
+    notices: &'a mut dyn Write,
+}
+
+/// How a command that worked ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing is wrong: exit status 0.
+    Fine,
+    /// It did its work, and something is wrong: exit status 1.
+    Wrong,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        store: &'a Datastore,
+        format: Format,
+        out: &'a mut dyn Write,
+        notices: &'a mut dyn Write,
+    ) -> Self {
+        Session { store, datastore: String::new(), is_new: false, format, out, notices }
+    }
+
+    /// Prints a line of the result.
+    pub(super) fn say(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
+        writeln!(self.out, "{line}").map_err(CliError::Output)
+    }
+
+    /// Tells something that is not part of the result.
+    pub(super) fn notice(&mut self, line: impl std::fmt::Display) {
+        // A notice that nobody reads is no reason to stop.
+        let _ = writeln!(self.notices, "{line}");
+    }
+}

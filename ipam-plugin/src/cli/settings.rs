@@ -1,0 +1,142 @@
+//! The IPAM settings, which live under two keys: what the v3 API stores, and what allocators obey (DS-26). Whoever
+//! writes here writes both; whoever reads gets what is obeyed, and is told when the other says something else.
+
+use datastore::Datastore;
+use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey};
+use libcalico::ipam::{IpamConfig, TheConfig};
+use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
+use libcalico::validation::{admit_ipam_configuration, validate_ipam_config};
+
+use super::error::CliError;
+use super::store_object::{self, Applied};
+
+const NAME: &str = "default";
+
+/// Both records, as stored.
+#[derive(Debug)]
+pub(super) struct StoredSettings {
+    pub(super) obeyed: Option<Entry<IpamConfig>>,
+    pub(super) v3: Option<Entry<IpamConfiguration>>,
+}
+
+impl StoredSettings {
+    pub(super) async fn read(store: &Datastore) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let (obeyed, v3) = (batch.get(&TheConfig), batch.get(&ObjectKey::global(NAME)));
+        let answers = store.read(&batch).await?;
+        Ok(StoredSettings { obeyed: answers.get(&obeyed)?, v3: answers.get(&v3)? })
+    }
+
+    /// The settings in force, in the v3 form; what no record means where there is none (IPAM-77).
+    pub(super) fn in_force(&self) -> IpamConfiguration {
+        let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
+        let mut shown = match &self.v3 {
+            Some(entry) => entry.value.clone(),
+            None => Object::new(NAME, IpamConfigurationSpec::default()),
+        };
+        let unknown = std::mem::take(&mut shown.spec.unknown);
+        shown.spec = IpamConfigurationSpec { unknown, ..spec_of(&config) };
+        shown
+    }
+
+    /// What the v3 object says otherwise, for people.
+    pub(super) fn disagreement(&self) -> Option<String> {
+        let v3 = &self.v3.as_ref()?.value.spec;
+        let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
+        let (v3, obeyed) = (fields(v3), fields(&spec_of(&config)));
+        let differing: Vec<String> = std::iter::zip(v3, obeyed)
+            .filter(|(v3, obeyed)| v3 != obeyed)
+            .map(|((name, v3), (_, obeyed))| format!("{name} is {obeyed}, not {v3}"))
+            .collect();
+        (!differing.is_empty()).then(|| {
+            format!(
+                "note: allocation obeys {}, and the v3 object {} disagrees: {}; `calico-ipam apply` writes both",
+                IpamConfig::path(&TheConfig),
+                IpamConfiguration::path(&ObjectKey::global(NAME)),
+                differing.join(", ")
+            )
+        })
+    }
+}
+
+/// Stores settings under both keys, together.
+pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Result<Applied, CliError> {
+    let stored = StoredSettings::read(store).await?;
+    let invalid = |cause| CliError::Invalid { kind: "IPAMConfiguration", name: wanted.metadata.name.clone(), cause };
+    let admitted = admit_ipam_configuration(wanted.clone()).map_err(invalid)?;
+    let unknown = stored.obeyed.as_ref().map(|entry| entry.value.unknown.clone()).unwrap_or_default();
+    let config = IpamConfig { unknown, ..config_of(&admitted.spec) };
+    validate_ipam_config(&config).map_err(invalid)?;
+
+    let mut applied = Applied::Unchanged;
+    let mut writes = Vec::new();
+    match &stored.obeyed {
+        None => {
+            applied = Applied::Created;
+            writes.push(Write::create(&TheConfig, &config)?);
+        }
+        Some(entry) if entry.value != config => {
+            applied = Applied::Configured;
+            writes.push(Write::update(&TheConfig, &config, &entry.revision)?);
+        }
+        Some(_) => {}
+    }
+    let (v3, write) = store_object::plan(stored.v3, admitted, |spec| &mut spec.unknown)?;
+    if let Some(write) = write {
+        writes.push(write);
+        applied = if applied == Applied::Unchanged { Applied::Configured } else { applied };
+    }
+    // Created is said only of settings that were nowhere.
+    applied = if applied == Applied::Created && v3 != Applied::Created { Applied::Configured } else { applied };
+    if !writes.is_empty() {
+        store.write(&writes).await.map_err(|error| error.cause)?;
+    }
+    Ok(applied)
+}
+
+/// Removes both records; allocation then works by the built-in settings. `false` when there is none.
+pub(super) async fn delete(store: &Datastore) -> Result<bool, CliError> {
+    let stored = StoredSettings::read(store).await?;
+    let mut writes = Vec::new();
+    writes.extend(stored.obeyed.map(|entry| Write::delete::<IpamConfig>(&TheConfig, Some(&entry.revision))));
+    writes.extend(stored.v3.map(|entry| Write::delete::<IpamConfiguration>(&entry.key, Some(&entry.revision))));
+    if writes.is_empty() {
+        return Ok(false);
+    }
+    store.write(&writes).await.map_err(|error| error.cause)?;
+    Ok(true)
+}
+
+fn spec_of(config: &IpamConfig) -> IpamConfigurationSpec {
+    IpamConfigurationSpec {
+        strict_affinity: config.strict_affinity,
+        max_blocks_per_host: config.max_blocks_per_host,
+        auto_allocate_blocks: Some(config.auto_allocate_blocks),
+        kube_virt_vm_address_persistence: config.kube_virt_vm_address_persistence.clone(),
+        ip_cooldown_seconds: config.ip_cooldown_seconds,
+        ..IpamConfigurationSpec::default()
+    }
+}
+
+fn config_of(spec: &IpamConfigurationSpec) -> IpamConfig {
+    IpamConfig {
+        strict_affinity: spec.strict_affinity,
+        auto_allocate_blocks: spec.auto_allocate_blocks.unwrap_or(true),
+        max_blocks_per_host: spec.max_blocks_per_host,
+        kube_virt_vm_address_persistence: spec.kube_virt_vm_address_persistence.clone(),
+        ip_cooldown_seconds: spec.ip_cooldown_seconds,
+        ..IpamConfig::default()
+    }
+}
+
+/// The settings by name, as text. An absent choice is what it means.
+fn fields(spec: &IpamConfigurationSpec) -> [(&'static str, String); 5] {
+    let persistence = spec.kube_virt_vm_address_persistence.clone();
+    [
+        ("strictAffinity", spec.strict_affinity.to_string()),
+        ("maxBlocksPerHost", spec.max_blocks_per_host.to_string()),
+        ("autoAllocateBlocks", spec.auto_allocate_blocks.unwrap_or(true).to_string()),
+        ("kubeVirtVMAddressPersistence", persistence.unwrap_or_else(|| "unset".into())),
+        ("ipCooldownSeconds", spec.ip_cooldown_seconds.to_string()),
+    ]
+}

@@ -1,0 +1,213 @@
+//! Who holds one address, and since when.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, IpReservation, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{Block, IpamConfig, Reservations, TheConfig, any_pool_of};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use serde::Serialize;
+
+use crate::cli::error::CliError;
+use crate::cli::session::Session;
+use crate::cli::{endpoints, output, reading};
+
+/// What is known about an address.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Address {
+    address: IpAddr,
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<Cidr>,
+    /// Whose block it is, `host:<node>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    affinity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handle: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    alternate_attributes: BTreeMap<String, String>,
+    /// When it was allocated, or released if it is resting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence_number: Option<u64>,
+    /// Endpoints that have it.
+    endpoints: Vec<String>,
+    /// Seconds that released addresses rest.
+    #[serde(skip)]
+    cooldown: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum State {
+    InUse,
+    /// Released, and kept back until its cooldown is over.
+    Resting,
+    /// An IPReservation keeps automatic assignment from it.
+    Reserved,
+    Free,
+    /// No pool contains it.
+    NotInPool,
+}
+
+/// What was read.
+struct Surroundings {
+    pools: Vec<IpPool>,
+    reservations: Vec<IpReservation>,
+    endpoints: Vec<Entry<WorkloadEndpoint>>,
+    cooldown: i64,
+}
+
+pub(super) async fn show(ip: IpAddr, session: &mut Session<'_>) -> Result<(), CliError> {
+    let address = look_up(session.store, ip).await?;
+    if output::document(session.format, session.out, &address)? {
+        return Ok(());
+    }
+    address.print(session)
+}
+
+async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
+    let around = Surroundings::read(store).await?;
+    let pool = any_pool_of(&around.pools, ip);
+    let block = find_block(store, pool.as_ref().and_then(|pool| pool.block_of(ip)), ip).await?;
+    let holding = |entry: &&Entry<WorkloadEndpoint>| reading::facts(&entry.value).addresses.contains(&ip);
+    let endpoints = around.endpoints.iter().filter(holding).map(|entry| endpoint_name(&entry.value)).collect();
+    let (reservations, _) = Reservations::of(&around.reservations);
+    let mut found = Address {
+        address: ip,
+        state: match &pool {
+            None => State::NotInPool,
+            Some(_) if reservations.contains(ip) => State::Reserved,
+            Some(_) => State::Free,
+        },
+        pool: pool.map(|pool| pool.name),
+        block: block.as_ref().map(|block| block.cidr),
+        affinity: block.as_ref().and_then(|block| block.affinity.clone()),
+        handle: None,
+        attributes: BTreeMap::new(),
+        alternate_attributes: BTreeMap::new(),
+        since: None,
+        sequence_number: None,
+        endpoints,
+        cooldown: around.cooldown,
+    };
+    if let Some(block) = &block {
+        found.fill_from(block);
+    }
+    Ok(found)
+}
+
+/// The block as the pool cuts it; failing that any that contains the address, of an older block size or of no pool.
+async fn find_block(store: &Datastore, likely: Option<Cidr>, ip: IpAddr) -> Result<Option<Block>, StoreError> {
+    if let Some(cidr) = likely {
+        match store.get::<Block>(&cidr).await {
+            Err(StoreError::NotFound { .. }) => {}
+            found => return found.map(|entry| Some(entry.value)),
+        }
+    }
+    let blocks = store.list::<Block>(&Some(IpVersion::of(ip))).await?;
+    Ok(blocks.into_iter().map(|entry| entry.value).find(|block| block.cidr.contains(ip)))
+}
+
+fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {
+    let (namespace, workload) = (&endpoint.metadata.namespace, endpoints::workload(endpoint));
+    format!("{namespace}/{workload} on node {}", endpoint.spec.node)
+}
+
+impl Surroundings {
+    async fn read(store: &Datastore) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let pools = batch.list::<IpPool>(&ObjectSelect::default());
+        let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
+        let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
+        let config = batch.get::<IpamConfig>(&TheConfig);
+        let answers = store.read(&batch).await?;
+        Ok(Surroundings {
+            pools: answers.list(&pools).into_iter().map(|entry| entry.value).collect(),
+            reservations: answers.list(&reservations).into_iter().map(|entry| entry.value).collect(),
+            endpoints: answers.list(&endpoints),
+            cooldown: answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds),
+        })
+    }
+}
+
+impl Address {
+    /// Takes over what the block says of the address, if it is taken.
+    fn fill_from(&mut self, block: &Block) {
+        let Some(allocation) = block.allocation(self.address) else { return };
+        self.sequence_number = allocation.sequence;
+        let Some(attribute) = allocation.attribute else {
+            self.state = State::InUse;
+            return;
+        };
+        if let Some(released) = &attribute.released_at {
+            (self.state, self.since) = (State::Resting, Some(released.clone()));
+            return;
+        }
+        self.state = State::InUse;
+        self.handle = allocation.handle().map(|handle| handle.to_string());
+        self.since = attribute.active_owner.get("timestamp").cloned();
+        self.attributes = attribute.active_owner.clone();
+        self.alternate_attributes = attribute.alternate_owner.clone();
+    }
+
+    /// Begins with the words of `calicoctl ipam show --ip` (INST-123).
+    fn print(&self, session: &mut Session<'_>) -> Result<(), CliError> {
+        let ip = self.address;
+        match self.state {
+            State::InUse => session.say(format_args!("IP {ip} is in use"))?,
+            State::Resting => {
+                let since = self.since.as_deref().unwrap_or("an unknown time");
+                session.say(format_args!("{ip} is not assigned: it was released at {since}"))?;
+                session.say(format_args!("  and rests for {} seconds before it is handed out again", self.cooldown))?;
+            }
+            State::Reserved => session.say(format_args!("{ip} is not assigned: an IPReservation keeps it back"))?,
+            State::Free => session.say(format_args!("{ip} is not assigned"))?,
+            State::NotInPool => session.say(format_args!("{ip} is not assigned: it is in no pool"))?,
+        }
+        if self.state == State::InUse {
+            self.print_holder(session)?;
+        }
+        let owner = self.affinity.as_deref().unwrap_or("nobody");
+        if let Some(block) = self.block {
+            session.say(format_args!("Block: {block} of {owner}"))?;
+        }
+        if let Some(pool) = &self.pool {
+            session.say(format_args!("Pool: {pool}"))?;
+        }
+        for endpoint in &self.endpoints {
+            session.say(format_args!("Endpoint: {endpoint}"))?;
+        }
+        Ok(())
+    }
+
+    fn print_holder(&self, session: &mut Session<'_>) -> Result<(), CliError> {
+        session.say(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
+        if let Some(since) = &self.since {
+            session.say(format_args!("Since: {since}"))?;
+        }
+        if self.attributes.is_empty() {
+            session.say("No Active Owner attributes defined")?;
+        }
+        for (title, attributes) in [
+            ("Active Owner Attributes:", &self.attributes),
+            ("Alternate Owner Attributes:", &self.alternate_attributes),
+        ] {
+            if !attributes.is_empty() {
+                session.say(title)?;
+            }
+            for (key, value) in attributes {
+                session.say(format_args!("  {key}: {value}"))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Putting an object into the datastore by compare-and-swap, as `apply` means it.
+
+use datastore::Datastore;
+use libcalico::api::{Object, Spec, Unknown};
+use libcalico::store::{Entry, Store, StoreError, Write, identifier};
+use serde::Serialize;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::error::CliError;
+
+/// How often a race may be lost. Each loss means that somebody else wrote the object.
+const ATTEMPTS: usize = 10;
+
+/// What became of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Applied {
+    Created,
+    Configured,
+    Unchanged,
+}
+
+impl std::fmt::Display for Applied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Applied::Created => "created",
+            Applied::Configured => "configured",
+            Applied::Unchanged => "unchanged",
+        })
+    }
+}
+
+/// Runs `attempt`, which reads and writes, until nobody else was faster.
+pub(super) async fn until_won<T>(
+    object: &str,
+    mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    for _ in 0..ATTEMPTS {
+        match attempt().await {
+            Err(CliError::Store(error)) if error.is_race() => {}
+            done => return done,
+        }
+    }
+    Err(CliError::Contended { object: object.into() })
+}
+
+/// The write that makes `wanted` the stored object, if there is anything to change.
+pub(super) fn plan<S: Spec>(
+    previous: Option<Entry<Object<S>>>,
+    wanted: Object<S>,
+    unknown_of: fn(&mut S) -> &mut Unknown,
+) -> Result<(Applied, Option<Write>), CliError> {
+    let key = wanted.key();
+    let Some(previous) = previous else {
+        let mut new = wanted;
+        new.metadata.uid.clear();
+        new.metadata.creation_timestamp = None;
+        new.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        return Ok((Applied::Created, Some(Write::create(&key, &new)?)));
+    };
+    let given = &wanted.metadata.resource_version;
+    if !given.is_empty() && *given != previous.revision.0 {
+        let (object, stored) = (identifier::<Object<S>>(&key), previous.revision.to_string());
+        return Err(CliError::Outdated { object, given: given.clone(), stored });
+    }
+    let merged = merge(&previous.value, wanted, unknown_of);
+    if merged == previous.value {
+        return Ok((Applied::Unchanged, None));
+    }
+    Ok((Applied::Configured, Some(Write::update(&key, &merged, &previous.revision)?)))
+}
+
+/// Applies a plan of one write.
+pub(super) async fn carry_out(
+    store: &Datastore,
+    (applied, write): (Applied, Option<Write>),
+) -> Result<Applied, StoreError> {
+    if let Some(write) = write {
+        store.write_one(write).await?;
+    }
+    Ok(applied)
+}
+
+/// `wanted` replaces what people write; what servers and newer versions wrote stays (design decision 3).
+fn merge<S: Spec>(previous: &Object<S>, wanted: Object<S>, unknown_of: fn(&mut S) -> &mut Unknown) -> Object<S> {
+    let mut merged = wanted;
+    let (old, meta) = (&previous.metadata, &mut merged.metadata);
+    meta.uid.clone_from(&old.uid);
+    meta.resource_version.clone_from(&old.resource_version);
+    meta.creation_timestamp.clone_from(&old.creation_timestamp);
+    meta.deletion_timestamp.clone_from(&old.deletion_timestamp);
+    keep(&mut meta.unknown, &old.unknown);
+    keep(&mut merged.unknown, &previous.unknown);
+    let mut old_spec = previous.spec.clone();
+    keep(unknown_of(&mut merged.spec), unknown_of(&mut old_spec));
+    merged.status = previous.status.clone().or(merged.status);
+    (merged.kind, merged.api_version) = (previous.kind.clone(), previous.api_version.clone());
+    merged
+}
+
+fn keep(new: &mut Unknown, old: &Unknown) {
+    for (key, value) in old {
+        new.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}

@@ -121,7 +121,7 @@ impl Local {
         }
         let file = self.path.with_extension("import.jsonl");
         std::fs::write(&file, lines)?;
-        self.calico_ipam(&["import", &file.display().to_string()]).map(|_| ())
+        self.calico_ipam(&["import", &file.display().to_string(), "--overwrite"]).map(|_| ())
     }
 
     fn put(&self, key: &str, value: &Value) -> Result<()> {

@@ -20,8 +20,10 @@ use crate::timings::Timings;
 use crate::{PODS, fresh};
 
 const NODE: &str = "bench";
-const POOL: &str =
-    "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: bench}\nspec: {cidr: 10.64.0.0/16}\n";
+
+/// Pools of the backends: they serve the same host, where no two pods may have one address.
+const LOCAL_POOL: &str = "10.64.0.0/16";
+const ETCD_POOL: &str = "10.65.0.0/16";
 
 /// A datastore with one pool, and the configuration that leads the plugin to it.
 pub(crate) struct Backend {
@@ -80,60 +82,72 @@ impl Backend {
     /// The embedded datastore, in a new file on the disk of the work directory.
     pub(crate) fn local(plugins: &Path, work: &Path) -> Result<Self> {
         let path = fresh(work, "calico.db")?;
-        let conf = json!({ "datastore_type": "local", "datastore_path": path });
+        let keys = json!({ "datastore_type": "local", "datastore_path": path });
         let datastore = DatastoreConfig::Local(LocalConfig { path, deadline: DEFAULT_DEADLINE });
-        Self::new("local", datastore, plugins, work, conf)
+        let backend = Self {
+            name: "local",
+            datastore,
+            plugins: plugins.into(),
+            work: work.into(),
+            conf: work.join("local.json"),
+        };
+        backend.prepare(keys, LOCAL_POOL)
     }
 
     /// The running etcd.
     pub(crate) fn etcd(plugins: &Path, work: &Path) -> Result<Self> {
-        let conf = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
+        let keys = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
         let endpoints = vec![ENDPOINT.to_owned()];
         let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEFAULT_DEADLINE };
-        Self::new("etcd", DatastoreConfig::Etcd(config), plugins, work, conf)
+        let datastore = DatastoreConfig::Etcd(config);
+        let backend =
+            Self { name: "etcd", datastore, plugins: plugins.into(), work: work.into(), conf: work.join("etcd.json") };
+        backend.prepare(keys, ETCD_POOL)
     }
 
-    fn new(
-        name: &'static str,
-        datastore: DatastoreConfig,
-        plugins: &Path,
-        work: &Path,
-        mut conf: Value,
-    ) -> Result<Self> {
-        conf["cniVersion"] = "1.0.0".into();
-        conf["name"] = "bench".into();
-        conf["type"] = "calico".into();
-        conf["log_level"] = "error".into();
-        conf["nodename"] = NODE.into();
-        conf["ipam"] = json!({ "type": "calico-ipam" });
-        let file = work.join(format!("{name}.json"));
-        fs::write(&file, conf.to_string())?;
-        let backend = Self { name, datastore, plugins: plugins.into(), work: work.into(), conf: file };
-        let pool = work.join("pool.yaml");
-        fs::write(&pool, POOL)?;
-        timed(backend.manage(&conf).args(["init", "--node", NODE]))?;
-        timed(backend.manage(&conf).args(["apply", "-f"]).arg(pool))?;
-        Ok(backend)
+    /// Writes the network configuration, `keys` being those of the datastore, and makes node and pool.
+    fn prepare(self, keys: Value, cidr: &str) -> Result<Self> {
+        let mut conf = json!({
+            "cniVersion": "1.0.0",
+            "name": "bench",
+            "type": "calico",
+            "log_level": "error",
+            "nodename": NODE,
+            "ipam": { "type": "calico-ipam" },
+        });
+        conf.as_object_mut().into_iter().for_each(|conf| conf.extend(keys.as_object().cloned().unwrap_or_default()));
+        fs::write(&self.conf, conf.to_string())?;
+        let pool = json!({
+            "apiVersion": "projectcalico.org/v3",
+            "kind": "IPPool",
+            "metadata": { "name": self.name },
+            "spec": { "cidr": cidr },
+        });
+        // JSON is YAML.
+        let file = self.work.join("pool.yaml");
+        fs::write(&file, pool.to_string())?;
+        timed(self.manage(&keys).args(["init", "--node", NODE]))?;
+        timed(self.manage(&keys).args(["apply", "-f"]).arg(file))?;
+        Ok(self)
     }
 
     /// `calico-ipam` as people call it.
-    fn manage(&self, conf: &Value) -> Command {
+    fn manage(&self, keys: &Value) -> Command {
         let mut command = Command::new(self.plugins.join("calico-ipam"));
-        for key in ["datastore_type", "datastore_path", "etcd_endpoints"] {
-            if let Some(value) = conf[key].as_str() {
-                command.env(key.to_uppercase(), value);
-            }
+        for (key, value) in keys.as_object().into_iter().flatten() {
+            command.env(key.to_uppercase(), value.as_str().unwrap_or_default());
         }
         command
     }
 
-    /// The plugin as a runtime calls it; its stdin is [`Backend::stdin`].
+    /// The plugin as a runtime calls it; its stdin is [`Backend::stdin`]. The pod's name is the container id too, of which
+    /// eleven characters go into the name of its interface.
     fn call(&self, verb: &str, pod: &str) -> Command {
         let mut command = Command::new(self.plugins.join("calico"));
         command
             .env_clear()
             .env("CNI_COMMAND", verb)
-            .env("CNI_CONTAINERID", format!("bench-{pod}"))
+            .env("CNI_CONTAINERID", pod)
             .env("CNI_NETNS", Path::new(NETNS_DIR).join(pod))
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", &self.plugins);
@@ -177,14 +191,14 @@ pub(crate) fn one_after_another(host: &Host, floor: &Path, backends: [&Backend; 
             runs.push(timed(command.arg(netns).args([format!("floor{variant}-{number}"), address]))?);
         }
         for (backend, runs) in backends.iter().zip(&mut adds) {
-            let pod = format!("{}-{number}", backend.name);
+            let pod = format!("{}{number}", backend.name);
             host.add_pod(&pod)?;
             runs.push(backend.timed_call("ADD", &pod)?);
         }
     }
     for number in 0..PODS {
         for (backend, runs) in backends.iter().zip(&mut dels) {
-            runs.push(backend.timed_call("DEL", &format!("{}-{number}", backend.name))?);
+            runs.push(backend.timed_call("DEL", &format!("{}{number}", backend.name))?);
         }
     }
     let [floor, floor_with_sysctls] = floors.map(Series::from_iter);
@@ -195,7 +209,7 @@ pub(crate) fn one_after_another(host: &Host, floor: &Path, backends: [&Backend; 
 
 /// Looks into single calls: what they ask of kernel and datastore, and where their time goes.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
-    let pod = format!("{}-seen", backend.name);
+    let pod = format!("{}seen", backend.name);
     host.add_pod(&pod)?;
     let counts = backend.work.join("strace");
     let before = backend.commits()?;
@@ -222,7 +236,7 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
 
 /// Starts one ADD for each of the pods together, then deletes them.
 pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
-    let pods: Vec<_> = (0..PODS).map(|number| format!("{}-crowd{number}", backend.name)).collect();
+    let pods: Vec<_> = (0..PODS).map(|number| format!("{}c{number}", backend.name)).collect();
     pods.iter().try_for_each(|pod| host.add_pod(pod).map(|_| ()))?;
     let start = Barrier::new(pods.len() + 1);
     let (each, all) = thread::scope(|scope| -> Result<_> {

@@ -115,3 +115,32 @@ fn write_stdout(text: &str) {
 fn exit_code(status: i32) -> ExitCode {
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// The hook ends the process, so the test runs itself as another one.
+    #[test]
+    fn a_panic_is_a_cni_error_on_stdout_and_exit_status_1() {
+        const CHILD: &str = "CALICO_TEST_PANIC";
+        if std::env::var_os(CHILD).is_some() {
+            report_panics();
+            panic!("boom <{}>", 7);
+        }
+        let name = "process::tests::a_panic_is_a_cni_error_on_stdout_and_exit_status_1";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(child.status.code(), Some(1));
+        let stdout = String::from_utf8(child.stdout).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
+        assert_eq!(json["code"], 999);
+        assert_eq!(json["msg"], "the plugin panicked: boom <7>");
+        assert!(json["details"].as_str().unwrap().contains("src/process.rs:"), "{json}");
+    }
+}

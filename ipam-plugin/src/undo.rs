@@ -1,7 +1,6 @@
 //! Giving back what a failed allocation had taken already (D10).
 
-use libcalico::ipam::HandleId;
-use libcalico::ipam::ReleaseRequest;
+use libcalico::ipam::{HandleId, ReleaseRequest};
 use libcalico::store::Store;
 
 use crate::clock::Clock;

@@ -10,7 +10,7 @@ use std::thread;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, statfs};
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 /// Why a network namespace could not be opened or entered.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +60,8 @@ impl NetnsFd {
             Errno::ENOENT => not_found(),
             errno => failed("look up", path, errno.into()),
         })?;
-        // Kernels before 3.19 show namespaces as procfs files; entering tells those from other procfs files.
-        if ![NSFS_MAGIC, PROC_SUPER_MAGIC].contains(&kind.filesystem_type()) {
+        // Upstream also takes procfs, which is what namespaces were on kernels before 3.19.
+        if kind.filesystem_type() != NSFS_MAGIC {
             return Err(NetnsError::NotANamespace { path: path.to_owned() });
         }
         let file = File::open(path).map_err(|error| match error.kind() {

@@ -25,7 +25,7 @@ holder=$!
 [ "${KEEP:-}" = 1 ] || trap 'kill "$holder" 2>/dev/null; wait "$holder" 2>/dev/null || true' EXIT
 until [ "$(readlink "/proc/$holder/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
 
-"${enter[@]}" --target "$holder" tests/demo/steps.sh "${KEEP:-}"
+"${enter[@]}" --target "$holder" "$PWD/tests/demo/steps.sh" "${KEEP:-}"
 
 if [ "${KEEP:-}" = 1 ]; then
     disown "$holder"

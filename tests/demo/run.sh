@@ -32,7 +32,7 @@ if [ "${KEEP:-}" = 1 ]; then
     cat <<TEXT
 
 It is all still there. Look around with
-    ${enter[*]} --target $holder env PATH="$PATH" DATASTORE_TYPE=local DATASTORE_PATH=/run/demo/calico.db bash
+    ${enter[*]} --target $holder env PATH="$PWD/target/plugin:\$PATH" DATASTORE_TYPE=local DATASTORE_PATH=/run/demo/calico.db bash
     # then: calico-ipam show; ip netns; ip netns exec pod1 ip address; ip netns exec node1 ip route
 and take everything away with
     kill $holder

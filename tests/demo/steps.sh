@@ -7,7 +7,9 @@ work=/run/demo
 export DATASTORE_TYPE=local DATASTORE_PATH=$work/calico.db
 
 number=0
-step() { printf '\n\e[1m%2d. %s\e[0m\n' $((++number)) "$*"; }
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
+step() { printf '\n%s%2d. %s%s\n' "$bold" $((++number)) "$*" "$plain"; }
 run() { echo "    \$ $*" && "$@" | sed 's/^/    /'; }
 
 # conf NODE: the network configuration that a node gives to its plugins
@@ -115,6 +117,8 @@ if plugin CHECK node1 pod1 >$work/check 2>/dev/null; then
     exit 1
 fi
 jq -r '"    " + .msg' $work/check
+
+ip netns exec pod1 ip route add 169.254.1.1 dev eth0 scope link
 
 [ "$keep" != 1 ] || exit 0
 

@@ -25,7 +25,7 @@ stage() {
     echo "=== $name: $status, $((SECONDS - begin)) s"
 }
 
-stage needs tests/install-needs.sh build test
+stage needs tests/install-needs.sh build demo test
 if [ ${#failed[@]} -gt 0 ]; then
     echo "nothing can run without these" >&2
     exit 1
@@ -35,6 +35,7 @@ stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warning
 stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --no-deps --document-private-items
 stage unit cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
 stage plugin make --no-print-directory build
+stage demo tests/demo/run.sh
 stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
 
 # The sums of libtest's closing lines.

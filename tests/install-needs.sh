@@ -16,7 +16,7 @@ declare -A NEEDS=(
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
-            openssl:openssl sqlite3:sqlite3 go:golang-go"
+            openssl:openssl sqlite3:sqlite3 go:golang-go strace:strace"
     [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace"
 )
 

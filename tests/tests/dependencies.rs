@@ -70,9 +70,9 @@ fn packages() -> Result<BTreeSet<Package>> {
     lines.map(|line| package(line).with_context(|| format!("cargo tree printed {line}"))).collect()
 }
 
-/// `name v1.2.3 (proc-macro) (where it is from);licence`.
+/// `name v1.2.3 (proc-macro) (where it is from);licence`; a package that depends on itself ends in ` (*)`.
 fn package(line: &str) -> Option<Package> {
-    let (package, licence) = line.split_once(';')?;
+    let (package, licence) = line.trim_end_matches(" (*)").split_once(';')?;
     let mut words = package.split(' ');
     let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
     let source = words.find(|word| *word != "(proc-macro)").map(str::to_owned);

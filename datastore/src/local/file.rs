@@ -25,10 +25,11 @@ const LOG_PAGES: u32 = 100;
 /// Opens the file, and makes it first when it is not there. Writes nothing otherwise.
 pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
     let explain = |e: rusqlite::Error| error::explain(path, &e, wait);
-    let connection = match connect(path) {
+    // Opening reads the file too, and so meets the processes that recover or reset its log.
+    let connection = match wait.retry(|| connect(path)) {
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) && is_missing(path) => {
             create(path, wait)?;
-            connect(path)
+            wait.retry(|| connect(path))
         }
         other => other,
     }

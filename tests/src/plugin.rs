@@ -5,10 +5,14 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than any call may take, DEL with the datastore out of reach included.
@@ -103,6 +107,17 @@ impl Call {
         self
     }
 
+    /// Has another program start this one: `strace …`.
+    #[must_use]
+    pub fn under(mut self, wrapper: &str) -> Call {
+        let mut words: Vec<String> = wrapper.split_whitespace().map(str::to_owned).collect();
+        words.push(self.program.display().to_string());
+        self.program = PathBuf::from(words.remove(0));
+        words.append(&mut self.args);
+        self.args = words;
+        self
+    }
+
     /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Call {
@@ -160,19 +175,22 @@ impl Call {
 pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
     let stdout = read_all(child.stdout.take().context("stdout is piped")?);
     let stderr = read_all(child.stderr.take().context("stderr is piped")?);
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > deadline {
-            child.kill()?;
-            child.wait()?;
-            let stderr = stderr.join().unwrap_or_default();
-            anyhow::bail!("still running after {deadline:?}, killed; stderr: {stderr}");
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
+    let (ended, end) = mpsc::channel::<()>();
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    let watchdog = thread::spawn(move || {
+        let late = end.recv_timeout(deadline.saturating_sub(started.elapsed())) == Err(RecvTimeoutError::Timeout);
+        late && kill(pid, Signal::SIGKILL).is_ok()
+    });
+    // Leaves the process to be reaped, so that the watchdog cannot hit another one with its id.
+    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)?;
     let wall = started.elapsed();
+    drop(ended);
+    let killed = watchdog.join().unwrap_or(false);
+    let status = child.wait()?;
+    if killed {
+        let stderr = stderr.join().unwrap_or_default();
+        bail!("still running after {deadline:?}, killed; stderr: {stderr}");
+    }
     Ok(Outcome {
         exit: status.code(),
         stdout: stdout.join().unwrap_or_default(),
@@ -246,6 +264,12 @@ mod tests {
         assert_eq!(outcome.stdout.lines().next(), Some("{}CNI_COMMAND"));
         assert!(!outcome.stdout.contains("HOME"), "{}", outcome.stdout);
         assert_eq!(outcome.stderr, "words\n");
+    }
+
+    #[test]
+    fn a_wrapper_starts_the_plugin_with_its_arguments() {
+        let outcome = shell("echo $0").args(["name"]).under("env -u PATH").run().unwrap();
+        assert_eq!(outcome.stdout, "name\n");
     }
 
     #[test]

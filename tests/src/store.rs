@@ -34,7 +34,12 @@ impl Store {
 
     /// An embedded datastore that does not exist yet.
     pub fn local(host: &Host, plugins: &Plugins) -> Store {
-        Store::Local(Local { plugins: plugins.clone(), path: host.dir("local").join("calico.db") })
+        Self::local_in(host.dir("local"), plugins)
+    }
+
+    /// The same in a given directory.
+    pub fn local_in(directory: PathBuf, plugins: &Plugins) -> Store {
+        Store::Local(Local { plugins: plugins.clone(), path: directory.join("calico.db") })
     }
 
     /// `etcd` or `local`.
@@ -111,6 +116,12 @@ impl Local {
     /// The file.
     pub fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    /// What SQLite itself says of the file.
+    pub fn integrity(&self) -> Result<String> {
+        let connection = rusqlite::Connection::open(&self.path)?;
+        Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
     }
 
     fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {

@@ -1,0 +1,257 @@
+//! The plugin on the embedded datastore with SIGKILL at each of its system calls in turn, and on failing file systems.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use integration_tests::cluster::{Cluster, Pod, on_local};
+use integration_tests::command::present;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::plugin::CniError;
+use integration_tests::skip::skipped;
+use integration_tests::store::{Local, Store};
+use nix::mount::{MsFlags, mount};
+use serde_json::{Value, json};
+
+/// What SQLite does to its files, and the journal to its own.
+const STORAGE: &str = "pwrite64,fsync,fdatasync,ftruncate,unlink,rename,renameat2";
+/// What the dataplane says to the kernel.
+const NETLINK: &str = "sendto,sendmsg";
+/// Sysctls, and the answer on stdout.
+const WRITES: &str = "write";
+
+fn conf(cluster: &Cluster<'_>) -> Value {
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    cluster.conf("node1", json!({ "ipam": ipam }))
+}
+
+fn local<'a>(cluster: &'a Cluster<'_>) -> &'a Local {
+    match &cluster.store {
+        Store::Local(local) => local,
+        Store::Etcd(_) => panic!("not on the embedded datastore"),
+    }
+}
+
+/// How many of these calls the busiest thread of a verb makes.
+fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
+    let trace = cluster.host.dir("strace").join("trace");
+    let wrapper = format!("strace -f -qq -o {} -e trace={set} -e signal=none", trace.display());
+    cluster.verb(verb, pod, &conf(cluster)).under(&wrapper).run().unwrap().success();
+    let mut by_thread: BTreeMap<String, usize> = BTreeMap::new();
+    for line in fs::read_to_string(&trace).unwrap().lines().filter(|line| !line.contains(" resumed>")) {
+        *by_thread.entry(line.split(' ').next().unwrap().to_owned()).or_default() += 1;
+    }
+    let most = by_thread.into_values().max().unwrap_or(0);
+    assert!(most > 0, "{verb} makes none of {set}");
+    most
+}
+
+/// What a runtime does after any end of an ADD or DEL, and that nothing is leaked, broken or held twice.
+fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
+    assert_eq!(local(cluster).integrity().unwrap(), "ok");
+    cluster.delete(pod, &conf(cluster));
+    cluster.assert_nothing_left();
+    *pods += 1;
+    let again = cluster.pod(*pods);
+    cluster.add(&again, &conf(cluster));
+    assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
+    cluster.assert_in_order();
+    cluster.delete(&again, &conf(cluster));
+    cluster.assert_nothing_left();
+    for pod in [pod, &again] {
+        cluster.host.delete_pod(&pod.name).unwrap();
+    }
+}
+
+/// Kills a verb at each call of `set` in turn.
+fn killed_at_each(verb: &'static str, set: &'static str) {
+    if !present("strace") {
+        return skipped("strace is not installed");
+    }
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let mut pods = 1;
+        let pod = cluster.pod(pods);
+        if verb == "DEL" {
+            cluster.add(&pod, &conf(cluster));
+        }
+        let most = calls(cluster, verb, &pod, set);
+        recover(cluster, &mut pods, &pod);
+        let mut killed = 0;
+        for n in 1..=most {
+            pods += 1;
+            let pod = cluster.pod(pods);
+            if verb == "DEL" {
+                cluster.add(&pod, &conf(cluster));
+            }
+            let wrapper = format!("strace -f -qq -o /dev/null -e trace={set} -e inject={set}:signal=KILL:when={n}");
+            let outcome = cluster.verb(verb, &pod, &conf(cluster)).under(&wrapper).run().unwrap();
+            killed += usize::from(outcome.exit.is_none());
+            recover(cluster, &mut pods, &pod);
+        }
+        // A second run may make a call or two less: the block is there by then.
+        assert!(killed * 2 >= most, "only {killed} of {most} calls were reached");
+    });
+}
+
+#[test]
+fn add_killed_at_each_write_to_the_file() {
+    killed_at_each("ADD", STORAGE);
+}
+
+#[test]
+fn add_killed_at_each_netlink_message() {
+    killed_at_each("ADD", NETLINK);
+}
+
+#[test]
+fn add_killed_at_each_other_write() {
+    killed_at_each("ADD", WRITES);
+}
+
+#[test]
+fn del_killed_at_each_write_to_the_file() {
+    killed_at_each("DEL", STORAGE);
+}
+
+#[test]
+fn del_killed_at_each_netlink_message() {
+    killed_at_each("DEL", NETLINK);
+}
+
+/// A cluster whose file is on a small file system of its own.
+fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
+    on_local(|cluster| {
+        let disk = cluster.host.dir("disk");
+        mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=2m")).unwrap();
+        let store = Store::local_in(disk.clone(), &cluster.plugins);
+        let cluster = Cluster { host: cluster.host, plugins: cluster.plugins.clone(), store };
+        cluster.load(&Content::dual_stack());
+        test(&cluster, &disk);
+    });
+}
+
+/// Takes all space but `pages` pages.
+fn fill(disk: &Path, pages: u64) -> PathBuf {
+    let file = disk.join("filler");
+    let stat = nix::sys::statvfs::statvfs(disk).unwrap();
+    let free = stat.blocks_available().saturating_sub(pages);
+    fs::write(&file, vec![0; usize::try_from(free * stat.fragment_size()).unwrap()]).unwrap();
+    file
+}
+
+#[test]
+fn a_full_disk_is_named_and_leaves_nothing() {
+    on_a_small_disk(|cluster, disk| {
+        let mut pods = 0;
+        let mut refused = 0;
+        for pages in 0..24 {
+            let filler = fill(disk, pages);
+            pods += 1;
+            let pod = cluster.pod(pods);
+            let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap();
+            if outcome.exit != Some(0) {
+                let error: CniError = outcome.error();
+                assert!(error.msg.contains("disk full"), "{pages} free pages: {error:?}");
+                assert_eq!(kernel::host().unwrap()["links"], json!({}), "{pages} free pages");
+                refused += 1;
+            }
+            fs::remove_file(filler).unwrap();
+            recover(cluster, &mut pods, &pod);
+        }
+        assert!((1..24).contains(&refused), "{refused} of 24 sizes were too small");
+    });
+}
+
+#[test]
+fn a_del_on_a_full_disk_succeeds_or_is_repeated() {
+    on_a_small_disk(|cluster, disk| {
+        let mut pods = 0;
+        for pages in [0, 1, 2, 4, 8] {
+            pods += 1;
+            let pod = cluster.pod(pods);
+            cluster.add(&pod, &conf(cluster));
+            let filler = fill(disk, pages);
+            let outcome = cluster.verb("DEL", &pod, &conf(cluster)).run().unwrap();
+            if outcome.exit != Some(0) {
+                let error = outcome.error();
+                assert!(error.msg.contains("disk full"), "{pages} free pages: {error:?}");
+            }
+            fs::remove_file(filler).unwrap();
+            recover(cluster, &mut pods, &pod);
+        }
+    });
+}
+
+#[test]
+fn a_read_only_disk_is_named() {
+    on_a_small_disk(|cluster, disk| {
+        let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
+        cluster.add(&there, &conf(cluster));
+        let remount = |flags| {
+            mount(None::<&str>, disk, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
+        };
+        remount(MsFlags::MS_RDONLY);
+        let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
+        let said = format!("{} {}", error.msg, error.details);
+        assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
+        // A disk that comes back: what the DEL could not write is made up for.
+        let _ = cluster.verb("DEL", &there, &conf(cluster)).run().unwrap();
+        remount(MsFlags::empty());
+        let mut pods = 2;
+        recover(cluster, &mut pods, &there);
+    });
+}
+
+#[test]
+fn a_damaged_file_is_named_and_not_written_over() {
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let path = local(cluster).path().clone();
+        let intact = fs::read(&path).unwrap();
+        let pod = cluster.pod(1);
+        let mut torn = intact.clone();
+        torn[100..4096].fill(0xa5);
+        let damages: [(&str, Vec<u8>); 3] = [
+            ("another format", b"this is not a database, it is a letter to a friend".repeat(100)),
+            ("a first page overwritten", torn),
+            ("a file cut short", intact[..intact.len() / 2].to_vec()),
+        ];
+        for (damage, bytes) in damages {
+            for beside in ["-wal", "-shm"] {
+                let _ = fs::remove_file(format!("{}{beside}", path.display()));
+            }
+            fs::write(&path, &bytes).unwrap();
+            let error = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap().error();
+            let said = format!("{} {}", error.msg, error.details);
+            assert!(said.contains(&path.display().to_string()), "{damage}: {error:?}");
+            assert!(said.contains("import") || said.contains("move"), "{damage}: no way out in {error:?}");
+            assert_eq!(fs::read(&path).unwrap(), bytes, "{damage}: the file was changed");
+            assert_eq!(kernel::host().unwrap()["links"], json!({}), "{damage}");
+        }
+        fs::write(&path, &intact).unwrap();
+        cluster.add(&pod, &conf(cluster));
+        cluster.delete(&pod, &conf(cluster));
+        cluster.assert_nothing_left();
+    });
+}
+
+/// Only root may read what the file holds.
+#[test]
+fn the_file_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf(cluster));
+        let directory = local(cluster).path().parent().unwrap();
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name().to_string_lossy().starts_with("calico.db") {
+                let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+                assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+            }
+        }
+    });
+}

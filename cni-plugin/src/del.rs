@@ -37,7 +37,11 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     removal.finish()?;
     session.timings.stage("dataplane");
     match released {
-        Ok(()) => owed::settled(session),
+        Ok(()) => {
+            owed::settled(session)?;
+            owed::settle_some(session).await;
+            Ok(())
+        }
         Err(ReleaseError::OutOfReach(error)) => keep(session, &error),
         Err(ReleaseError::Refused(error)) => Err(error),
     }

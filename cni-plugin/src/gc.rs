@@ -9,7 +9,7 @@ use libcalico::store::{Entry, Store, StoreError};
 use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
-use crate::dataplane::{Endpoint, HostLinkProof, Teardown};
+use crate::dataplane::{DataplaneError, Endpoint, HostLinkProof, Teardown};
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, owed};
 
@@ -34,11 +34,19 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     owed::settle_some(session).await;
     let valid = Valid::of(session);
 
-    let mut failures = ipam::gc(session, &valid.containers).await;
     let endpoints = session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
-    let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
-    for entry in endpoints.iter().filter(|entry| is_stale(session, &valid, entry)) {
-        if let Err(error) = remove(session, entry).await {
+    let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
+    stale.retain(|entry| is_stale(session, &valid, entry));
+    let mut failures = Vec::new();
+    // As in DEL: no address is given back while an interface still answers for it.
+    for entry in &stale {
+        if let Err(error) = remove_link(entry) {
+            failures.push(format!("remove the interface of WorkloadEndpoint {}: {error}", entry.key));
+        }
+    }
+    failures.extend(ipam::gc(session, &valid.containers).await);
+    for entry in &stale {
+        if let Err(error) = delete(session, entry).await {
             failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
         }
     }
@@ -62,22 +70,27 @@ fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -
             || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
 }
 
-async fn remove(session: &Session, entry: &Entry<WorkloadEndpoint>) -> Result<(), String> {
+/// Removes the host's end of an endpoint's interface, if a route proves it to be this endpoint's.
+fn remove_link(entry: &Entry<WorkloadEndpoint>) -> Result<(), DataplaneError> {
     let (host_ifname, addresses) = host_link_of(&entry.value.spec);
-    if !host_ifname.is_empty() && !addresses.is_empty() {
-        let endpoint = Endpoint {
-            netns: None,
-            container_ifname: entry.value.spec.endpoint.clone(),
-            host_ifname,
-            proof: HostLinkProof::RouteTo(addresses),
-        };
-        Teardown::start(endpoint).and_then(Teardown::finish).map_err(|error| error.to_string())?;
+    if host_ifname.is_empty() || addresses.is_empty() {
+        return Ok(());
     }
+    let endpoint = Endpoint {
+        netns: None,
+        container_ifname: entry.value.spec.endpoint.clone(),
+        host_ifname,
+        proof: HostLinkProof::RouteTo(addresses),
+    };
+    Teardown::start(endpoint).and_then(Teardown::finish).map(drop)
+}
+
+async fn delete(session: &Session, entry: &Entry<WorkloadEndpoint>) -> Result<(), StoreError> {
     match session.store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
         Ok(()) | Err(StoreError::NotFound { .. }) => {
             tracing::info!(endpoint = %entry.key, "deleted the endpoint of a container that is gone");
             Ok(())
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }

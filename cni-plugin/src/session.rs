@@ -12,7 +12,8 @@ use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFact
 use libcalico::ipam::HandleId;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
-use netconf::{Call, CniError, Code, Command};
+use netconf::conf::DatastoreType;
+use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::journal::Journal;
 use crate::timings::Timings;
@@ -40,6 +41,9 @@ pub struct Session {
 impl Session {
     /// Finds out which node this is, and prepares the datastore without contacting it.
     pub fn open(call: Call, timings: Timings) -> Result<Self, CniError> {
+        if matches!(call.command, Command::Add | Command::Del | Command::Status) {
+            ensure_nodename_file(&call.conf)?;
+        }
         let node = node_name::of(&call.conf)?;
         let deadline = (call.command == Command::Status).then_some(STATUS_DEADLINE);
         let datastore_config = datastore_settings::of(&call.conf, deadline)?;
@@ -49,6 +53,21 @@ impl Session {
         let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
         Ok(Session { call, facts, datastore_config, store, journal, timings })
     }
+}
+
+/// Fails until calico-node has started on this node and written the nodename file, even when the name comes from
+/// elsewhere (CNI-71). The embedded datastore works without calico-node, so nobody writes it there.
+fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
+    let node = &conf.node;
+    if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
+        return Ok(());
+    }
+    std::fs::metadata(&node.nodename_file).map(drop).map_err(|error| {
+        CniError::new(Code::TRY_AGAIN, format!("nodename file {}: {error}", node.nodename_file)).with_details(
+            "check that the calico/node container is running and has mounted /var/lib/calico/; \
+             without calico-node set \"nodename_file_optional\": true",
+        )
+    })
 }
 
 /// Who is networked. A pod, when CNI_ARGS names one (CNI-31); its labels and ports come from the Kubernetes API, which

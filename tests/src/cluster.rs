@@ -1,5 +1,6 @@
 //! What most suites start from: a private host with an uplink, the plugins, a datastore with content, and pods.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -129,6 +130,28 @@ impl<'h> Cluster<'h> {
     /// When it cannot be read.
     pub fn accounts(&self) -> Accounts {
         Accounts::of(&self.store.dump().unwrap())
+    }
+
+    /// The endpoints, by name.
+    ///
+    /// # Panics
+    /// When they cannot be read.
+    pub fn endpoints(&self) -> BTreeMap<String, Value> {
+        let content = self.store.dump().unwrap();
+        let named = |(key, endpoint): (String, Value)| {
+            let name = key.contains("/workloadendpoints/").then(|| key.rsplit('/').next().map(str::to_owned));
+            Some((name.flatten()?, endpoint))
+        };
+        content.into_iter().filter_map(named).collect()
+    }
+
+    /// Everything a verb may change: the host's links, routes and sysctls, the pods', and the datastore's content.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub fn state(&self) -> Value {
+        let (host, pods) = (kernel::host().unwrap(), kernel::pods(self.host).unwrap());
+        serde_json::json!({ "host": host, "pods": pods, "store": self.store.dump().unwrap() })
     }
 
     /// Nothing of any pod is left: no address, handle, endpoint, host interface or route.

@@ -113,6 +113,7 @@ impl Backend {
             "type": "calico",
             "log_level": "error",
             "nodename": NODE,
+            "nodename_file_optional": true,
             "ipam": { "type": "calico-ipam" },
         });
         conf.as_object_mut().into_iter().for_each(|conf| conf.extend(keys.as_object().cloned().unwrap_or_default()));

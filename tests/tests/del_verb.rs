@@ -1,0 +1,171 @@
+//! DEL takes back what ADD gave, whatever of it is still there, and nothing else.
+
+use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::command::ip;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use serde_json::{Value, json};
+
+on_each_datastore!(
+    before_any_add_and_twice_it_succeeds,
+    with_the_namespace_gone_everything_else_goes,
+    without_a_namespace_the_hosts_link_goes_too,
+    with_the_pods_link_gone_everything_else_goes,
+    another_container_keeps_its_network,
+    another_interface_of_the_pod_stays,
+    a_link_of_the_same_name_that_is_not_ours_stays,
+    a_path_that_is_no_namespace_is_refused_and_nothing_is_touched,
+    while_the_datastore_is_not_ready_nothing_is_touched,
+    prev_result_is_not_read,
+);
+
+/// A dual-stack configuration on a cluster with content.
+fn prepared(cluster: &Cluster<'_>) -> Value {
+    cluster.load(&Content::dual_stack());
+    cluster.conf("node1", json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }))
+}
+
+fn before_any_add_and_twice_it_succeeds(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    let before = cluster.state();
+    cluster.delete(&pod, &conf);
+    assert_eq!(cluster.state(), before);
+
+    cluster.add(&pod, &conf);
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+    let after = cluster.state();
+    cluster.delete(&pod, &conf);
+    assert_eq!(cluster.state(), after);
+}
+
+fn with_the_namespace_gone_everything_else_goes(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    cluster.host.delete_pod(&pod.name).unwrap();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+/// Runtimes that lost the namespace pass an empty CNI_NETNS, or none.
+fn without_a_namespace_the_hosts_link_goes_too(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    for number in [1, 2] {
+        let pod = cluster.pod(number);
+        cluster.add(&pod, &conf);
+        let call = cluster.verb("DEL", &pod, &conf);
+        let call = if number == 1 { call.env("CNI_NETNS", "") } else { call.without_env("CNI_NETNS") };
+        call.run().unwrap().success();
+        cluster.assert_nothing_left();
+    }
+}
+
+fn with_the_pods_link_gone_everything_else_goes(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    ip(&format!("-n {} link delete eth0", pod.name)).unwrap();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+fn another_container_keeps_its_network(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (pod, other) = (cluster.pod(1), cluster.pod(2));
+    cluster.add(&other, &conf);
+    let alone = cluster.state();
+    cluster.add(&pod, &conf);
+    cluster.delete(&pod, &conf);
+    let after = cluster.state();
+    for part in ["/host", "/pods/pod2"] {
+        assert_eq!(after.pointer(part), alone.pointer(part), "{part}");
+    }
+    let endpoints: Vec<_> = cluster.endpoints().into_keys().collect();
+    assert_eq!(endpoints, [format!("node1-cni-{}-eth0", other.container_id)]);
+    assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
+
+    // A container that was never there, whose id begins like the other's.
+    let stranger = Pod { container_id: other.container_id[..63].to_owned(), ..pod };
+    cluster.delete(&stranger, &conf);
+    assert_eq!(cluster.endpoints().len(), 1);
+    assert_eq!(cluster.accounts().held.len(), 2);
+    cluster.assert_in_order();
+}
+
+fn another_interface_of_the_pod_stays(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    ip("link add other0 type veth peer name eth1 netns pod1").unwrap();
+    cluster.delete(&pod, &conf);
+    let links = &kernel::pod(cluster.host, &pod.name).unwrap()["links"];
+    assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
+}
+
+/// By the name alone anybody's interface could be taken for ours.
+fn a_link_of_the_same_name_that_is_not_ours_stays(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    ip("link add cali00000001ccc type bridge").unwrap();
+    cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", "").run().unwrap().success();
+    assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
+}
+
+fn a_path_that_is_no_namespace_is_refused_and_nothing_is_touched(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let before = cluster.state();
+    for (netns, code) in [("/etc/passwd", 4), ("/etc", 4), ("/proc/self/ns/net", 8)] {
+        let error = cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", netns).run().unwrap().error();
+        assert_eq!((error.code, error.msg.contains(netns)), (code, true), "{netns}: {error:?}");
+        assert_eq!(cluster.state(), before, "{netns}");
+    }
+}
+
+/// An upgrade of the datastore may be under way: the runtime comes again, as with upstream.
+fn while_the_datastore_is_not_ready_nothing_is_touched(cluster: &Cluster<'_>) {
+    const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
+    let mut not_ready = ready.clone();
+    not_ready["spec"]["datastoreReady"] = json!(false);
+    let mut silent = ready.clone();
+    silent["spec"].as_object_mut().unwrap().remove("datastoreReady");
+    for information in [Some(not_ready), Some(silent), None] {
+        match &information {
+            Some(value) => cluster.store.put(CLUSTER, value).unwrap(),
+            None => cluster.store.delete(CLUSTER).unwrap(),
+        }
+        let before = cluster.state();
+        let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+        let words = if information.is_some() { "not ready" } else { "ClusterInformation" };
+        assert_eq!((error.code, error.msg.contains(words)), (11, true), "{error:?}");
+        assert_eq!(cluster.state(), before, "{information:?}");
+    }
+    cluster.store.put(CLUSTER, &ready).unwrap();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+/// Whatever became of the result that the runtime kept, the pod must go.
+fn prev_result_is_not_read(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    for (number, garbage) in [
+        (1, json!({})),
+        (2, json!({ "cniVersion": "9.9.9" })),
+        (3, json!({ "cniVersion": 7, "ips": "none", "interfaces": [7], "routes": { "dst": "x" } })),
+    ] {
+        let pod = cluster.pod(number);
+        cluster.add(&pod, &conf);
+        let mut conf = conf.clone();
+        conf["prevResult"] = garbage;
+        cluster.delete(&pod, &conf);
+        cluster.assert_nothing_left();
+    }
+}

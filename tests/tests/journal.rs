@@ -1,0 +1,273 @@
+//! etcd stops: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, Pod, handle};
+use integration_tests::content::{self, Content, NETWORK};
+use integration_tests::etcd::{self, Etcd};
+use integration_tests::kernel;
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::{Plugins, wait};
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+
+/// What the runtime must not wait for: kubelet gives a sandbox two minutes to stop.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Runs a test with an etcd that it may stop.
+fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    isolated(|host| {
+        host.add_uplink().unwrap();
+        let store = Store::etcd(host).unwrap();
+        let mut cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store };
+        cluster.load(&Content::dual_stack());
+        test(&mut cluster);
+    });
+}
+
+fn etcd<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
+    match &mut cluster.store {
+        Store::Etcd(etcd) => etcd,
+        Store::Local(_) => panic!("this suite runs on etcd"),
+    }
+}
+
+/// STATUS and GC need 1.1.0.
+fn conf(cluster: &Cluster<'_>) -> Value {
+    cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
+}
+
+/// The entries of the journal.
+fn entries() -> Vec<PathBuf> {
+    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
+}
+
+/// Adds a pod, stops etcd, deletes the pod, and starts etcd again: its address and endpoint are left behind.
+fn owed_pod(cluster: &mut Cluster<'_>, number: usize) -> Pod {
+    let conf = conf(cluster);
+    let pod = cluster.pod(number);
+    cluster.add(&pod, &conf);
+    etcd(cluster).stop();
+    cluster.delete(&pod, &conf);
+    etcd(cluster).restart().unwrap();
+    assert!(cluster.accounts().held.values().any(|holder| *holder == handle(&pod)));
+    pod
+}
+
+/// A call of a verb for a newcomer, on a cluster where an earlier pod is owed.
+fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
+    let mut conf = conf(cluster);
+    if verb == "GC" {
+        conf["cni.dev/valid-attachments"] = json!([]);
+    }
+    cluster.verb(verb, newcomer, &conf).run().unwrap().success();
+}
+
+#[test]
+fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        etcd(cluster).stop();
+        let mut with_secrets = conf.clone();
+        with_secrets["etcd_username"] = json!("root");
+        with_secrets["etcd_password"] = json!("correct-horse");
+
+        let outcome = cluster.verb("DEL", &pod, &with_secrets).run().unwrap();
+        assert_eq!(outcome.success(), "");
+        assert!(outcome.wall < SOON, "{:?}", outcome.wall);
+        let host = kernel::host().unwrap();
+        assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
+        assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
+
+        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let noted = fs::read_to_string(entry).unwrap();
+        assert!(noted.contains(&handle(&pod)) && noted.contains(NETWORK), "{noted}");
+        assert!(!noted.contains("correct-horse"), "{noted}");
+
+        // Again, as runtimes do: still success, still one debt.
+        cluster.delete(&pod, &conf);
+        assert_eq!(entries().len(), 1);
+
+        // Back again, DEL pays its own debt.
+        etcd(cluster).restart().unwrap();
+        cluster.delete(&pod, &conf);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn an_etcd_that_accepts_and_never_answers_does_not_keep_the_pod() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        let server = Pid::from_raw(etcd(cluster).pid().unwrap().try_into().unwrap());
+        kill(server, Signal::SIGSTOP).unwrap();
+        let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+        kill(server, Signal::SIGCONT).unwrap();
+        outcome.success();
+        assert!(outcome.wall < SOON, "{:?}", outcome.wall);
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        assert_eq!(entries().len(), 1);
+        later_call(cluster, "STATUS", &pod);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn the_next_call_of_each_verb_pays_what_another_pod_owes() {
+    with_etcd(|cluster| {
+        for (number, verb) in [(1, "ADD"), (2, "DEL"), (3, "STATUS"), (4, "GC")] {
+            let pod = owed_pod(cluster, number);
+            let newcomer = cluster.pod(10 + number);
+            later_call(cluster, verb, &newcomer);
+            assert_eq!(entries(), Vec::<PathBuf>::new(), "after {verb}");
+            let holders = cluster.accounts().held;
+            assert!(!holders.values().any(|holder| *holder == handle(&pod)), "after {verb}: {holders:?}");
+            assert!(!cluster.endpoints().keys().any(|name| name.contains(&pod.container_id)), "after {verb}");
+            cluster.delete(&newcomer, &conf(cluster));
+            cluster.assert_nothing_left();
+        }
+    });
+}
+
+#[test]
+fn an_add_of_the_same_container_pays_first_and_keeps_what_it_gets() {
+    with_etcd(|cluster| {
+        let pod = owed_pod(cluster, 1);
+        let mut conf = conf(cluster);
+        let result = cluster.add(&pod, &conf);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        let accounts = cluster.accounts();
+        assert_eq!(accounts.held.len(), 1);
+        assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
+        assert_eq!(cluster.endpoints().len(), 1);
+        // Nothing is left that could take it back later.
+        later_call(cluster, "STATUS", &pod);
+        conf["prevResult"] = result;
+        cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    });
+}
+
+#[test]
+fn a_debt_that_cannot_be_noted_fails_the_del_with_the_reason() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        fs::create_dir_all(Path::new(JOURNAL).parent().unwrap()).unwrap();
+        fs::write(JOURNAL, "not a directory").unwrap();
+        etcd(cluster).stop();
+        let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+        assert_eq!(error.code, 11, "{error:?}");
+        assert!(error.details.contains(JOURNAL), "{error:?}");
+        etcd(cluster).restart().unwrap();
+        cluster.delete(&pod, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn two_payments_at_once_release_once() {
+    with_etcd(|cluster| {
+        for round in 0..3 {
+            let pod = owed_pod(cluster, 1 + round);
+            let other = cluster.pod(11 + round);
+            let conf = conf(cluster);
+            let calls: Vec<_> = (0..6)
+                .map(|_| cluster.verb("STATUS", &pod, &conf))
+                .chain([cluster.verb("ADD", &other, &conf)])
+                .collect();
+            let outcomes: Vec<_> = thread::scope(|scope| {
+                let started: Vec<_> = calls
+                    .iter()
+                    .map(|call| scope.spawn(|| wait(call.spawn().unwrap(), std::time::Instant::now(), SOON).unwrap()))
+                    .collect();
+                started.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            outcomes.iter().for_each(|outcome| drop(outcome.success()));
+            later_call(cluster, "STATUS", &pod);
+            assert_eq!(entries(), Vec::<PathBuf>::new());
+            assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&other)]);
+            cluster.assert_in_order();
+            cluster.delete(&other, &conf);
+            cluster.assert_nothing_left();
+        }
+    });
+}
+
+/// A pod's next sandbox has an endpoint of the same name: a debt of the old sandbox must not take it.
+#[test]
+fn the_endpoint_of_the_pods_next_sandbox_survives() {
+    const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let (old, new) = (cluster.pod(1), cluster.pod(2));
+        let call = |cluster: &Cluster<'_>, verb: &str, pod: &Pod| {
+            cluster.verb(verb, pod, &conf).env("CNI_ARGS", ARGS).run().unwrap().success()
+        };
+        call(cluster, "ADD", &old);
+        etcd(cluster).stop();
+        call(cluster, "DEL", &old);
+        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let debt = fs::read(entry).unwrap();
+        fs::remove_file(entry).unwrap();
+        etcd(cluster).restart().unwrap();
+
+        call(cluster, "ADD", &new);
+        fs::write(entry, debt).unwrap();
+        later_call(cluster, "STATUS", &old);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
+        let endpoints = cluster.endpoints();
+        assert_eq!(endpoints.len(), 1);
+        assert_eq!(endpoints["node1-k8s-web--0-eth0"]["spec"]["containerID"], json!(new.container_id));
+        cluster.assert_in_order();
+        call(cluster, "DEL", &new);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// A node may serve networks of several datastores: a debt is paid where it is owed.
+#[test]
+fn a_debt_waits_for_its_own_datastore() {
+    with_etcd(|cluster| {
+        let pod = owed_pod(cluster, 1);
+        let other = Store::local(cluster.host, &cluster.plugins);
+        other.load(Content::dual_stack().pairs()).unwrap();
+        let conf = content::conf(&other, "node1", json!({ "cniVersion": "1.1.0" }));
+        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
+        assert_eq!(entries().len(), 1);
+        later_call(cluster, "STATUS", &pod);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// An entry that is damaged is left for a person; the others are paid.
+#[test]
+fn a_damaged_entry_stops_nobody() {
+    with_etcd(|cluster| {
+        let pod = owed_pod(cluster, 1);
+        let damaged = Path::new(JOURNAL).join("damaged.json");
+        fs::write(&damaged, "{ \"network\": ").unwrap();
+        let newcomer = cluster.pod(2);
+        later_call(cluster, "ADD", &newcomer);
+        assert_eq!(entries(), [damaged]);
+        assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&pod)));
+    });
+}

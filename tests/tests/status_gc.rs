@@ -1,0 +1,268 @@
+//! STATUS says whether an ADD could be served; GC takes back what the runtime no longer knows.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, Pod, handle, on_etcd, on_local};
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::{Call, CniError};
+use serde_json::{Value, json};
+
+on_each_datastore!(
+    status_of_a_working_node_is_silent,
+    status_names_what_keeps_an_add_from_working,
+    status_looks_at_a_foreign_ipam_plugin,
+    gc_takes_back_what_the_runtime_does_not_name,
+    gc_reports_all_failures_together_and_does_the_rest,
+    gc_without_a_list_is_refused,
+);
+
+const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/pool4";
+const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/node1";
+
+/// A configuration that has STATUS and GC.
+fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
+    cluster.load(&Content::dual_stack());
+    let mut conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+    conf.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    conf
+}
+
+/// A verb without a container.
+fn verb(cluster: &Cluster<'_>, verb: &str, conf: &Value) -> Call {
+    cluster.plugins.call("calico").env("CNI_COMMAND", verb).stdin(conf.to_string())
+}
+
+fn unavailable(cluster: &Cluster<'_>, conf: &Value) -> CniError {
+    let error = verb(cluster, "STATUS", conf).run().unwrap().error();
+    assert_eq!(error.code, 50, "{error:?}");
+    error
+}
+
+/// STATUS fails with code 50 and these words.
+fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
+    let error = unavailable(cluster, conf);
+    assert!(format!("{} {}", error.msg, error.details).contains(words), "{words:?} is not in {error:?}");
+}
+
+fn status_of_a_working_node_is_silent(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let before = cluster.state();
+    let outcome = verb(cluster, "STATUS", &conf).run().unwrap();
+    assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));
+    assert_eq!(cluster.state(), before);
+    // STATUS came with 1.1.0.
+    let old = cluster.conf("node1", json!({ "cniVersion": "1.0.0" }));
+    assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
+}
+
+fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let with = |more: Value| prepared(cluster, more);
+
+    assert_unavailable(cluster, &with(json!({ "require_mtu_file": true })), "/var/lib/calico/mtu");
+    assert_unavailable(cluster, &with(json!({ "nodename": "stranger" })), "Node(stranger)");
+
+    let content = cluster.store.dump().unwrap();
+    let mut not_ready = content[CLUSTER].clone();
+    not_ready["spec"]["datastoreReady"] = json!(false);
+    cluster.store.put(CLUSTER, &not_ready).unwrap();
+    assert_unavailable(cluster, &conf, "not ready");
+    cluster.store.delete(CLUSTER).unwrap();
+    assert_unavailable(cluster, &conf, "ClusterInformation");
+    cluster.store.put(CLUSTER, &content[CLUSTER]).unwrap();
+
+    cluster.store.delete(POOL).unwrap();
+    assert_unavailable(cluster, &conf, "pool");
+    let v6 = json!({ "ipam": { "type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true" } });
+    let mut conf_v6 = conf.clone();
+    conf_v6.as_object_mut().unwrap().extend(v6.as_object().cloned().unwrap());
+    verb(cluster, "STATUS", &conf_v6).run().unwrap().success();
+    cluster.store.put(POOL, &content[POOL]).unwrap();
+
+    cluster.store.delete(NODE).unwrap();
+    assert_unavailable(cluster, &conf, "Node(node1)");
+    cluster.store.put(NODE, &content[NODE]).unwrap();
+    verb(cluster, "STATUS", &conf).run().unwrap().success();
+}
+
+/// A runtime asks every few seconds: a silent server must not hold it up.
+#[test]
+fn status_gives_a_silent_etcd_two_seconds() {
+    on_etcd(|cluster| {
+        // Closed; and a listener whose connections nobody takes.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = format!("http://{}", silent.local_addr().unwrap());
+        for endpoints in ["http://127.0.0.1:1", silent.as_str(), "http://192.0.2.77:2379"] {
+            let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
+            let outcome = verb(cluster, "STATUS", &conf).run().unwrap();
+            assert_eq!(outcome.error().code, 50);
+            assert!(outcome.wall < Duration::from_secs(4), "{endpoints}: {:?}", outcome.wall);
+        }
+    });
+}
+
+#[test]
+fn status_names_an_embedded_datastore_that_cannot_be_opened() {
+    on_local(|cluster| {
+        let path = "/proc/nowhere/calico.db";
+        assert_unavailable(cluster, &prepared(cluster, json!({ "datastore_path": path })), path);
+    });
+}
+
+/// calico-node writes the file; until then it has set up no route. The embedded datastore works without calico-node.
+#[test]
+fn the_nodename_file_must_be_there_where_calico_node_is() {
+    const FILE: &str = "/var/lib/calico/nodename";
+    on_etcd(|cluster| {
+        let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
+        assert_unavailable(cluster, &conf, FILE);
+        let pod = cluster.pod(1);
+        for verb in ["ADD", "DEL"] {
+            let error = cluster.verb(verb, &pod, &conf).run().unwrap().error();
+            assert!(error.msg.contains(FILE) && error.details.contains("calico/node"), "{verb}: {error:?}");
+        }
+        fs::create_dir_all("/var/lib/calico").unwrap();
+        fs::write(FILE, "").unwrap();
+        verb(cluster, "STATUS", &conf).run().unwrap().success();
+        cluster.add(&pod, &conf);
+    });
+    on_local(|cluster| {
+        let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
+        verb(cluster, "STATUS", &conf).run().unwrap().success();
+    });
+}
+
+fn status_looks_at_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
+    let conf = |kind: &str| prepared(cluster, json!({ "ipam": { "type": kind } }));
+    assert_unavailable(cluster, &conf("no-such-ipam"), "no-such-ipam");
+
+    let dir = cluster.host.dir("ipam");
+    let plugin = |name: &str, script: &str| {
+        fs::write(dir.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    plugin("well", "test \"$CNI_COMMAND\" = STATUS");
+    plugin("full", "echo '{\"code\": 11, \"msg\": \"no addresses today\"}'; exit 1");
+    plugin("old", "echo '{\"code\": 1, \"msg\": \"incompatible CNI versions\"}'; exit 1");
+    let status = |kind: &str| verb(cluster, "STATUS", &conf(kind)).env("CNI_PATH", dir.as_os_str()).run().unwrap();
+    status("well").success();
+    status("old").success();
+    let error = status("full").error();
+    assert_eq!((error.code, error.msg.as_str()), (50, "no addresses today"));
+}
+
+/// The attachments that a runtime still knows.
+fn valid(conf: &Value, pods: &[&Pod]) -> Value {
+    let mut conf = conf.clone();
+    let known = pods.iter().map(|pod| json!({ "containerID": pod.container_id, "ifname": "eth0" }));
+    conf["cni.dev/valid-attachments"] = known.collect();
+    conf
+}
+
+fn holders(cluster: &Cluster<'_>) -> BTreeSet<String> {
+    cluster.accounts().held.into_values().collect()
+}
+
+fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack().node("node2"));
+    let here = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+    let there = cluster.conf("node2", json!({ "cniVersion": "1.1.0" }));
+    let other = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network" }));
+    let longer = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "name": format!("{NETWORK}.blue") }));
+    let pods: Vec<_> = (0..6).map(|number| cluster.pod(number)).collect();
+    let [kept, stale, gone, elsewhere, stranger, longer_name] = &pods[..] else { unreachable!() };
+    for (pod, conf) in
+        [(kept, &here), (stale, &here), (gone, &here), (elsewhere, &there), (stranger, &other), (longer_name, &longer)]
+    {
+        cluster.add(pod, conf);
+    }
+    cluster.host.delete_pod(&gone.name).unwrap();
+    // A virtual machine's addresses outlive its containers (IPAM-24).
+    let vm = "vmi.default.vm1";
+    cluster.plugins.verb("calico-ipam", "ADD", vm, &kept.netns, &here).run().unwrap().success();
+
+    verb(cluster, "GC", &valid(&here, &[kept])).run().unwrap().success();
+    let expected = [
+        handle(kept),
+        handle(elsewhere),
+        format!("other-network.{}", stranger.container_id),
+        format!("{NETWORK}.blue.{}", longer_name.container_id),
+        format!("{NETWORK}.{vm}"),
+    ];
+    assert_eq!(holders(cluster), BTreeSet::from(expected));
+    let endpoints: BTreeSet<_> = cluster.endpoints().into_keys().collect();
+    let of = |node: &str, pod: &Pod| format!("{node}-cni-{}-eth0", pod.container_id);
+    let expected = [of("node1", kept), of("node2", elsewhere), of("node1", stranger), of("node1", longer_name)];
+    assert_eq!(endpoints, BTreeSet::from(expected));
+    assert_eq!(cluster.accounts().problems, Vec::<String>::new());
+
+    // No address is free while something still answers for it.
+    let host = kernel::host().unwrap();
+    assert_eq!(host["links"].as_object().unwrap().len(), 4, "{}", host["links"]);
+    assert_eq!(kernel::pod(cluster.host, &stale.name).unwrap()["links"], json!({}));
+    assert!(kernel::pod(cluster.host, &kept.name).unwrap()["links"]["eth0"].is_object());
+
+    // Again: nothing to do.
+    let before = cluster.state();
+    verb(cluster, "GC", &valid(&here, &[kept])).run().unwrap().success();
+    assert_eq!(cluster.state(), before);
+
+    // None left on this node.
+    verb(cluster, "GC", &valid(&here, &[])).run().unwrap().success();
+    assert_eq!(holders(cluster).len(), 4);
+    assert_eq!(cluster.endpoints().len(), 3);
+}
+
+fn gc_reports_all_failures_together_and_does_the_rest(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
+    pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+    let content = cluster.store.dump().unwrap();
+    let handle_key = |pod: &Pod| content.keys().find(|key| key.ends_with(&format!("/handle/{}", handle(pod)))).unwrap();
+    for pod in &pods[..2] {
+        cluster.store.put(handle_key(pod), &json!({ "block": "damaged" })).unwrap();
+    }
+    let error = verb(cluster, "GC", &valid(&conf, &[])).run().unwrap().error();
+    for pod in &pods[..2] {
+        assert!(error.details.contains(&handle(pod)), "{error:?}");
+    }
+    assert!(!error.details.contains(&handle(&pods[2])), "{error:?}");
+    assert_eq!(cluster.accounts().held.len(), 2, "the third pod's address is free");
+    assert_eq!(cluster.endpoints().len(), 0);
+
+    for pod in &pods[..2] {
+        cluster.store.put(handle_key(pod), &content[handle_key(pod)]).unwrap();
+    }
+    verb(cluster, "GC", &valid(&conf, &[])).run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+fn gc_without_a_list_is_refused(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let before = cluster.state();
+    let error = verb(cluster, "GC", &conf).run().unwrap().error();
+    assert_eq!((error.code, error.msg.contains("cni.dev/valid-attachments")), (7, true), "{error:?}");
+    let mut misspelt = conf.clone();
+    misspelt["cni.dev/attachments"] = json!([]);
+    assert_eq!(verb(cluster, "GC", &misspelt).run().unwrap().error().code, 7);
+    let not_ready = {
+        let mut object = cluster.store.dump().unwrap()[CLUSTER].clone();
+        object["spec"]["datastoreReady"] = json!(false);
+        object
+    };
+    assert_eq!(cluster.state(), before);
+    cluster.store.put(CLUSTER, &not_ready).unwrap();
+    let error = verb(cluster, "GC", &valid(&conf, &[])).run().unwrap().error();
+    assert!(error.msg.contains("not ready"), "{error:?}");
+    assert_eq!(cluster.accounts().held.len(), 1);
+    assert!(Path::new(&pod.netns).exists());
+}

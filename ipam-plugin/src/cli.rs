@@ -13,6 +13,7 @@ mod arguments;
 mod check;
 mod completions;
 mod connection;
+mod delete;
 mod documents;
 mod endpoints;
 mod error;
@@ -24,10 +25,15 @@ mod kind;
 mod output;
 mod progress;
 mod reading;
+mod release;
 mod session;
 mod settings;
 mod show;
 mod store_object;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -117,17 +123,21 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     }
     let mut session = Session::new(&store, output, out, &mut notices);
     (session.datastore, session.is_new) = (connection.name(), is_new);
-    process::block_on(async {
-        match command {
-            Command::Show(args) => show::run(&args, &mut session).await,
-            Command::Check(args) => check::run(&args, &mut session).await,
-            Command::Apply(args) => apply::run(&args, &mut session).await,
-            Command::Get(args) => get::run(&args, &mut session).await,
-            Command::Endpoints(args) => endpoints::run(&args, &mut session).await,
-            Command::Init(args) => init::run(&args, &mut session).await,
-            Command::Export(args) => export::run(&args, &mut session).await,
-            Command::Import(args) => import::run(&args, &mut session).await,
-            Command::Completions(args) => completions::run(&args, session.out),
-        }
-    })
+    process::block_on(execute(command, &mut session))
+}
+
+async fn execute(command: Command, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    match command {
+        Command::Show(args) => show::run(&args, session).await,
+        Command::Check(args) => check::run(&args, session).await,
+        Command::Release(args) => release::run(&args, session).await,
+        Command::Apply(args) => apply::run(&args, session).await,
+        Command::Get(args) => get::run(&args, session).await,
+        Command::Delete(args) => delete::run(&args, session).await,
+        Command::Endpoints(args) => endpoints::run(&args, session).await,
+        Command::Init(args) => init::run(&args, session).await,
+        Command::Export(args) => export::run(&args, session).await,
+        Command::Import(args) => import::run(&args, session).await,
+        Command::Completions(args) => completions::run(&args, session.out),
+    }
 }

@@ -9,8 +9,7 @@ use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::validation::manifest::Manifest;
 use libcalico::validation::{
-    PoolSurroundings, ValidationError, admit_ip_pool, validate_cluster_information, validate_ip_reservation,
-    validate_node,
+    PoolSurroundings, admit_ip_pool, validate_cluster_information, validate_ip_reservation, validate_node,
 };
 use serde::Serialize;
 
@@ -78,7 +77,7 @@ fn identity(manifest: &Manifest) -> (&'static str, String) {
 async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliError> {
     let (kind, name) = identity(manifest);
     let object = format!("{kind} {name}");
-    let invalid = |cause: ValidationError| CliError::Invalid { kind, name: name.clone(), cause };
+    let invalid = |cause| CliError::invalid(kind, &name, cause);
     until_won(&object, async || match manifest {
         Manifest::IpPool(pool) => apply_pool(store, pool).await,
         Manifest::IpReservation(reservation) => {
@@ -99,8 +98,7 @@ async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliErr
 
 /// One attempt to store a node.
 pub(super) async fn apply_node(store: &Datastore, node: &Node) -> Result<Applied, CliError> {
-    let name = || node.metadata.name.clone();
-    validate_node(node).map_err(|cause| CliError::Invalid { kind: "Node", name: name(), cause })?;
+    validate_node(node).map_err(|cause| CliError::invalid("Node", &node.metadata.name, cause))?;
     let previous = read::<Node>(store, &node.key()).await?;
     Ok(carry_out(store, plan(previous, node.clone(), |spec| &mut spec.unknown)?).await?)
 }
@@ -117,11 +115,8 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
     let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
     let surroundings =
         PoolSurroundings { previous: previous.as_ref().map(|entry| &entry.value), pools: &pools, blocks: &blocks };
-    let admitted = admit_ip_pool(wanted.clone(), &surroundings).map_err(|cause| CliError::Invalid {
-        kind: "IPPool",
-        name: wanted.metadata.name.clone(),
-        cause,
-    })?;
+    let admitted = admit_ip_pool(wanted.clone(), &surroundings)
+        .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
     Ok(carry_out(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
 }
 

@@ -6,12 +6,14 @@ use super::apply::ApplyArgs;
 use super::check::CheckArgs;
 use super::completions::CompletionsArgs;
 use super::connection::ConnectionArgs;
+use super::delete::DeleteArgs;
 use super::endpoints::EndpointsArgs;
 use super::export::ExportArgs;
 use super::get::GetArgs;
 use super::import::ImportArgs;
 use super::init::InitArgs;
 use super::output::Format;
+use super::release::ReleaseArgs;
 use super::show::ShowArgs;
 
 const AFTER_HELP: &str = "\
@@ -40,8 +42,10 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     Show(ShowArgs),
     Check(CheckArgs),
+    Release(ReleaseArgs),
     Apply(ApplyArgs),
     Get(GetArgs),
+    Delete(DeleteArgs),
     Endpoints(EndpointsArgs),
     Init(InitArgs),
     Export(ExportArgs),

@@ -139,3 +139,83 @@ fn plugin_of(conf: Value) -> Result<Map<String, Value>, &'static str> {
     }
     Ok(plugin)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        connection: ConnectionArgs,
+    }
+
+    fn resolve(line: &[&str], env: &[(&str, &str)]) -> Result<Connection, CliError> {
+        let line = Line::try_parse_from(std::iter::once(&"calico-ipam").chain(line)).unwrap();
+        let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+        line.connection.resolve(lookup)
+    }
+
+    fn name(line: &[&str], env: &[(&str, &str)]) -> String {
+        resolve(line, env).unwrap().name()
+    }
+
+    #[test]
+    fn options_win_over_every_variable() {
+        let env = [("CALICO_DATASTORE_TYPE", "etcdv3"), ("CALICO_ETCD_ENDPOINTS", "http://env:2379")];
+        assert_eq!(name(&[], &env), "http://env:2379");
+        assert_eq!(name(&["--datastore-path", "/x.db"], &env), "/x.db");
+        assert_eq!(name(&["--etcd-endpoints", "http://option:2379"], &env), "http://option:2379");
+        assert_eq!(name(&["--datastore-type", "local"], &[("KUBECONFIG", "/k")]), DEFAULT_PATH);
+        assert_eq!(name(&[], &[("DATASTORE_TYPE", "local"), ("DATASTORE_PATH", "/y.db")]), "/y.db");
+    }
+
+    #[test]
+    fn a_network_configuration_or_a_list_names_the_datastore() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        let file = path.to_str().unwrap();
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+
+        let plugin = r#"{"type":"calico","datastore_type":"etcdv3","etcd_endpoints":"http://conf:2379"}"#;
+        write(&format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{{"type":"bandwidth"}},{plugin}]}}"#));
+        assert_eq!(name(&["--config", file], &[]), "http://conf:2379");
+        assert_eq!(name(&["--config", file], &[("CALICO_ETCD_ENDPOINTS", "http://env:2379")]), "http://env:2379");
+        assert_eq!(name(&["--config", file, "--datastore-path", "/x.db"], &[]), "/x.db");
+
+        write(r#"{"name":"n","type":"bridge","ipam":{"type":"calico-ipam"},"datastore_path":"/c.db"}"#);
+        assert_eq!(name(&["--config", file], &[]), "/c.db");
+
+        for (text, problem) in [
+            ("{", "EOF"),
+            ("[]", "no JSON object"),
+            (r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, "none of its plugins"),
+        ] {
+            write(text);
+            let error = resolve(&["--config", file], &[]).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("network configuration {file}: ")) && error.contains(problem),
+                "{error}"
+            );
+        }
+        assert!(resolve(&["--config", "/no/such/file"], &[]).unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn nothing_configured_names_the_way_out() {
+        // Where the default file exists it is taken.
+        let nothing = resolve(&[], &[]);
+        match Path::new(DEFAULT_PATH).exists() {
+            true => assert_eq!(nothing.unwrap().name(), DEFAULT_PATH),
+            false => assert!(nothing.unwrap_err().to_string().contains("--datastore-type local")),
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new.db");
+        let connection = resolve(&["--datastore-path", path.to_str().unwrap()], &[]).unwrap();
+        assert!(connection.is_new_file());
+        std::fs::write(path, "").unwrap();
+        assert!(!connection.is_new_file());
+    }
+}

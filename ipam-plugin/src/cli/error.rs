@@ -1,12 +1,11 @@
 //! [`CliError`]: why a command failed, and the way out.
 
 use std::io;
-use std::net::IpAddr;
 
 use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
 use datastore::transfer::TransferError;
-use libcalico::net::CidrParseError;
+use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation::ValidationError;
 use libcalico::validation::manifest::ManifestError;
@@ -84,7 +83,7 @@ pub(super) enum CliError {
         /// The name.
         name: String,
         /// Which fields.
-        cause: ValidationError,
+        cause: Box<ValidationError>,
     },
     /// The manifest names a revision that is not the stored one.
     #[error(
@@ -133,13 +132,26 @@ pub(super) enum CliError {
         /// What is wrong with it.
         reason: String,
     },
-    /// An address that was to be released from what is corrupt.
-    #[error("block of {address} cannot be read: {reason}; `calico-ipam check` says what is wrong with it")]
-    UnreadableBlock {
-        /// The address.
-        address: IpAddr,
-        /// The decoder's words.
-        reason: String,
+    /// The object to delete is not there.
+    #[error(transparent)]
+    Missing(StoreError),
+    /// A block that could not be given up.
+    #[error("block {block} of {of} could not be given up: {cause}; {of} was not deleted, try again")]
+    BlockKept {
+        /// The pool or node.
+        of: String,
+        /// The block.
+        block: Cidr,
+        /// Why not.
+        cause: Box<IpamError>,
+    },
+    /// A node that is to be deleted has endpoints.
+    #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
+    NodeInUse {
+        /// The node.
+        node: String,
+        /// How many endpoints.
+        endpoints: usize,
     },
     /// A value that has no text form.
     #[error("print the result: {0}")]
@@ -157,6 +169,11 @@ fn advice(error: &TransferError) -> String {
 }
 
 impl CliError {
+    /// An object that breaks rules.
+    pub(super) fn invalid(kind: &'static str, name: &str, cause: ValidationError) -> Self {
+        CliError::Invalid { kind, name: name.into(), cause: Box::new(cause) }
+    }
+
     /// Whoever read our output went away.
     pub(super) fn is_closed_pipe(&self) -> bool {
         let (CliError::Output(error) | CliError::Transfer(TransferError::Io(error))) = self else { return false };

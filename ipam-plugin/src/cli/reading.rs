@@ -57,8 +57,9 @@ impl Reading {
         self.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
     }
 
-    /// Everything that contradicts something else.
-    pub(super) fn audit(&self) -> Vec<Finding> {
+    /// Everything that contradicts something else. An address without endpoint that is younger than `in_flight` is taken
+    /// for one of an ADD under way.
+    pub(super) fn audit(&self, in_flight: Duration) -> Vec<Finding> {
         let pools: Vec<Cidr> = self.pools.iter().filter_map(|pool| pool.value.spec.range().ok()).collect();
         audit(&Inventory {
             pools: &pools,
@@ -67,8 +68,7 @@ impl Reading {
             affinities: &self.affinities,
             endpoints: &self.endpoints,
             now: OffsetDateTime::now_utc(),
-            // What is under way is told from what is wrong by looking twice, not by age.
-            in_flight: Duration::ZERO,
+            in_flight,
         })
     }
 

@@ -62,7 +62,7 @@ impl StoredSettings {
 /// Stores settings under both keys, together.
 pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Result<Applied, CliError> {
     let stored = StoredSettings::read(store).await?;
-    let invalid = |cause| CliError::Invalid { kind: "IPAMConfiguration", name: wanted.metadata.name.clone(), cause };
+    let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
     let admitted = admit_ipam_configuration(wanted.clone()).map_err(invalid)?;
     let unknown = stored.obeyed.as_ref().map(|entry| entry.value.unknown.clone()).unwrap_or_default();
     let config = IpamConfig { unknown, ..config_of(&admitted.spec) };

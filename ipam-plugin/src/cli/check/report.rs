@@ -4,6 +4,7 @@ use std::path::Path;
 
 use libcalico::ipam::Finding;
 use serde::{Deserialize, Serialize};
+use time::Duration;
 
 use crate::cli::error::CliError;
 use crate::cli::reading::{Reading, Unreadable};
@@ -43,7 +44,8 @@ impl Report {
             handles: reading.handles.len(),
             endpoints: reading.endpoints.len(),
         };
-        Report { looked_at, findings: reading.audit(), unreadable: reading.unreadable.clone() }
+        // What is under way is told from what is wrong by looking twice, not by age.
+        Report { looked_at, findings: reading.audit(Duration::ZERO), unreadable: reading.unreadable.clone() }
     }
 
     /// Without what `earlier` does not tell as well, to the revision: that is in motion.

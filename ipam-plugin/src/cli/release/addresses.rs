@@ -1,0 +1,20 @@
+//! Giving one address back.
+
+use datastore::Datastore;
+use libcalico::ipam::ReleaseRequest;
+
+use crate::cli::error::CliError;
+use crate::clock::SystemClock;
+use crate::error::IpamError;
+use crate::release_addresses::release_addresses;
+
+/// Releases an address if handle and sequence number are still those of the request. The inner error says what changed.
+pub(super) async fn release(store: &Datastore, request: &ReleaseRequest) -> Result<Result<(), String>, CliError> {
+    match release_addresses(store, &SystemClock::start(), std::slice::from_ref(request)).await {
+        Ok(outcome) if outcome.released.is_empty() => Ok(Err("it was released by another just now".into())),
+        Ok(_) => Ok(Ok(())),
+        Err(IpamError::Release(changed)) => Ok(Err(changed.to_string())),
+        Err(IpamError::Corrupt(corrupt)) => Ok(Err(corrupt.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}

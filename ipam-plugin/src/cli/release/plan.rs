@@ -1,0 +1,165 @@
+//! What to do about addresses and findings, as they are now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
+use time::Duration;
+
+use super::{addresses, handles};
+use crate::cli::check::Report;
+use crate::cli::error::CliError;
+use crate::cli::reading::Reading;
+
+/// An address without endpoint that was allocated less than this ago is taken for an ADD under way.
+const IN_FLIGHT: Duration = Duration::seconds(10);
+
+/// One address or handle.
+#[derive(Debug, PartialEq)]
+pub(super) struct Step {
+    /// It, for people.
+    pub(super) target: String,
+    pub(super) verdict: Verdict,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Do(Mend),
+    /// There is nothing to do, or nothing that this command does.
+    Leave(String),
+    /// It must not be done.
+    Refuse(String),
+}
+
+/// A change that makes one thing right.
+#[derive(Debug, PartialEq)]
+pub(super) enum Mend {
+    /// Give the address back, if it is still held as it was read.
+    Release { request: ReleaseRequest, held: HeldAddress },
+    /// Make the handle count what blocks say, if it is still at the revision.
+    Handle(handles::Correction),
+}
+
+impl Mend {
+    /// What is done, in one word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Mend::Release { .. } => "released",
+            Mend::Handle(correction) => correction.name(),
+        }
+    }
+
+    /// What it was, for people.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Mend::Release { held, .. } => format!("it was {held}"),
+            Mend::Handle(correction) => correction.reason(),
+        }
+    }
+
+    /// Does it. The inner error is that things have changed since they were read.
+    pub(super) async fn carry_out(self, store: &Datastore) -> Result<Result<(), String>, CliError> {
+        match self {
+            Mend::Release { request, .. } => addresses::release(store, &request).await,
+            Mend::Handle(correction) => handles::correct(store, &correction).await,
+        }
+    }
+}
+
+/// Frees addresses that somebody named.
+pub(super) fn of_addresses(asked: &[IpAddr], reading: &Reading, force: bool) -> Vec<Step> {
+    let leaks = Leaks::of(reading);
+    let asked: BTreeSet<IpAddr> = asked.iter().copied().collect();
+    let step = |ip: IpAddr| Step { target: ip.to_string(), verdict: leaks.judge(ip, reading, force) };
+    asked.into_iter().map(step).collect()
+}
+
+/// Mends what a report tells, as far as it is still so. Handles come first: releasing an address changes its handle.
+pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<Step> {
+    let leaks = Leaks::of(reading);
+    let current = reading.audit(Duration::ZERO);
+    let (known, gone): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
+    let to_release: BTreeSet<IpAddr> = known.iter().filter_map(|finding| leaked(finding)).map(|h| h.address).collect();
+
+    let mut steps = handles::steps(&known, reading, &to_release);
+    for finding in &known {
+        match finding {
+            Finding::AddressWithoutEndpoint(held) => {
+                let verdict = leaks.judge(held.address, reading, force);
+                steps.push(Step { target: held.address.to_string(), verdict });
+            }
+            Finding::OrphanHandle { .. } | Finding::HandleCount { .. } | Finding::MissingHandle(_) => {}
+            other => steps.push(Step {
+                target: other.to_string(),
+                verdict: Verdict::Leave("this takes a person's decision".into()),
+            }),
+        }
+    }
+    let no_longer =
+        |finding: &&Finding| Step { target: finding.to_string(), verdict: Verdict::Leave("it is no longer so".into()) };
+    steps.extend(gone.iter().map(no_longer));
+    steps
+}
+
+fn leaked(finding: &Finding) -> Option<&HeldAddress> {
+    match finding {
+        Finding::AddressWithoutEndpoint(held) => Some(held),
+        _ => None,
+    }
+}
+
+/// Addresses that are held for nobody, and how sure that is.
+struct Leaks {
+    all: BTreeMap<IpAddr, HeldAddress>,
+    settled: BTreeSet<IpAddr>,
+}
+
+impl Leaks {
+    fn of(reading: &Reading) -> Self {
+        let leaks = |in_flight| reading.audit(in_flight).into_iter().filter_map(|finding| leaked(&finding).cloned());
+        Leaks {
+            all: leaks(Duration::ZERO).map(|held| (held.address, held)).collect(),
+            settled: leaks(IN_FLIGHT).map(|held| held.address).collect(),
+        }
+    }
+
+    fn judge(&self, ip: IpAddr, reading: &Reading, force: bool) -> Verdict {
+        let Some(held) = self.held(ip, reading) else {
+            return Verdict::Leave("it is not in use".into());
+        };
+        if !force && let Some(reason) = self.objection(ip, &held, reading) {
+            return Verdict::Refuse(format!("{reason}; --force releases it all the same"));
+        }
+        let handle = held.handle.as_deref().map(HandleId::new);
+        Verdict::Do(Mend::Release { request: ReleaseRequest { ip, handle, sequence: held.sequence_number }, held })
+    }
+
+    /// How `ip` is held; `None` when it is free or resting.
+    fn held(&self, ip: IpAddr, reading: &Reading) -> Option<HeldAddress> {
+        if let Some(held) = self.all.get(&ip) {
+            return Some(held.clone());
+        }
+        let block = reading.blocks.iter().find(|entry| entry.value.allocation(ip).is_some())?;
+        let allocation = block.value.allocation(ip).filter(|allocation| !allocation.is_cooling())?;
+        Some(HeldAddress {
+            address: ip,
+            block: block.key,
+            handle: allocation.handle().map(|handle| handle.to_string()),
+            sequence_number: allocation.sequence,
+            attributes: allocation.attributes().cloned().unwrap_or_default(),
+        })
+    }
+
+    /// Why `ip` should stay held.
+    fn objection(&self, ip: IpAddr, held: &HeldAddress, reading: &Reading) -> Option<String> {
+        if let Some(endpoint) = reading.endpoints_of(ip).next() {
+            return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
+        }
+        if !self.all.contains_key(&ip) {
+            return Some(format!("it is kept for a tunnel, a service or the host: {held}"));
+        }
+        let moments_ago = format!("it was allocated moments ago, perhaps by an ADD under way: {held}");
+        (!self.settled.contains(&ip)).then_some(moments_ago)
+    }
+}

@@ -1,0 +1,148 @@
+//! A command line on an embedded datastore of its own, with everything it prints kept.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use datastore::Datastore;
+use datastore::config::{DEFAULT_DEADLINE, DatastoreConfig, LocalConfig};
+use libcalico::api::{ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::ipam::HandleId;
+use libcalico::store::{Kind, Store, Write, WriteOp};
+use serde_json::Value;
+use tempfile::TempDir;
+use time::{Duration, OffsetDateTime};
+
+use super::arguments::Arguments;
+use super::execute;
+use super::session::{Outcome, Session};
+use crate::assign::assign;
+use crate::clock::SystemClock;
+use crate::prelude::{Prelude, PreludeQuery};
+use crate::process::block_on;
+use crate::request::{AssignRequest, workload_attributes};
+
+/// A new datastore in a directory that goes with it.
+pub(super) struct Shell {
+    pub(super) dir: TempDir,
+    pub(super) store: Datastore,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) outcome: Result<Outcome, String>,
+    pub(super) out: String,
+    pub(super) notices: String,
+}
+
+impl Shell {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+        Shell { store: Datastore::open(&DatastoreConfig::Local(local)).unwrap(), dir }
+    }
+
+    /// One with node1 and the pool `default-ipv4-ippool`, 10.0.0.0/24 in blocks of 8.
+    pub(super) fn with_pool() -> Self {
+        let shell = Shell::new();
+        shell.ok(&["init", "--node", "node1", "--pool", "10.0.0.0/24", "--block-size", "29"]);
+        shell
+    }
+
+    pub(super) fn run(&self, line: &[&str]) -> Ran {
+        let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
+            Ok(arguments) => arguments,
+            Err(error) => panic!("{line:?}: {error}"),
+        };
+        let (mut out, mut notices) = (Vec::new(), Vec::new());
+        let mut session = Session::new(&self.store, arguments.output, &mut out, &mut notices);
+        session.datastore = "the test's".into();
+        let outcome = block_on(execute(arguments.command, &mut session)).map_err(|error| error.to_string());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ran { outcome, out: text(out), notices: text(notices) }
+    }
+
+    /// Runs a command that finds nothing wrong; gives what it printed.
+    #[track_caller]
+    pub(super) fn ok(&self, line: &[&str]) -> String {
+        let ran = self.run(line);
+        assert_eq!(ran.outcome, Ok(Outcome::Fine), "{line:?}: {}", ran.out);
+        ran.out
+    }
+
+    /// Runs a command that tells of something wrong; gives what it printed.
+    #[track_caller]
+    pub(super) fn wrong(&self, line: &[&str]) -> String {
+        let ran = self.run(line);
+        assert_eq!(ran.outcome, Ok(Outcome::Wrong), "{line:?}: {}", ran.out);
+        ran.out
+    }
+
+    /// Runs a command that fails; gives why.
+    #[track_caller]
+    pub(super) fn error(&self, line: &[&str]) -> String {
+        self.run(line).outcome.expect_err("the command should fail")
+    }
+
+    /// Runs a command with `-o json`.
+    #[track_caller]
+    pub(super) fn json(&self, line: &[&str]) -> Value {
+        let out = self.run(&[line, &["-o", "json"]].concat()).out;
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line:?}: {error}: {out}"))
+    }
+
+    /// Applies a manifest given as JSON.
+    pub(super) fn apply(&self, manifest: &Value) -> Ran {
+        self.run(&["apply", "-f", &self.file("manifest.json", &manifest.to_string())])
+    }
+
+    /// Writes a file; gives its path.
+    pub(super) fn file(&self, name: &str, text: &str) -> String {
+        let path: PathBuf = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Allocates one IPv4 address on node1, a minute ago.
+    pub(super) fn allocate(&self, handle: &str) -> String {
+        self.allocate_at(handle, OffsetDateTime::now_utc() - Duration::minutes(1))
+    }
+
+    pub(super) fn allocate_at(&self, handle: &str, at: OffsetDateTime) -> String {
+        let mut request = AssignRequest::workload(HandleId::new(handle), "node1");
+        request.attributes = workload_attributes("node1", Some(("default", handle)), at);
+        let query = PreludeQuery::workload("node1", request.handle.clone());
+        let assigned = block_on(async {
+            let prelude = Prelude::read(&self.store, &query).await.unwrap();
+            assign(&self.store, &SystemClock::start(), &request, prelude).await.unwrap()
+        });
+        assigned.addresses[0].ip.to_string()
+    }
+
+    /// An endpoint on node1 that has `address`.
+    pub(super) fn endpoint(&self, pod: &str, address: &str) {
+        let spec = WorkloadEndpointSpec {
+            orchestrator: "k8s".into(),
+            node: "node1".into(),
+            pod: pod.into(),
+            endpoint: "eth0".into(),
+            ip_networks: vec![format!("{address}/32")],
+            ..WorkloadEndpointSpec::default()
+        };
+        let key = ObjectKey::namespaced("default", format!("node1-k8s-{pod}-eth0"));
+        let mut endpoint = WorkloadEndpoint::new(&key.name, spec);
+        endpoint.metadata.namespace = "default".into();
+        block_on(self.store.create(&key, &endpoint)).unwrap();
+    }
+
+    /// Stores bytes behind everybody's back.
+    pub(super) fn put(&self, path: &str, value: &str) {
+        let op = WriteOp::Create(value.into());
+        let write = Write { kind: "", path: path.into(), key: path.into(), op };
+        block_on(self.store.write(&[write])).unwrap();
+    }
+
+    pub(super) fn stored<K: Kind>(&self, key: &K::Key) -> Option<K> {
+        block_on(self.store.get::<K>(key)).ok().map(|entry| entry.value)
+    }
+}

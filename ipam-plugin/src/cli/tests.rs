@@ -1,0 +1,96 @@
+//! The command line as a whole.
+
+use clap::{CommandFactory, Parser};
+
+use super::arguments::Arguments;
+use super::error::CliError;
+use super::testing::Shell;
+use super::{LEADING_OPTIONS, is_ours};
+
+fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
+    Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line))
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn every_command_has_examples() {
+    for command in Arguments::command().get_subcommands() {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let example = format!("calico-ipam {}", command.get_name());
+        assert!(help.starts_with("Examples:\n") && help.contains(&example), "{}: {help}", command.get_name());
+    }
+}
+
+#[test]
+fn words_and_our_options_are_for_people_and_go_flags_are_not() {
+    for first in ["show", "help", "shwo", "-h", "--help", "-o", "-ojson", "--output=json", "--datastore-type=local"] {
+        assert!(is_ours(first), "{first}");
+    }
+    for first in ["-v", "--v", "-v=true", "-upgrade", "-t", "-x", "{\"name\":\"n\"}", "", "--", "-"] {
+        assert!(!is_ours(first), "{first}");
+    }
+}
+
+#[test]
+fn all_global_options_may_come_first() {
+    for option in Arguments::command().get_arguments() {
+        let long = format!("--{}", option.get_long().unwrap());
+        assert!(LEADING_OPTIONS.contains(&long.as_str()), "{long}");
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_with_status_2() {
+    for line in [
+        &["shwo"][..],
+        &[],
+        &["show", "--ip", "ten"],
+        &["show", "--ip", "10.0.0.1", "--show-blocks"],
+        &["show", "-o", "xml"],
+        &["release"],
+        &["release", "10.0.0.1", "--from-report", "f"],
+        &["get"],
+        &["get", "felixconfigurations"],
+        &["delete", "node"],
+        &["apply"],
+        &["import"],
+        &["completions", "powershell"],
+        &["show", "--datastore-path", "f", "--etcd-endpoints", "http://e:2379"],
+    ] {
+        assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
+    }
+    assert!(parse(&["shwo"]).unwrap_err().to_string().contains("'show'"));
+    assert!(parse(&["get", "wep"]).unwrap_err().to_string().contains("calico-ipam endpoints"));
+}
+
+#[test]
+fn options_stand_before_or_after_the_command() {
+    for line in [&["-o", "json", "show"][..], &["show", "-ojson"], &["show", "--output=json"]] {
+        assert_eq!(parse(line).unwrap().output, super::output::Format::Json);
+    }
+    let report = parse(&["check", "--json", "report"]).unwrap();
+    assert!(format!("{report:?}").contains("json_report: Some(\"report\")"));
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let shell = Shell::new();
+    for (name, sign) in [("bash", "complete -F"), ("zsh", "#compdef calico-ipam"), ("fish", "complete -c calico-ipam")]
+    {
+        let script = shell.ok(&["completions", name]);
+        assert!(script.contains(sign) && script.contains("show-blocks"), "{name}");
+    }
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_failure() {
+    let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+    assert!(CliError::Output(broken()).is_closed_pipe());
+    assert!(CliError::Transfer(broken().into()).is_closed_pipe());
+    assert!(CliError::Output(serde_json::Error::io(broken()).into()).is_closed_pipe());
+    assert!(!CliError::Output(std::io::ErrorKind::StorageFull.into()).is_closed_pipe());
+}

@@ -118,10 +118,17 @@ impl Local {
         &self.path
     }
 
-    /// What SQLite itself says of the file.
+    /// What SQLite itself says of the file. Leaves the log as a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
+        connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
+    }
+
+    /// Brings all content from the log into the file.
+    pub fn checkpoint(&self) -> Result<()> {
+        let connection = rusqlite::Connection::open(&self.path)?;
+        Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
     }
 
     fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {

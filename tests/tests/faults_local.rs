@@ -208,6 +208,7 @@ fn a_read_only_disk_is_named() {
 fn a_damaged_file_is_named_and_not_written_over() {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
+        local(cluster).checkpoint().unwrap();
         let path = local(cluster).path().clone();
         let intact = fs::read(&path).unwrap();
         let pod = cluster.pod(1);

@@ -45,6 +45,11 @@ impl Machine {
         Ok(Machine(state))
     }
 
+    /// Every line, with what it is about.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().flat_map(|(what, lines)| lines.iter().map(move |line| format!("{what}: {line}")))
+    }
+
     /// What is in `after` and not here (`+`), or here and not in `after` (`-`).
     pub fn changes(&self, after: &Machine) -> Vec<String> {
         let none = Vec::new();

@@ -1,0 +1,14 @@
+//! Prints what a test run could leave behind on this machine, so that `make test` can compare before and after.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use integration_tests::machine::Machine;
+
+fn main() -> Result<()> {
+    let mut out = stdout().lock();
+    for line in Machine::read()?.lines() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Whatever happens on a private host, the machine under it stays as it was. `make test` compares the machine before and
+//! after the whole run in the same way (src/bin/machine-state.rs).
+
+use integration_tests::cluster::{Cluster, on_etcd, on_local};
+use integration_tests::content::Content;
+use integration_tests::machine::Machine;
+use serde_json::json;
+
+/// ADD, CHECK, a refused ADD and a pod that is never deleted.
+fn session(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let log = cluster.host.dir("log").join("calico.log");
+    let conf = cluster.conf("node1", json!({ "log_level": "debug", "log_file_path": log }));
+    let pod = cluster.pod(1);
+    let mut check = conf.clone();
+    check["prevResult"] = cluster.add(&pod, &conf);
+    cluster.verb("CHECK", &pod, &check).run().unwrap().success();
+    let unknown_node = cluster.conf("node2", json!({}));
+    cluster.verb("ADD", &cluster.pod(2), &unknown_node).run().unwrap().error();
+    assert!(log.is_file());
+}
+
+#[test]
+fn the_machine_stays_as_it_was() {
+    let before = Machine::read().unwrap();
+    on_etcd(session);
+    on_local(session);
+    let failed = std::panic::catch_unwind(|| {
+        on_local(|cluster| {
+            session(cluster);
+            panic!("a test that fails half-way");
+        });
+    });
+    assert!(failed.is_err());
+    assert_eq!(before.changes(&Machine::read().unwrap()), Vec::<String>::new());
+}

@@ -129,3 +129,6 @@ pub(super) async fn read<K: libcalico::store::Kind>(
     let ticket = batch.get::<K>(key);
     Ok(store.read(&batch).await?.get(&ticket)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,3 +54,64 @@ async fn take(session: &Session<'_>, settle: Duration) -> Result<Report, CliErro
     let reading = Reading::take(session.store).await?;
     Ok(Report::of(&reading).also_in(&first))
 }
+
+#[cfg(test)]
+mod tests {
+    use libcalico::ipam::Finding;
+
+    use super::*;
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn a_datastore_in_order() {
+        let shell = Shell::with_pool();
+        let ip = shell.allocate("a");
+        shell.endpoint("a", &ip);
+        let text = shell.ok(&["check"]);
+        assert_eq!(text, "1 pools, 1 blocks, 1 addresses in use, 1 handles, 1 endpoints\nnothing is wrong\n");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_and_written() {
+        let shell = Shell::with_pool();
+        let leaked = shell.allocate("a");
+        shell.endpoint("b", "10.0.0.250");
+        shell.put("/calico/ipam/v2/handle/orphan", r#"{"block":{"10.0.0.0/29":1},"deleted":false}"#);
+        shell.put("/calico/ipam/v2/handle/garbage", "{");
+        let file = shell.dir.path().join("report.json");
+        let line = ["check", "--settle", "0", "--json-report", file.to_str().unwrap()];
+        let text = shell.wrong(&line);
+        for told in [
+            format!("address without endpoint: {leaked} (handle a, node node1"),
+            "endpoint without address: default/b on node node1 has 10.0.0.250, which is free\n".into(),
+            "orphan handle: orphan counts 1 addresses".into(),
+            "unreadable: /calico/ipam/v2/handle/garbage: failed to parse".into(),
+            "\n4 things are wrong\n".into(),
+        ] {
+            assert!(text.contains(&told), "{told}: {text}");
+        }
+        let report = Report::read(&file).unwrap();
+        assert_eq!((report.findings.len(), report.unreadable.len()), (3, 1));
+        assert_eq!(shell.json(&["check", "--settle", "0"])["findings"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn what_only_one_of_two_looks_sees_is_in_motion() {
+        let overlap =
+            Finding::OverlappingBlocks { outer: "10.0.0.0/26".parse().unwrap(), inner: "10.0.0.0/29".parse().unwrap() };
+        let orphan =
+            |revision: &str| Finding::OrphanHandle { handle: "h".into(), revision: revision.into(), blocks: [].into() };
+        let report = |findings| Report { looked_at: Default::default(), findings, unreadable: Vec::new() };
+        let (first, second) = (report(vec![overlap.clone(), orphan("1")]), report(vec![overlap.clone(), orphan("2")]));
+        assert_eq!(second.also_in(&first), report(vec![overlap]));
+    }
+
+    #[test]
+    fn the_second_look_is_a_new_reading() {
+        let shell = Shell::with_pool();
+        shell.allocate("a");
+        let asked = std::time::Instant::now();
+        shell.wrong(&["check", "--settle", "1"]);
+        assert!(asked.elapsed() >= Duration::from_secs(1));
+    }
+}

@@ -72,3 +72,27 @@ pub(super) fn workload(endpoint: &WorkloadEndpoint) -> &str {
     let named = [&spec.pod, &spec.workload, &spec.container_id].into_iter().find(|name| !name.is_empty());
     named.map_or(&endpoint.metadata.name, |name| name)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn of_everybody_a_node_or_a_pod() {
+        let shell = Shell::new();
+        shell.endpoint("web", "10.0.0.1");
+        shell.endpoint("db", "10.0.0.2");
+        let names = |line: &[&str]| -> Vec<String> {
+            let found = shell.json(line)["items"].clone();
+            found.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names(&["endpoints"]), ["db", "web"]);
+        assert_eq!(names(&["endpoints", "--node", "node1"]), ["db", "web"]);
+        assert!(names(&["endpoints", "--node", "node2"]).is_empty());
+        assert_eq!(names(&["endpoints", "--pod", "default/web"]), ["web"]);
+        assert_eq!(names(&["wep", "--pod", "web", "--node", "node1"]), ["web"]);
+        assert!(names(&["endpoints", "--pod", "other/web"]).is_empty());
+        let table = shell.ok(&["endpoints"]);
+        assert!(table.contains("| default   | web      | node1 | 10.0.0.1/32 |"), "{table}");
+    }
+}

@@ -139,3 +139,71 @@ async fn settings(session: &mut Session<'_>, name: Option<&str>) -> Result<Found
     let header = ["NAME", "STRICT AFFINITY", "AUTO ALLOCATE BLOCKS", "MAX BLOCKS PER HOST", "IP COOLDOWN"];
     rows(header, vec![stored.in_force()], row)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn lists_single_objects_and_tables() {
+        let shell = Shell::with_pool();
+        let pools = shell.json(&["get", "ippools"]);
+        assert_eq!(
+            (&pools["kind"], &pools["items"][0]["metadata"]["name"]),
+            (&json!("IPPoolList"), &json!("default-ipv4-ippool"))
+        );
+        let yaml = shell.ok(&["get", "pool", "default-ipv4-ippool", "-o", "yaml"]);
+        assert!(yaml.starts_with("apiVersion: projectcalico.org/v3\nkind: IPPool\n"), "{yaml}");
+        assert!(yaml.contains("  blockSize: 29\n  cidr: 10.0.0.0/24\n"), "{yaml}");
+        let table = shell.ok(&["get", "pools"]);
+        assert!(
+            table.contains("| default-ipv4-ippool | 10.0.0.0/24 | 29         | false    | Automatic  | all()"),
+            "{table}"
+        );
+        assert!(shell.ok(&["get", "nodes"]).contains("| node1 |"));
+        assert!(shell.ok(&["get", "clusterinformation"]).contains("| default | true "));
+        assert!(shell.ok(&["get", "ipreservations"]).contains("RESERVED CIDRS"));
+    }
+
+    #[test]
+    fn what_get_prints_can_be_applied() {
+        let shell = Shell::with_pool();
+        for kind in ["ippools", "nodes", "clusterinformations", "ipamconfigurations"] {
+            for format in ["yaml", "json"] {
+                let file = shell.file("printed", &shell.ok(&["get", kind, "-o", format]));
+                shell.ok(&["apply", "-f", &file]);
+                assert!(shell.ok(&["apply", "-f", &file]).ends_with(" unchanged\n"), "{kind} {format}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_not_there() {
+        let shell = Shell::new();
+        assert_eq!(shell.error(&["get", "ippool", "nope"]), "resource does not exist: IPPool(nope)");
+        assert!(shell.error(&["get", "ipamconfig", "nope"]).contains("IPAMConfiguration(nope)"));
+    }
+
+    #[test]
+    fn settings_that_are_obeyed_and_those_that_only_say_so() {
+        let shell = Shell::new();
+        let builtin = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
+        assert!(builtin.notices.contains("built-in"), "{}", builtin.notices);
+        assert!(builtin.out.contains("\"autoAllocateBlocks\": true"));
+
+        shell.put("/calico/ipam/v2/config", r#"{"strict_affinity":true,"auto_allocate_blocks":true}"#);
+        assert_eq!(shell.run(&["get", "ipamconfig"]).notices, "");
+        shell.put(
+            "/calico/resources/v3/projectcalico.org/ipamconfigurations/default",
+            r#"{"kind":"IPAMConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},
+                "spec":{"strictAffinity":false,"maxBlocksPerHost":2}}"#,
+        );
+        let ran = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
+        assert!(ran.out.contains("\"strictAffinity\": true"), "{}", ran.out);
+        for told in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"] {
+            assert!(ran.notices.contains(told), "{}", ran.notices);
+        }
+    }
+}

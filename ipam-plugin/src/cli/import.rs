@@ -48,3 +48,42 @@ fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
         Err(cause) => Err(CliError::File { what: "read", path: path.display().to_string(), cause }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn an_export_goes_into_another_datastore_and_back_the_same() {
+        let (from, to) = (Shell::with_pool(), Shell::new());
+        from.allocate("a");
+        let file = from.dir.path().join("backup.jsonl");
+        let file = file.to_str().unwrap();
+        assert!(from.run(&["export", file]).notices.contains("keys of the test's exported to"));
+        assert!(to.run(&["import", file]).notices.contains(" 0 unchanged\n"));
+        assert_eq!(to.ok(&["export"]), std::fs::read_to_string(file).unwrap());
+        assert_eq!(to.ok(&["export", "-"]), from.ok(&["export"]));
+        assert!(to.run(&["import", file]).notices.starts_with("0 keys created, 0 replaced, "));
+    }
+
+    #[test]
+    fn nothing_is_overwritten_unless_asked_for() {
+        let (from, to) = (Shell::with_pool(), Shell::with_pool());
+        let file = from.file("backup.jsonl", &from.ok(&["export"]));
+        let error = to.error(&["import", &file]);
+        assert!(error.contains("nothing was imported") && error.contains("--overwrite"), "{error}");
+        to.ok(&["import", "--overwrite", &file]);
+        assert_eq!(to.ok(&["export"]), from.ok(&["export"]));
+    }
+
+    #[test]
+    fn files_that_are_in_the_way_or_not_there() {
+        let shell = Shell::new();
+        let file = shell.file("there.jsonl", "precious");
+        let error = shell.error(&["export", &file]);
+        assert!(error.starts_with(&format!("write {file}: File exists")), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+        assert!(shell.error(&["import", "/no/such"]).starts_with("read /no/such: No such file"));
+        assert!(shell.error(&["import", &file]).contains("not a Calico export"));
+    }
+}

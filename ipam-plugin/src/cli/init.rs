@@ -139,3 +139,74 @@ async fn warn_if_switched_off(session: &mut Session<'_>) -> Result<(), CliError>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::{IpPool, Tier};
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn an_empty_datastore_becomes_usable_once() {
+        let shell = Shell::new();
+        let line = ["init", "--node", "n1", "--pool", "10.0.0.0/16", "--pool", "fd00::/112", "--block-size", "27"];
+        let said = shell.ok(&line);
+        for expected in
+            ["Node n1 created\n", "IPPool default-ipv4-ippool created\n", "IPPool default-ipv6-ippool created\n"]
+        {
+            assert!(said.contains(expected), "{said}");
+        }
+        let block_size = |name: &str| shell.stored::<IpPool>(&ObjectKey::global(name)).unwrap().spec.block_size;
+        assert_eq!(block_size("default-ipv4-ippool"), Some(27));
+        assert_eq!(block_size("default-ipv6-ippool"), Some(122));
+        assert!(shell.stored::<Tier>(&ObjectKey::global("default")).is_some());
+        assert!(shell.json(&line).as_array().unwrap().iter().all(|row| row["action"] == "unchanged"));
+    }
+
+    #[test]
+    fn nodes_and_pools_that_are_there_stay_as_they_are() {
+        let shell = Shell::new();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": "n1", "labels": {"a": "b"}},
+        }));
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "mine"},
+            "spec": {"cidr": "10.0.0.0/16", "disabled": true},
+        }));
+        let said = shell.ok(&["init", "--node", "n1", "--pool", "10.0.0.0/16"]);
+        assert!(said.contains("Node n1 unchanged\nIPPool mine unchanged\n"), "{said}");
+        assert_eq!(shell.stored::<Node>(&ObjectKey::global("n1")).unwrap().metadata.labels["a"], "b");
+    }
+
+    #[test]
+    fn further_pools_are_called_after_their_range() {
+        let taken = ["default-ipv4-ippool", "default-ipv6-ippool"];
+        let name = |range: &str, taken: &[&str]| pool_name(range.parse().unwrap(), taken.iter().copied());
+        assert_eq!(name("10.0.0.0/16", &[]), "default-ipv4-ippool");
+        assert_eq!(name("10.0.0.0/16", &taken), "pool-10-0-0-0-16");
+        assert_eq!(name("fd65::/112", &taken), "pool-fd65-112");
+    }
+
+    #[test]
+    fn what_cannot_be() {
+        let shell = Shell::new();
+        assert!(shell.error(&["init", "--node", "n1", "--pool", "ten"]).contains("write it like 10.65.0.0/16"));
+        assert!(shell.error(&["init", "--node", "N 1"]).contains("Node N 1: error with field Metadata.Name"));
+        let error = shell.error(&["init", "--node", "n1", "--pool", "10.0.0.0/28", "--block-size", "26"]);
+        assert!(error.contains("IPPool.Spec"), "{error}");
+    }
+
+    #[test]
+    fn a_datastore_that_is_switched_off_stays_so() {
+        let shell = Shell::new();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "ClusterInformation", "metadata": {"name": "default"},
+            "spec": {"datastoreReady": false},
+        }));
+        assert!(shell.run(&["init", "--node", "n1"]).notices.contains("datastoreReady: false"));
+        let stored = shell.stored::<ClusterInformation>(&ObjectKey::global("default")).unwrap();
+        assert_eq!(stored.spec.datastore_ready, Some(false));
+    }
+}

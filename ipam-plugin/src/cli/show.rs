@@ -37,3 +37,101 @@ pub(super) async fn run(args: &ShowArgs, session: &mut Session<'_>) -> Result<Ou
     }
     Ok(Outcome::Fine)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn pools_and_blocks_as_tables_and_documents() {
+        let shell = Shell::with_pool();
+        for handle in ["a", "b", "c", "d"] {
+            shell.allocate(handle);
+        }
+        let table = shell.ok(&["show", "--show-blocks"]);
+        let lines: Vec<Vec<&str>> = table
+            .lines()
+            .filter(|line| line.starts_with("| "))
+            .map(|line| line.split('|').map(str::trim).collect())
+            .collect();
+        assert_eq!(lines[0][1..7], ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"]);
+        let pool =
+            ["IP Pool", "10.0.0.0/24", "256", "4 (2%)", "0 (0%)", "252 (98%)", "default-ipv4-ippool", "[#---------]"];
+        assert_eq!(lines[1][1..9], pool);
+        assert_eq!(
+            (lines[2][1], lines[2][4], lines[2][7], lines[2][8]),
+            ("Block", "4 (50%)", "host:node1", "[#####-----]")
+        );
+        assert!(!shell.ok(&["show"]).contains("Block"));
+
+        let shown = shell.json(&["show", "--show-blocks"]);
+        let pool = &shown["pools"][0];
+        assert_eq!((&pool["capacity"], &pool["inUse"], &pool["free"]), (&json!(256), &json!(4), &json!(252)));
+        assert_eq!(pool["blocks"][0]["affinity"], "host:node1");
+        assert_eq!(pool["blocks"][0]["capacity"], 8);
+        assert_eq!(shown["blocksOutsidePools"], json!([]));
+        assert!(shell.ok(&["show", "-o", "yaml"]).starts_with("pools:\n- name: default-ipv4-ippool\n"));
+    }
+
+    #[test]
+    fn one_pool_by_name_or_range() {
+        let shell = Shell::with_pool();
+        shell.ok(&["init", "--node", "node1", "--pool", "fd00::/64"]);
+        assert_eq!(shell.json(&["show"])["pools"].as_array().unwrap().len(), 2);
+        for pool in ["default-ipv6-ippool", "fd00::/64"] {
+            let shown = shell.json(&["show", "--pool", pool]);
+            assert_eq!(shown["pools"][0]["capacity"], "18446744073709551616");
+            assert_eq!(shown["pools"].as_array().unwrap().len(), 1);
+        }
+        assert!(shell.error(&["show", "--pool", "nope"]).contains("no pool is called `nope`"));
+    }
+
+    #[test]
+    fn an_address_in_use() {
+        let shell = Shell::with_pool();
+        let ip = shell.allocate("net.c1");
+        shell.endpoint("web", &ip);
+        let text = shell.ok(&["show", &format!("--ip={ip}")]);
+        for expected in [
+            format!("IP {ip} is in use\nHandle ID: net.c1\nSince: 2").as_str(),
+            "Active Owner Attributes:\n  namespace: default\n  node: node1\n  pod: net.c1\n  timestamp: ",
+            "/29 of host:node1\nPool: default-ipv4-ippool\nEndpoint: default/web on node node1\n",
+        ] {
+            assert!(text.contains(expected), "{text}");
+        }
+        let shown = shell.json(&["show", "--ip", &ip]);
+        assert_eq!((&shown["state"], &shown["handle"]), (&json!("inUse"), &json!("net.c1")));
+        assert_eq!(shown["endpoints"], json!(["default/web on node node1"]));
+    }
+
+    #[test]
+    fn addresses_that_nobody_holds() {
+        let shell = Shell::with_pool();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"},
+            "spec": {"reservedCIDRs": ["10.0.0.128/31"]},
+        }));
+        let state = |ip: &str| shell.json(&["show", "--ip", ip])["state"].clone();
+        assert_eq!(state("10.0.0.200"), "free");
+        assert_eq!(state("10.0.0.129"), "reserved");
+        assert_eq!(state("10.9.0.1"), "notInPool");
+        assert_eq!(shell.ok(&["show", "--ip", "10.9.0.1"]), "10.9.0.1 is not assigned: it is in no pool\n");
+    }
+
+    #[test]
+    fn a_resting_address() {
+        let shell = Shell::with_pool();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
+            "spec": {"strictAffinity": false, "ipCooldownSeconds": 600},
+        }));
+        let ip = shell.allocate("a");
+        shell.ok(&["release", &ip]);
+        let text = shell.ok(&["show", "--ip", &ip]);
+        assert!(text.contains(&format!("{ip} is not assigned: it was released at 2")), "{text}");
+        assert!(text.contains("rests for 600 seconds"), "{text}");
+        assert_eq!(shell.json(&["show", "--ip", &ip])["state"], "resting");
+    }
+}

@@ -105,3 +105,6 @@ fn print(rows: &[Row], session: &mut Session<'_>) -> Result<(), CliError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

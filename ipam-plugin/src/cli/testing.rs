@@ -6,7 +6,8 @@ use clap::Parser;
 use datastore::Datastore;
 use datastore::config::{DEFAULT_DEADLINE, DatastoreConfig, LocalConfig};
 use libcalico::api::{ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::ipam::HandleId;
+use libcalico::ipam::{Block, HandleId};
+use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store, Write, WriteOp};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -140,6 +141,18 @@ impl Shell {
         let op = WriteOp::Create(value.into());
         let write = Write { kind: "", path: path.into(), key: path.into(), op };
         block_on(self.store.write(&[write])).unwrap();
+    }
+
+    /// Deletes a pair behind everybody's back.
+    pub(super) fn remove(&self, path: &str) {
+        let write = Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Delete(None) };
+        block_on(self.store.write(&[write])).unwrap();
+    }
+
+    /// All blocks.
+    pub(super) fn blocks(&self) -> Vec<(Cidr, Block)> {
+        let blocks = block_on(self.store.list::<Block>(&None)).unwrap();
+        blocks.into_iter().map(|entry| (entry.key, entry.value)).collect()
     }
 
     pub(super) fn stored<K: Kind>(&self, key: &K::Key) -> Option<K> {

@@ -106,7 +106,7 @@ fn what_others_wrote_stays() {
 }
 
 #[test]
-fn a_new_object_gets_a_name_tag_of_its_own() {
+fn a_new_object_gets_a_uid_of_its_own() {
     let shell = Shell::new();
     let mut copied = manifest("Node", "n", json!({}));
     copied["metadata"]["uid"] = json!("of-another-datastore");

@@ -1,0 +1,189 @@
+//! What stands in an ADD's way: the leftovers of others are replaced, what is in use is an error that names it, and a
+//! failed ADD leaves everything as it was.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, Pod, on_etcd};
+use integration_tests::command::ip;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::CniError;
+use serde_json::{Value, json};
+
+on_each_datastore!(
+    a_stale_host_link_is_replaced,
+    the_route_of_a_dead_interface_is_replaced,
+    the_route_of_an_interface_in_use_is_an_error_that_names_it,
+    an_interface_of_the_asked_for_name_is_an_error_that_names_it,
+    the_plugins_own_namespace_is_refused_before_anything_is_done,
+    what_cannot_be_an_endpoint_is_refused_before_anything_is_done,
+    a_datastore_that_is_not_ready_is_left_alone,
+    an_exhausted_pool_says_so_and_names_it,
+);
+
+const HOST_LINK: &str = "cali00000001ccc";
+const ADDRESS: &str = "10.65.0.5";
+const ARGS: &str = "IP=10.65.0.5";
+
+/// A cluster where another pod is up, in the block of [`ADDRESS`], and a newcomer with its configuration.
+fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    cluster.verb("ADD", &cluster.pod(2), &conf).env("CNI_ARGS", "IP=10.65.0.9").run().unwrap().success();
+    (cluster.pod(1), conf)
+}
+
+/// What a failed ADD may not change. A block remembers that an address was given and taken back: its sequence number
+/// and the order of its free addresses.
+#[derive(Debug, PartialEq)]
+struct State {
+    host: Value,
+    pods: Value,
+    accounts: String,
+    endpoints: BTreeMap<String, Value>,
+}
+
+fn state(cluster: &Cluster<'_>) -> State {
+    let accounts = cluster.accounts();
+    assert_eq!(accounts.problems, Vec::<String>::new());
+    State {
+        host: kernel::host().unwrap(),
+        pods: kernel::pods(cluster.host).unwrap(),
+        accounts: format!("{accounts:?}"),
+        endpoints: cluster.endpoints(),
+    }
+}
+
+/// An ADD that asks for [`ADDRESS`].
+fn failed_add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
+    cluster.verb("ADD", pod, conf).env("CNI_ARGS", ARGS).run().unwrap().error()
+}
+
+fn a_stale_host_link_is_replaced(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    ip(&format!("link add {HOST_LINK} type veth peer name old0")).unwrap();
+    let index = |name: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok();
+    cluster.add(&pod, &conf);
+    let links = kernel::host().unwrap()["links"].clone();
+    assert_eq!(links[HOST_LINK]["mac"], "ee:ee:ee:ee:ee:ee");
+    assert_eq!(index("old0"), None, "the other end went with it");
+    cluster.delete(&pod, &conf);
+    assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 1);
+}
+
+/// An earlier sandbox whose namespace the kernel has not finished deleting.
+fn the_route_of_a_dead_interface_is_replaced(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    ip("link add dead0 type veth peer name dead1").unwrap();
+    ip("link set dead0 up").unwrap();
+    ip(&format!("route add {ADDRESS} dev dead0")).unwrap();
+    let result = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", ARGS).run().unwrap().success();
+    assert_eq!(result["ips"][0]["address"], format!("{ADDRESS}/32"));
+    let routes = kernel::host().unwrap()["routes"].clone();
+    let ours = routes.as_array().unwrap().iter().find(|route| route["dst"] == ADDRESS).unwrap();
+    assert_eq!(ours["dev"], HOST_LINK);
+    cluster.delete(&pod, &conf);
+}
+
+fn the_route_of_an_interface_in_use_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    ip("link add live0 type veth peer name live1").unwrap();
+    ip("link set live0 up").unwrap();
+    ip("link set live1 up").unwrap();
+    ip(&format!("route add {ADDRESS} dev live0")).unwrap();
+    let before = state(cluster);
+    let error = failed_add(cluster, &pod, &conf);
+    assert!(error.msg.contains("live0") && error.msg.contains(ADDRESS), "{error:?}");
+    assert!(error.details.contains("released"), "{error:?}");
+    assert_eq!(state(cluster), before);
+    ip("link delete live0").unwrap();
+    cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", ARGS).run().unwrap().success();
+}
+
+fn an_interface_of_the_asked_for_name_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
+    let before = state(cluster);
+    let error = failed_add(cluster, &pod, &conf);
+    assert!(error.msg.contains("eth0") && error.msg.contains("pod1"), "{error:?}");
+    assert_eq!(state(cluster), before);
+    let result = cluster.verb("ADD", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
+    assert_eq!(result["interfaces"][1]["name"], "eth1");
+    assert!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"].is_object());
+}
+
+/// CNI_NETNS_OVERRIDE is for dataplanes that need no namespace; the kernel's cannot put both ends into one.
+fn the_plugins_own_namespace_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    let before = state(cluster);
+    let own = cluster.verb("ADD", &pod, &conf).env("CNI_NETNS", "/proc/self/ns/net");
+    for call in [own.clone(), own.clone().env("CNI_NETNS_OVERRIDE", "0"), own.env("CNI_NETNS_OVERRIDE", "true")] {
+        let error = call.run().unwrap().error();
+        assert_eq!(error.code, 8, "{error:?}");
+        assert!(error.msg.contains("/proc/self/ns/net"), "{error:?}");
+        assert_eq!(state(cluster), before);
+    }
+}
+
+fn what_cannot_be_an_endpoint_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    let before = state(cluster);
+    let long = cluster.conf("node1", json!({ "name": "n".repeat(80) }));
+    let no_ipam = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
+    let node = cluster.conf("-node-", json!({}));
+    for (call, code, words) in [
+        (cluster.verb("ADD", &pod, &long), 7, "name"),
+        (cluster.verb("ADD", &pod, &no_ipam), 2, "ip_addrs_no_ipam"),
+        (cluster.verb("ADD", &pod, &node), 4, "node"),
+        (cluster.verb("ADD", &pod, &conf).env("CNI_CONTAINERID", "ends-with-a-dash-"), 4, "ends-with-a-dash-"),
+    ] {
+        let error = call.run().unwrap().error();
+        assert_eq!(error.code, code, "{error:?}");
+        assert!(format!("{} {}", error.msg, error.details).contains(words), "{words}: {error:?}");
+        assert_eq!(state(cluster), before, "{words}");
+    }
+}
+
+fn a_datastore_that_is_not_ready_is_left_alone(cluster: &Cluster<'_>) {
+    const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+    let (pod, conf) = prepared(cluster);
+    let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
+    let mut not_ready = ready.clone();
+    not_ready["spec"]["datastoreReady"] = json!(false);
+    cluster.store.put(CLUSTER, &not_ready).unwrap();
+    let before = state(cluster);
+    let error = failed_add(cluster, &pod, &conf);
+    assert_eq!((error.code, error.msg.contains("not ready")), (11, true), "{error:?}");
+    assert_eq!(state(cluster), before);
+}
+
+/// The runtime is told to come again, soon.
+#[test]
+fn an_etcd_out_of_reach_is_a_transient_error() {
+    on_etcd(|cluster| {
+        let conf = cluster.conf("node1", json!({ "etcd_endpoints": "http://127.0.0.1:1" }));
+        let outcome = cluster.verb("ADD", &cluster.pod(1), &conf).run().unwrap();
+        let error = outcome.error();
+        assert_eq!((error.code, error.msg.contains("127.0.0.1:1")), (11, true), "{error:?}");
+        assert!(outcome.wall < Duration::from_secs(30), "{:?}", outcome.wall);
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    });
+}
+
+fn an_exhausted_pool_says_so_and_names_it(cluster: &Cluster<'_>) {
+    cluster.load(&Content::ready().node("node1").pool("tiny", "10.65.0.0/30", 30));
+    let conf = cluster.conf("node1", json!({}));
+    let pods: Vec<_> = (1..=5).map(|number| cluster.pod(number)).collect();
+    pods[..4].iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+    let before = state(cluster);
+    let error = cluster.verb("ADD", &pods[4], &conf).run().unwrap().error();
+    let said = format!("{} {}", error.msg, error.details);
+    for words in ["tiny", "4 of 4"] {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
+    assert_eq!(state(cluster), before);
+    cluster.delete(&pods[0], &conf);
+    cluster.add(&pods[4], &conf);
+}

@@ -1,0 +1,294 @@
+//! What ADD makes of its configuration: results in every version, repeats, MTU, node name, labels, gates, settings, log.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use serde_json::{Value, json};
+
+on_each_datastore!(
+    a_result_has_the_form_of_its_version,
+    the_result_of_the_plugin_before_is_continued,
+    a_second_add_changes_nothing_and_says_the_same,
+    a_second_network_only_adds_its_profile,
+    the_mtu_comes_from_the_configuration_else_from_the_file,
+    the_nodes_name_comes_from_the_first_source_that_has_one,
+    mesos_labels_become_the_endpoints,
+    readiness_gates_are_waited_for,
+    a_container_may_forward_when_told_so,
+    both_ends_have_the_queues_asked_for,
+    netkit_is_used_or_replaced_by_veth,
+    the_log_goes_to_its_file_and_never_to_stdout,
+);
+
+const MTU_FILE: &str = "/var/lib/calico/mtu";
+
+fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
+    cluster.load(&Content::dual_stack());
+    cluster.conf("node1", more)
+}
+
+/// The only endpoint.
+fn endpoint(cluster: &Cluster<'_>) -> Value {
+    let endpoints = cluster.endpoints();
+    assert_eq!(endpoints.len(), 1, "{endpoints:?}");
+    endpoints.into_values().next().unwrap()
+}
+
+/// Both ends of a pod's interface as the kernel has them: the host's, the pod's.
+fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
+    let host = kernel::host().unwrap()["links"][format!("cali{}", &pod.container_id[..11])].clone();
+    [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
+}
+
+fn a_result_has_the_form_of_its_version(cluster: &Cluster<'_>) {
+    for (number, version) in ["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"].iter().enumerate() {
+        let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+        let conf = prepared(cluster, json!({ "cniVersion": version, "ipam": ipam }));
+        let pod = cluster.pod(number);
+        let result = cluster.add(&pod, &conf);
+        assert_eq!(result["cniVersion"], json!(if version.is_empty() { "0.2.0" } else { version }));
+        let networks = endpoint(cluster)["spec"]["ipNetworks"].clone();
+        if version.is_empty() || *version < "0.3.0" {
+            assert_eq!(json!([result["ip4"]["ip"], result["ip6"]["ip"]]), networks, "{version}");
+        } else {
+            let addresses: Value = (0..2).map(|n| result["ips"][n]["address"].clone()).collect();
+            assert_eq!(addresses, networks, "{version}");
+            let families = if *version < "1.0.0" { json!(["4", "6"]) } else { json!([null, null]) };
+            let said: Value = (0..2).map(|n| result["ips"][n]["version"].clone()).collect();
+            assert_eq!(said, families, "{version}");
+            assert_eq!(result["ips"][0]["interface"], 1, "{version}");
+            assert_eq!(result["interfaces"][1]["sandbox"], json!(pod.netns), "{version}");
+        }
+        cluster.delete(&pod, &conf);
+    }
+    cluster.assert_nothing_left();
+}
+
+fn the_result_of_the_plugin_before_is_continued(cluster: &Cluster<'_>) {
+    for (number, version) in ["0.4.0", "1.0.0", "1.1.0"].iter().enumerate() {
+        let mut before = json!({
+            "cniVersion": version,
+            "interfaces": [{ "name": "bridge0" }, { "name": "lan0", "sandbox": "/run/netns/x" }],
+            "ips": [{ "address": "192.0.2.9/24", "gateway": "192.0.2.1", "interface": 1 }],
+            "routes": [{ "dst": "198.51.100.0/24", "gw": "192.0.2.1" }],
+            "dns": { "nameservers": ["192.0.2.53"] },
+        });
+        if *version == "0.4.0" {
+            before["ips"][0]["version"] = json!("4");
+        }
+        let conf = prepared(cluster, json!({ "cniVersion": version, "prevResult": before }));
+        let pod = cluster.pod(number);
+        let result = cluster.add(&pod, &conf);
+        let names: Value = (0..4).map(|n| result["interfaces"][n]["name"].clone()).collect();
+        let host_link = format!("cali{}", &pod.container_id[..11]);
+        assert_eq!(names, json!(["bridge0", "lan0", host_link, "eth0"]), "{version}");
+        assert_eq!(result["ips"][0], before["ips"][0], "{version}");
+        assert_eq!(result["ips"][1]["interface"], 3, "{version}");
+        assert_eq!(result["routes"][0], before["routes"][0], "{version}");
+        assert_eq!(result["dns"], before["dns"], "{version}");
+        assert_eq!(endpoint(cluster)["spec"]["ipNetworks"], json!([result["ips"][1]["address"]]));
+        cluster.delete(&pod, &conf);
+    }
+    cluster.assert_nothing_left();
+}
+
+fn a_second_add_changes_nothing_and_says_the_same(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let pod = cluster.pod(1);
+    let first = cluster.add(&pod, &conf);
+    let before = cluster.state();
+    let second = cluster.add(&pod, &conf);
+    assert_eq!(cluster.state(), before);
+    for part in ["/ips/0/address", "/interfaces/0/name", "/interfaces/1/mac", "/interfaces/1/sandbox"] {
+        assert_eq!(second.pointer(part), first.pointer(part), "{part}");
+    }
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+fn a_second_network_only_adds_its_profile(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let second = cluster.conf("node1", json!({ "name": "second-network" }));
+    let pod = cluster.pod(1);
+    let result = cluster.add(&pod, &conf);
+    let (held, kernel) = (cluster.accounts().held, kernel::host().unwrap());
+    let again = cluster.verb("ADD", &pod, &second).env("CNI_IFNAME", "eth1").run().unwrap().success();
+    assert_eq!(again["ips"][0]["address"], result["ips"][0]["address"]);
+    assert_eq!((cluster.accounts().held, kernel::host().unwrap()), (held, kernel));
+    assert_eq!(endpoint(cluster)["spec"]["profiles"], json!([NETWORK, "second-network"]));
+    let content = cluster.store.dump().unwrap();
+    let profile = &content["/calico/resources/v3/projectcalico.org/profiles/second-network"];
+    assert_eq!(profile["spec"]["labelsToApply"], json!({ "second-network": "" }));
+}
+
+fn the_mtu_comes_from_the_configuration_else_from_the_file(cluster: &Cluster<'_>) {
+    fs::create_dir_all("/var/lib/calico").unwrap();
+    for (number, (file, conf, mtu)) in
+        [(None, 0, 1500), (Some("1450\n"), 0, 1450), (Some("1450"), 1400, 1400), (Some("1f"), 1400, 1400)]
+            .into_iter()
+            .enumerate()
+    {
+        if let Some(file) = file {
+            fs::write(MTU_FILE, file).unwrap();
+        }
+        let conf = prepared(cluster, json!({ "mtu": conf, "require_mtu_file": file.is_some() }));
+        let pod = cluster.pod(number);
+        let result = cluster.add(&pod, &conf);
+        let said = if mtu == 1500 { Value::Null } else { json!(mtu) };
+        assert_eq!(result["interfaces"][1]["mtu"], said);
+        assert!(links(cluster, &pod).iter().all(|link| link["mtu"] == mtu), "{:?}", links(cluster, &pod));
+        cluster.delete(&pod, &conf);
+    }
+    let pod = cluster.pod(9);
+    for (file, conf) in [(Some("1f"), json!({})), (None, json!({ "mtu": 1400, "require_mtu_file": true }))] {
+        let _ = fs::remove_file(MTU_FILE);
+        if let Some(file) = file {
+            fs::write(MTU_FILE, file).unwrap();
+        }
+        let error = cluster.verb("ADD", &pod, &prepared(cluster, conf)).run().unwrap().error();
+        assert_eq!((error.code, error.msg.contains(MTU_FILE)), (5, true), "{error:?}");
+    }
+    cluster.assert_nothing_left();
+}
+
+fn the_nodes_name_comes_from_the_first_source_that_has_one(cluster: &Cluster<'_>) {
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
+    cluster.load(&Content::dual_stack().node("from-file").node("from-hostname").node(&own));
+    let file = cluster.host.dir("node").join("nodename");
+    let all = cluster.conf("node1", json!({ "nodename_file": file, "hostname": "from-hostname" }));
+    fs::write(&file, "from-file\n").unwrap();
+    let without = |keys: &[&str]| {
+        let mut conf = all.clone();
+        keys.iter().for_each(|key| drop(conf.as_object_mut().unwrap().remove(*key)));
+        conf
+    };
+    let add = |number: usize, conf: &Value, node: &str| {
+        let pod = cluster.pod(number);
+        cluster.add(&pod, conf);
+        assert_eq!(endpoint(cluster)["spec"]["node"], json!(node));
+        cluster.delete(&pod, conf);
+    };
+    add(1, &all, "node1");
+    add(2, &without(&["nodename"]), "from-file");
+    fs::write(&file, "").unwrap();
+    add(3, &without(&["nodename"]), "from-hostname");
+    add(4, &without(&["nodename", "hostname"]), &own);
+    cluster.assert_nothing_left();
+}
+
+fn mesos_labels_become_the_endpoints(cluster: &Cluster<'_>) {
+    let labels = json!([
+        { "key": "role", "value": "//my/val/" },
+        { "key": "$zone", "value": "some_val-with.lots*of^weird#characters" },
+        { "key": "projectcalico.org/namespace", "value": "prod" },
+    ]);
+    let args = json!({ "org.apache.mesos": { "network_info": { "name": "x", "labels": { "labels": labels } } } });
+    let conf = prepared(cluster, json!({ "args": args }));
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let metadata = endpoint(cluster)["metadata"].clone();
+    assert_eq!(metadata["namespace"], "prod");
+    let labels = &metadata["labels"];
+    assert_eq!((&labels["role"], &labels["projectcalico.org/namespace"]), (&json!("my.val"), &json!("prod")));
+    assert_eq!(labels["zone"], "some_val-with.lots-of-weird-characters");
+    // Found again in that namespace: by a second ADD, and by DEL.
+    cluster.add(&pod, &conf);
+    assert_eq!(cluster.accounts().held.len(), 1);
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+/// A gate that answers 503 so many times and 204 from then on; its URL and how often it was asked.
+fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/ready", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = asked.clone();
+    // Ends with the process; the port is the private host's.
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let status = if counter.fetch_add(1, Ordering::SeqCst) < refusals { "503 No" } else { "204 Yes" };
+            let _ = client.write_all(format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n").as_bytes());
+        }
+    });
+    (url, asked)
+}
+
+fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
+    let ((open, asked_open), (late, asked_late)) = (gate(0), gate(1));
+    let pod = cluster.pod(1);
+    let conf = prepared(cluster, json!({ "readiness_gates": [open, late] }));
+    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    outcome.success();
+    assert_eq!((asked_open.load(Ordering::SeqCst), asked_late.load(Ordering::SeqCst)), (1, 2));
+    assert!((5..15).contains(&outcome.wall.as_secs()), "{:?}", outcome.wall);
+
+    // DEL does not ask: a pod must be able to go.
+    let (closed, asked) = gate(1000);
+    let conf = prepared(cluster, json!({ "readiness_gates": [closed] }));
+    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+    outcome.success();
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    assert!(outcome.wall < Duration::from_secs(5));
+    cluster.assert_nothing_left();
+}
+
+fn a_container_may_forward_when_told_so(cluster: &Cluster<'_>) {
+    for (number, allowed) in [false, true].into_iter().enumerate() {
+        let pod = cluster.pod(number);
+        cluster.add(&pod, &prepared(cluster, json!({ "container_settings": { "allow_ip_forwarding": allowed } })));
+        let forwards = &kernel::pod(cluster.host, &pod.name).unwrap()["sysctls"]["eth0"]["ip_forward"];
+        assert_eq!(*forwards, if allowed { "1" } else { "0" });
+    }
+}
+
+fn both_ends_have_the_queues_asked_for(cluster: &Cluster<'_>) {
+    for (number, (asked, queues)) in [(3, 3), (0, 1), (-2, 1)].into_iter().enumerate() {
+        let pod = cluster.pod(number);
+        cluster.add(&pod, &prepared(cluster, json!({ "num_queues": asked })));
+        for link in links(cluster, &pod) {
+            assert_eq!((&link["numrx"], &link["numtx"]), (&json!(queues), &json!(queues)), "{asked}");
+        }
+    }
+}
+
+/// With netkit in the kernel the pair is netkit's, else veth's; the rest is the same.
+fn netkit_is_used_or_replaced_by_veth(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
+    let pod = cluster.pod(1);
+    conf["prevResult"] = cluster.add(&pod, &conf);
+    let [host, inside] = links(cluster, &pod);
+    assert!(host["kind"] == "veth" || host["kind"] == "netkit", "{host}");
+    assert_eq!((&inside["kind"], &inside["mtu"]), (&host["kind"], &json!(1440)));
+    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+fn the_log_goes_to_its_file_and_never_to_stdout(cluster: &Cluster<'_>) {
+    let file = "/var/log/calico/cni/cni.log";
+    let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": file }));
+    let pod = cluster.pod(1);
+    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    outcome.success();
+    let log = fs::read_to_string(file).unwrap();
+    for line in ["interface is up", "stages"] {
+        assert!(log.contains(line) && outcome.stderr.contains(line), "{line:?}: {log}\nstderr: {}", outcome.stderr);
+    }
+    cluster.delete(&pod, &conf);
+    assert!(fs::read_to_string(file).unwrap().len() > log.len(), "DEL appends");
+
+    // A log that cannot be written keeps no pod from its network.
+    let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": "/proc/nowhere/cni.log" }));
+    cluster.add(&pod, &conf);
+}

@@ -63,6 +63,17 @@ impl Plugin {
             Plugin::CalicoIpam => "Calico CNI IPAM",
         }
     }
+
+    /// The line that leads to the command line for people.
+    fn for_people(self) -> &'static str {
+        match self {
+            Plugin::Calico => "",
+            Plugin::CalicoIpam => {
+                "For people: calico-ipam show, check, release, apply, get, delete, endpoints, init, export, import; see \
+                 --help\n\n"
+            }
+        }
+    }
 }
 
 /// Decides what the process has to do. `arguments` are those after the program's name, `build` is the version of the build.
@@ -110,12 +121,13 @@ fn about(plugin: Plugin, build: &str) -> Printed {
          \n  \
            jq '.plugins[0] + {{name, cniVersion}}' /etc/cni/net.d/10-calico.conflist |\n  \
            CNI_COMMAND=ADD CNI_CONTAINERID=test CNI_NETNS=/var/run/netns/test CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin {}\n\
-         \n{}",
+         \n{}{}",
         plugin.about(),
         match plugin {
             Plugin::Calico => "calico",
             Plugin::CalicoIpam => "calico-ipam",
         },
+        plugin.for_people(),
         flags::usage(plugin.title(), plugin.flags()),
     );
     Printed { stderr, ..Printed::default() }
@@ -185,6 +197,7 @@ mod tests {
             assert!(help.stderr.starts_with(&format!("{name} v9\n{supported}")), "{}", help.stderr);
             assert!(help.stderr.contains("jq '.plugins[0] + {name, cniVersion}'"));
             assert!(help.stderr.lines().count() < 20);
+            assert_eq!(help.stderr.contains("calico-ipam show, check"), plugin == Plugin::CalicoIpam);
             assert_eq!((help.stdout.as_str(), help.status), ("", 0));
         }
     }

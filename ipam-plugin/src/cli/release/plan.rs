@@ -53,7 +53,7 @@ impl Mend {
     /// What it was, for people.
     pub(super) fn reason(&self) -> String {
         match self {
-            Mend::Release { held, .. } => format!("it was {held}"),
+            Mend::Release { held, .. } => holder(held),
             Mend::Handle(correction) => correction.reason(),
         }
     }
@@ -100,6 +100,13 @@ pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<
         |finding: &&Finding| Step { target: finding.to_string(), verdict: Verdict::Leave("it is no longer so".into()) };
     steps.extend(gone.iter().map(no_longer));
     steps
+}
+
+/// Who holds an address, without the address.
+fn holder(held: &HeldAddress) -> String {
+    let text = held.to_string();
+    let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
+    holder.unwrap_or(&text).to_owned()
 }
 
 fn leaked(finding: &Finding) -> Option<&HeldAddress> {
@@ -157,9 +164,9 @@ impl Leaks {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
         }
         if !self.all.contains_key(&ip) {
-            return Some(format!("it is kept for a tunnel, a service or the host: {held}"));
+            return Some(format!("it is kept for a tunnel, a service or the host: {}", holder(held)));
         }
-        let moments_ago = format!("it was allocated moments ago, perhaps by an ADD under way: {held}");
+        let moments_ago = format!("it was allocated moments ago, perhaps by an ADD under way: {}", holder(held));
         (!self.settled.contains(&ip)).then_some(moments_ago)
     }
 }

@@ -14,7 +14,7 @@ use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
 use crate::attach::{self, Attachment};
-use crate::endpoint::{self, EndpointWrite};
+use crate::endpoint::{self, EndpointWrite, WriteFailure};
 use crate::ipam::{self, Lease};
 use crate::session::{Known, Question, Session, naming_error};
 use crate::{chain, owed, policy_wait, readiness};
@@ -45,7 +45,7 @@ async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniErro
     tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
     let updated = session.facts.update(existing.value.clone(), &[]);
     let write = EndpointWrite::of(Some(existing.clone()), updated).with_profile(profile_wanted(session, known));
-    let endpoint = write.apply(session).await?;
+    let endpoint = write.apply(&session.store).await.map_err(|failure| failure.error)?;
     session.timings.stage("write");
     endpoint::result_of(&endpoint, &session.call)
 }
@@ -68,9 +68,9 @@ async fn network(session: &mut Session, call: Option<IpamCall>, known: Known) ->
     session.timings.stage("dataplane");
 
     let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
-    let endpoint = match write.apply(session).await {
+    let endpoint = match write.apply(&session.store).await {
         Ok(endpoint) => endpoint,
-        Err(error) => return Err(detach(session, &lease, &attachment, error).await),
+        Err(failure) => return Err(detach(session, &lease, &attachment, failure).await),
     };
     session.timings.stage("write");
     wait_for_policy(session, &endpoint);
@@ -152,12 +152,17 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
     endpoint::validate(&endpoint)
 }
 
-async fn detach(session: &Session, lease: &Lease, attachment: &Attachment, error: CniError) -> CniError {
+async fn detach(session: &Session, lease: &Lease, attachment: &Attachment, failure: WriteFailure) -> CniError {
+    const STEP: &str = "writing the WorkloadEndpoint";
     let error = match attachment.undo(session).await {
-        Ok(()) => error,
-        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+        Ok(()) => failure.error,
+        Err(left) => with_detail(failure.error, &format!("the interface could not be removed: {left}")),
     };
-    give_back(session, lease, "writing the WorkloadEndpoint", error).await
+    if failure.perhaps_written {
+        // Given back, they could be another's while an endpoint still claims them.
+        return with_detail(error, &format!("failed while {STEP}, which may be there; DEL will release its addresses"));
+    }
+    give_back(session, lease, STEP, error).await
 }
 
 async fn give_back(session: &Session, lease: &Lease, step: &str, error: CniError) -> CniError {

@@ -2,7 +2,7 @@
 
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::Orchestrator;
-use libcalico::store::{Entry, Store, StoreError, Write};
+use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
 use netconf::result::{Interface, IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult, Code};
@@ -10,6 +10,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::session::{Session, store_error};
+
+/// How often a write that broke off is looked after.
+const TRIES: u32 = 3;
 
 /// An endpoint that was there before.
 pub type Existing = Entry<WorkloadEndpoint>;
@@ -20,6 +23,16 @@ pub struct EndpointWrite {
     endpoint: WorkloadEndpoint,
     existing: Option<Existing>,
     profile: Option<Profile>,
+}
+
+/// Why an endpoint was not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteFailure {
+    /// For the runtime.
+    pub error: CniError,
+    /// The write broke off on its way and the datastore cannot be asked what became of it: the endpoint may be there, or
+    /// be there soon.
+    pub perhaps_written: bool,
 }
 
 impl EndpointWrite {
@@ -34,8 +47,9 @@ impl EndpointWrite {
         self
     }
 
-    /// Writes and returns the endpoint as stored. Nothing is written when nothing changed.
-    pub async fn apply(mut self, session: &Session) -> Result<WorkloadEndpoint, CniError> {
+    /// Writes and returns the endpoint as stored. Nothing is written when nothing changed. A write that broke off is
+    /// looked after: it may have been applied, and the addresses in it must not be given to another then.
+    pub async fn apply<S: Store>(mut self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         validate(&self.endpoint)?;
         if self.existing.is_none() {
             self.endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
@@ -43,19 +57,40 @@ impl EndpointWrite {
         if let Some(profile) = &mut self.profile {
             profile.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         }
+        let mut broke_off = 0;
         loop {
             let writes = self.writes().map_err(|error| store_error("encode the endpoint", &error))?;
             if writes.is_empty() {
                 return Ok(self.endpoint);
             }
-            match session.store.write(&writes).await {
-                Ok(_) => return Ok(self.endpoint),
-                // Another process was first to create the profile: it is the same one.
-                Err(error) if self.profile.is_some() && profile_exists(&error.cause, &writes[error.index]) => {
-                    self.profile = None;
-                }
-                Err(error) => return Err(store_error("write the WorkloadEndpoint", &error.cause)),
+            let Err(WriteError { index, cause, .. }) = store.write(&writes).await else { return Ok(self.endpoint) };
+            // Another process was first to create the profile: it is the same one.
+            if self.profile.is_some() && profile_exists(&cause, &writes[index]) {
+                self.profile = None;
+                continue;
             }
+            let error = store_error("write the WorkloadEndpoint", &cause);
+            let unknown = matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. });
+            broke_off += u32::from(unknown);
+            if broke_off == 0 {
+                return Err(error.into());
+            }
+            match self.is_stored(store).await {
+                Ok(true) => return Ok(self.endpoint),
+                Ok(false) if unknown && broke_off < TRIES => {}
+                // Refused by what others wrote, so that no earlier try can have been applied or will be.
+                Ok(false) if cause.is_race() => return Err(error.into()),
+                _ => return Err(WriteFailure { error, perhaps_written: true }),
+            }
+        }
+    }
+
+    /// Whether the datastore holds just what was to be written.
+    async fn is_stored<S: Store>(&self, store: &S) -> Result<bool, StoreError> {
+        match store.get::<WorkloadEndpoint>(&self.endpoint.key()).await {
+            Ok(found) => Ok(found.value.encode().ok() == self.endpoint.encode().ok()),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -73,8 +108,14 @@ impl EndpointWrite {
     }
 }
 
+impl From<CniError> for WriteFailure {
+    fn from(error: CniError) -> Self {
+        WriteFailure { error, perhaps_written: false }
+    }
+}
+
 fn profile_exists(cause: &StoreError, write: &Write) -> bool {
-    matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == <Profile as libcalico::store::Kind>::KIND
+    matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == Profile::KIND
 }
 
 /// Refuses what upstream's validator refuses (CNI-85), as an error of the call: every field comes from it.
@@ -116,3 +157,6 @@ pub fn result_of(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, 
     ];
     Ok(result)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use datastore::Local;
+use datastore::config::LocalConfig;
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, ProfileReach, default_profile};
+use libcalico::store::{Answers, ReadBatch, Revision};
+
+use super::*;
+
+/// A datastore whose next write breaks off.
+struct Breaking {
+    inner: Local,
+    breaks: AtomicBool,
+    /// Whether the write that breaks off is applied all the same.
+    applies: bool,
+    /// Whether reads fail after that.
+    goes_away: bool,
+}
+
+impl Breaking {
+    fn new(directory: &tempfile::TempDir, applies: bool, goes_away: bool) -> Self {
+        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
+        Breaking { inner: Local::new(&config), breaks: AtomicBool::new(true), applies, goes_away }
+    }
+
+    fn unavailable(outcome_unknown: bool) -> StoreError {
+        StoreError::Unavailable { datastore: "d".into(), reason: "r".into(), outcome_unknown }
+    }
+}
+
+impl Store for Breaking {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        if self.goes_away && !self.breaks.load(Ordering::Relaxed) {
+            return Err(Breaking::unavailable(false));
+        }
+        self.inner.read(batch).await
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        if !self.breaks.swap(false, Ordering::Relaxed) {
+            return self.inner.write(writes).await;
+        }
+        if self.applies {
+            self.inner.write(writes).await?;
+        }
+        Err(WriteError { index: 0, applied: 0, cause: Breaking::unavailable(true) })
+    }
+}
+
+fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
+    let facts = EndpointFacts {
+        node: "node1".into(),
+        container_id: container_id.into(),
+        endpoint: "eth0".into(),
+        orchestrator: Orchestrator::Cni(ContainerFacts::new("net1")),
+    };
+    let mut endpoint = facts.create(&[address.parse().unwrap()]).unwrap();
+    endpoint.spec.interface_name = "calic1".into();
+    endpoint
+}
+
+fn write(address: &str) -> EndpointWrite {
+    let profile = default_profile("net1", ProfileReach::SameNetwork);
+    EndpointWrite::of(None, endpoint("c1", address)).with_profile(Some(profile))
+}
+
+#[tokio::test]
+async fn a_write_that_broke_off_is_done_once_whether_it_was_applied_or_not() {
+    for applies in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Breaking::new(&directory, applies, false);
+        let written = write("10.0.0.1").apply(&store).await.unwrap();
+        let stored = store.get::<WorkloadEndpoint>(&written.key()).await.unwrap().value;
+        assert_eq!((stored.metadata.uid, stored.spec), (written.metadata.uid, written.spec), "applied: {applies}");
+    }
+}
+
+#[tokio::test]
+async fn when_it_cannot_be_asked_about_the_caller_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let failure = write("10.0.0.1").apply(&Breaking::new(&directory, true, true)).await.unwrap_err();
+    assert!(failure.perhaps_written, "{failure:?}");
+    assert_eq!(failure.error.code, Code::TRY_AGAIN);
+}
+
+#[tokio::test]
+async fn anothers_endpoint_is_no_write_of_ours() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Breaking::new(&directory, false, false);
+    let other = endpoint("c1", "10.0.0.2");
+    store.inner.create(&other.key(), &other).await.unwrap();
+    let failure = write("10.0.0.1").apply(&store).await.unwrap_err();
+    assert!(!failure.perhaps_written, "{failure:?}");
+    assert!(failure.error.msg.contains("already exists"), "{failure:?}");
+}

@@ -77,7 +77,7 @@ pub async fn assign<S: Store, C: Clock>(
         clock,
         request,
         families: families?,
-        known: Knowledge::new(prelude, request.owner(), request.handle.clone(), clock.now()),
+        known: Knowledge::new(prelude, request.prelude_query(), clock.now()),
         budget: Budget::new(clock, OPERATION),
         taken: Vec::new(),
         held: Vec::new(),
@@ -193,7 +193,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         }
     }
 
-    /// After a lost race: waits a little and reads what may have changed, the node's other blocks included.
+    /// After a lost race: waits a little and reads again what may have changed, the pools and the node's other
+    /// blocks included.
     async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
         if !self.budget.pause().await {
             return Err(IpamError::Contention);
@@ -204,7 +205,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         blocks.sort();
         blocks.dedup();
         let now = self.clock.now();
-        Ok(self.known.refresh(self.store, now, blocks).await?)
+        self.known.refresh(self.store, now, blocks).await?;
+        self.families.iter_mut().try_for_each(|family| family.plan.choose_again(&self.known.prelude))
     }
 
     fn is_short(&self) -> bool {

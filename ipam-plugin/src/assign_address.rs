@@ -26,9 +26,8 @@ pub async fn assign_address<S: Store, C: Clock>(
     ip: IpAddr,
     prelude: Prelude,
 ) -> Result<Assignment, IpamError> {
-    let pool = pool_of(&prelude, request, ip)?;
-    let cidr = pool.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })?;
-    let known = Knowledge::new(prelude, request.owner(), request.handle.clone(), clock.now());
+    let cidr = block_of(&prelude, request, ip)?;
+    let known = Knowledge::new(prelude, request.prelude_query(), clock.now());
     let mut wanted = WantedAddress { request, ip, cidr, known };
     let mut budget = Budget::new(clock, OPERATION);
     loop {
@@ -44,7 +43,8 @@ pub async fn assign_address<S: Store, C: Clock>(
                 if !budget.pause().await {
                     return Err(IpamError::Contention);
                 }
-                wanted.known.refresh(store, clock.now(), [cidr]).await?;
+                wanted.known.refresh(store, clock.now(), [wanted.cidr]).await?;
+                wanted.cidr = block_of(&wanted.known.prelude, request, ip)?;
             }
         }
     }
@@ -144,6 +144,10 @@ pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
         words.push_str(&format!(", since {since}"));
     }
     words
+}
+
+fn block_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {
+    pool_of(prelude, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
 fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {

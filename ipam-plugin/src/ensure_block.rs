@@ -22,12 +22,12 @@ pub async fn ensure_block<S: Store, C: Clock>(
     request: &AssignRequest,
     version: IpVersion,
 ) -> Result<Cidr, IpamError> {
-    let query = PreludeQuery { node: request.node.clone(), owner: request.owner(), handle: HandleId::new("") };
+    let query = PreludeQuery { handle: HandleId::new(""), ..request.prelude_query() };
     let mut budget = Budget::new(clock, OPERATION);
     loop {
         let prelude = Prelude::read(store, &query).await?;
         let plan = FamilyPlan::new(request, &prelude, version)?;
-        let mut known = Knowledge::new(prelude, request.owner(), query.handle.clone(), clock.now());
+        let mut known = Knowledge::new(prelude, query.clone(), clock.now());
         match find(store, &plan, &mut known).await {
             Err(IpamError::Store(error)) if error.is_race() => {
                 if !budget.pause().await {

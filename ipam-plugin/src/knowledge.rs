@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use libcalico::ipam::{
-    AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, Reservations,
-};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, IpamConfig, Reservations};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use crate::prelude::Prelude;
+use crate::prelude::{Prelude, PreludeQuery};
 
 /// What is known of one block.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +27,7 @@ pub(crate) struct Knowledge {
     pub(crate) reservations: Reservations,
     /// When it was read, the clock of walks and claims.
     pub(crate) now: OffsetDateTime,
-    owner: Owner,
-    handle_id: HandleId,
+    query: PreludeQuery,
     blocks: BTreeMap<Cidr, Known>,
     listed: BTreeSet<IpVersion>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
@@ -67,17 +64,13 @@ impl Wants {
 }
 
 impl Knowledge {
-    pub(crate) fn new(prelude: Prelude, owner: Owner, handle_id: HandleId, now: OffsetDateTime) -> Self {
-        let (reservations, malformed) = Reservations::of(prelude.reservations.iter().map(|entry| &entry.value));
-        for problem in malformed {
-            tracing::warn!(%problem, "reservation");
-        }
+    /// What `prelude` says, the answer to `query`.
+    pub(crate) fn new(prelude: Prelude, query: PreludeQuery, now: OffsetDateTime) -> Self {
         Knowledge {
+            reservations: reservations(&prelude),
             prelude,
-            reservations,
             now,
-            owner,
-            handle_id,
+            query,
             blocks: BTreeMap::new(),
             listed: BTreeSet::new(),
             affinities: HashMap::new(),
@@ -121,7 +114,7 @@ impl Knowledge {
     /// The owner's claims of one family, in the order they are tried (IPAM-112).
     pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
         self.prelude.affinities.iter().filter(move |entry| {
-            entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.owner
+            entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.query.owner
         })
     }
 
@@ -152,14 +145,13 @@ impl Knowledge {
             self.listed.insert(version);
         }
         for (key, ticket) in affinities {
-            let found = answers.get(&ticket)?.filter(|entry| !entry.value.deleted);
-            self.affinities.insert(key, found);
+            self.learn_affinity(key, answers.get(&ticket))?;
         }
         Ok(())
     }
 
-    /// Reads again, in one batch, what a lost race may have changed: the handle, the owner's claims and the blocks
-    /// `touched`. All other blocks and claims are forgotten.
+    /// Reads again, in one batch, after a lost race: the prelude, for a pool may be out of service by now (IPAM-100),
+    /// and the blocks `touched` with claims to them that the owner was not known to have. All other blocks and claims are forgotten.
     pub(crate) async fn refresh<S: Store>(
         &mut self,
         store: &S,
@@ -167,19 +159,23 @@ impl Knowledge {
         touched: impl IntoIterator<Item = Cidr>,
     ) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
-        let handle = batch.get::<Handle>(&self.handle_id);
-        let select = AffinitySelect { owner: Some(self.owner.clone()), version: None };
-        let affinities = batch.list::<BlockAffinity>(&select);
-        let blocks: Vec<_> = touched.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let prelude = Prelude::ask(&mut batch, &self.query);
+        let (mut blocks, mut claims) = (Vec::new(), Vec::new());
+        for cidr in touched {
+            blocks.push((cidr, batch.get::<Block>(&cidr)));
+            let key = AffinityKey { owner: self.query.owner.clone(), cidr };
+            // The list leaves out one that cannot be read.
+            if !self.prelude.affinities.iter().any(|entry| entry.key == key) {
+                claims.push((batch.get::<BlockAffinity>(&key), key));
+            }
+        }
         let answers = store.read(&batch).await?;
-        self.now = now;
-        self.prelude.handle = answers.get(&handle)?;
-        self.prelude.affinities = answers.list(&affinities);
-        self.affinities.clear();
-        self.blocks.clear();
-        self.listed.clear();
+        *self = Knowledge::new(Prelude::from_answers(&answers, &prelude)?, self.query.clone(), now);
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
+        }
+        for (ticket, key) in claims {
+            self.learn_affinity(key, answers.get(&ticket))?;
         }
         Ok(())
     }
@@ -200,6 +196,23 @@ impl Knowledge {
         Ok(())
     }
 
+    /// A claim that cannot be read keeps us from its block, and no more (D31).
+    fn learn_affinity(
+        &mut self,
+        key: AffinityKey,
+        answer: Result<Option<Entry<BlockAffinity>>, StoreError>,
+    ) -> Result<(), StoreError> {
+        match answer {
+            Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
+            Err(StoreError::Corrupt { key: path, reason }) => {
+                tracing::warn!(affinity = %path, %reason, "leaving a block alone whose claim cannot be read");
+                self.blocks.insert(key.cidr, Known::Corrupt);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     fn rested(&self, mut entry: Entry<Block>) -> Known {
         match entry.value.collect_garbage(self.config().ip_cooldown_seconds, self.now) {
             Ok(_) => Known::There(Box::new(entry)),
@@ -213,7 +226,7 @@ impl Knowledge {
     // What the operation itself wrote.
 
     pub(crate) fn wrote_handle(&mut self, value: Option<(Handle, Revision)>) {
-        let key = self.handle_id.clone();
+        let key = self.query.handle.clone();
         self.prelude.handle = value.map(|(value, revision)| Entry { key, value, revision });
     }
 
@@ -241,4 +254,12 @@ impl Knowledge {
     pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
         self.blocks.insert(cidr, Known::Absent);
     }
+}
+
+fn reservations(prelude: &Prelude) -> Reservations {
+    let (reservations, malformed) = Reservations::of(prelude.reservations.iter().map(|entry| &entry.value));
+    for problem in malformed {
+        tracing::warn!(%problem, "reservation");
+    }
+    reservations
 }

@@ -88,6 +88,13 @@ impl<'a> FamilyPlan<'a> {
         Ok(FamilyPlan { request, version, owner, choice, node_labels, spared: BTreeSet::new() })
     }
 
+    /// Chooses the pools anew, after the prelude was read again.
+    pub(crate) fn choose_again(&mut self, prelude: &Prelude) -> Result<(), IpamError> {
+        let fresh = FamilyPlan::new(self.request, prelude, self.version)?;
+        *self = FamilyPlan { spared: std::mem::take(&mut self.spared), ..fresh };
+        Ok(())
+    }
+
     /// The next step towards `remaining` more addresses.
     pub(crate) fn next(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
         if let Some(step) = self.held(known, remaining)? {

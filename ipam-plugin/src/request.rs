@@ -7,6 +7,8 @@ use libcalico::ipam::{HandleId, Labels, Owner};
 use libcalico::net::IpVersion;
 use time::OffsetDateTime;
 
+use crate::prelude::PreludeQuery;
+
 /// A request for addresses out of the pools.
 #[derive(Debug, Clone)]
 pub struct AssignRequest {
@@ -79,6 +81,11 @@ impl AssignRequest {
             IpVersion::V4 => &self.pools4,
             IpVersion::V6 => &self.pools6,
         }
+    }
+
+    /// What has to be read first.
+    pub fn prelude_query(&self) -> PreludeQuery {
+        PreludeQuery { node: self.node.clone(), owner: self.owner(), handle: self.handle.clone() }
     }
 
     /// Who owns the blocks claimed for this request (IPAM-97).

@@ -1,5 +1,7 @@
 //! ADD: addresses for a container (IPAM-31..IPAM-42).
 
+use std::time::Duration;
+
 use libcalico::store::Store;
 use netconf::result::{IpConfig, IpNet, Route};
 use netconf::{CniError, CniResult};
@@ -11,6 +13,10 @@ use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::prelude::Prelude;
+
+/// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
+/// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
+const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
 /// Assigns what the call asks for. On error nothing of it stays assigned.
 ///
@@ -30,8 +36,14 @@ async fn addresses<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: Prelude,
 ) -> Result<Vec<Assignment>, IpamError> {
-    // After the prelude: whatever another process changed meanwhile shows when the blocks are read.
+    // After the prelude: whatever another process did to blocks meanwhile shows when they are read.
+    let asked = clock.elapsed();
     let _lock = call.lock();
+    let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
+        Prelude::read(store, &call.prelude_query()).await?
+    } else {
+        prelude
+    };
     let request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
         return Ok(vec![assign_address(store, clock, &request, ip, prelude).await?]);

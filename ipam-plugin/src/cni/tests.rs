@@ -165,6 +165,25 @@ async fn contention_asks_to_try_again() {
     assert_eq!(add_to(&cluster, &call("b")).await.unwrap_err().code, Code::TRY_AGAIN);
 }
 
+// IPAM-100: a pool is deleted 500 ms after it was disabled.
+#[tokio::test]
+async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
+    let cluster = dual_stack();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ipam.lock");
+    let waiting = IpamCall { lock_file: Some(path.clone()), ..call("a") };
+    let prelude = Prelude::read(&cluster.store, &waiting.prelude_query()).await.unwrap();
+    cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| spec.disabled = true);
+    let holder = crate::lock::HostLock::acquire(&path).unwrap();
+    let holding = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        drop(holder);
+    });
+    let error = add(&cluster.store, &SystemClock::start(), &waiting, prelude).await.unwrap_err();
+    holding.join().unwrap();
+    assert_eq!(error.msg, "cannot find a qualified ippool");
+}
+
 // CHECK names each thing that is broken alone.
 
 async fn checked() -> (Cluster, IpamCall, Vec<IpAddr>) {

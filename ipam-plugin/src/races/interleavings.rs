@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use libcalico::api::IpPool;
 use libcalico::ipam::{AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner, Reservations};
 use libcalico::net::Cidr;
 use libcalico::store::Kind;
 use proptest::prelude::*;
 
+use crate::assign_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held};
 
@@ -244,5 +246,41 @@ proptest! {
     ) {
         let store = if transactional { MemoryStore::transactional() } else { MemoryStore::sequential() };
         block_on(run(&ops, store, every, seed, faults));
+    }
+}
+
+// IPAM-100: whoever deletes a pool disables it first.
+#[tokio::test]
+async fn a_pool_that_went_out_of_service_is_not_claimed_from_after_a_lost_race() {
+    for asked in [None, Some("10.0.0.7")] {
+        let cluster = Cluster::new();
+        cluster.pool("old", "10.0.0.0/24", 26);
+        let mut lost = false;
+        cluster.store.before_each(move |_, writes, pairs| {
+            if writes.is_some() && !std::mem::replace(&mut lost, true) {
+                let key = libcalico::api::ObjectKey::global("old");
+                let mut pool = pairs.get::<IpPool>(&key).unwrap();
+                pool.spec.disabled = true;
+                pairs.put(IpPool::path(&key), pool.encode().unwrap());
+                let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+                for block in ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26", "10.0.0.192/26"] {
+                    pairs.put(BlockAffinity::path(&affinity_key("node1", block)), pending.encode().unwrap());
+                }
+            }
+            Fault::None
+        });
+        let request = cluster.request("node1", "net.a");
+        let error = match asked {
+            None => cluster.assign(&request).await.unwrap_err(),
+            Some(ip) => {
+                let prelude = cluster.prelude(&request).await.unwrap();
+                let ip = ip.parse().unwrap();
+                assign_address(&cluster.store, &cluster.clock, &request, ip, prelude).await.unwrap_err()
+            }
+        };
+        assert!(matches!(error, IpamError::Pools(_) | IpamError::NotInPool { .. }), "{error}");
+        cluster.store.calm();
+        assert!(cluster.store.pairs().list::<Block>(&None).is_empty());
+        assert_eq!(cluster.handle("net.a"), None);
     }
 }

@@ -92,6 +92,24 @@ async fn a_corrupt_block_is_left_alone() {
     }
 }
 
+// It is in no list, and creating it fails for as long as it is there.
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_costs_one_retry() {
+    for with_block in [false, true] {
+        let cluster = cluster();
+        let path = BlockAffinity::path(&affinity_key("node1", BLOCK));
+        cluster.store.edit(|pairs| pairs.put(path, br#"{"state":"halfway"}"#.to_vec()));
+        if with_block {
+            put_block(&cluster, "node1");
+        }
+        cluster.store.take_counts();
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        assert!(!cidr(BLOCK).contains(ip));
+        let (reads, writes) = cluster.store.take_counts();
+        assert!(reads <= 4 && writes <= 3, "{reads} reads, {writes} writes");
+    }
+}
+
 // t:rw 539: between the deletion of the block and that of the claim, another process of the owner claims anew.
 #[tokio::test]
 async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {

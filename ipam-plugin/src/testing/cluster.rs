@@ -15,7 +15,7 @@ use libcalico::net::Cidr;
 use super::{MemoryStore, Pairs, TestClock};
 use crate::assign::{Assigned, assign};
 use crate::error::IpamError;
-use crate::prelude::{Prelude, PreludeQuery};
+use crate::prelude::Prelude;
 use crate::release::{ReleasePrelude, ReleasedHandles, release};
 use crate::request::{AssignRequest, workload_attributes};
 
@@ -82,8 +82,7 @@ impl Cluster {
     }
 
     pub(crate) async fn prelude(&self, request: &AssignRequest) -> Result<Prelude, IpamError> {
-        let query = PreludeQuery { node: request.node.clone(), owner: request.owner(), handle: request.handle.clone() };
-        Ok(Prelude::read(&self.store, &query).await?)
+        Ok(Prelude::read(&self.store, &request.prelude_query()).await?)
     }
 
     pub(crate) async fn assign(&self, request: &AssignRequest) -> Result<Assigned, IpamError> {

@@ -1,7 +1,5 @@
 //! [`Session`]: one invocation with everything its verb needs, opened once and handed down.
 
-use std::time::Duration;
-
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::prelude::Prelude;
@@ -16,10 +14,8 @@ use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::journal::Journal;
+use crate::status;
 use crate::timings::Timings;
-
-/// STATUS is asked every few seconds: a datastore that is slower than this cannot serve an ADD.
-const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// One invocation.
 #[derive(Debug)]
@@ -44,8 +40,12 @@ impl Session {
         if matches!(call.command, Command::Add | Command::Del | Command::Status) {
             ensure_nodename_file(&call.conf)?;
         }
+        if call.command == Command::Add && call.conf.datastore.datastore_type == Some(DatastoreType::Kubernetes) {
+            // It keeps endpoints of pods only: without one, ADD would fail at its last step.
+            call.args.require_pod()?;
+        }
         let node = node_name::of(&call.conf)?;
-        let deadline = (call.command == Command::Status).then_some(STATUS_DEADLINE);
+        let deadline = (call.command == Command::Status).then_some(status::DEADLINE);
         let datastore_config = datastore_settings::of(&call.conf, deadline)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
@@ -113,7 +113,7 @@ pub struct Known {
     pub cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, whatever their interface.
     pub endpoints: Vec<Entry<WorkloadEndpoint>>,
-    /// The profile named after the network.
+    /// The profile named after the network, if asked for.
     pub profile: Option<Entry<Profile>>,
     /// What the allocator needs first, if asked for.
     pub assign: Option<Prelude>,
@@ -131,12 +131,15 @@ impl Session {
     pub async fn try_read(&self, question: Question<'_>) -> Result<Known, StoreError> {
         let mut batch = ReadBatch::new();
         let cluster = batch.get::<ClusterInformation>(&cluster_key());
-        let endpoint = match (question, self.facts.select()) {
+        let endpoints = match (question, self.facts.select()) {
             (Question::Cluster, _) | (_, Err(_)) => None,
-            (_, Ok(select)) => Some((
-                batch.list::<WorkloadEndpoint>(&select),
-                batch.get::<Profile>(&ObjectKey::global(&self.call.conf.name)),
-            )),
+            (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
+        };
+        let profile = match question {
+            Question::Endpoint | Question::Assign(_) => {
+                Some(batch.get::<Profile>(&ObjectKey::global(&self.call.conf.name)))
+            }
+            Question::Cluster | Question::Release(_) => None,
         };
         let assign = match question {
             Question::Assign(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
@@ -148,16 +151,12 @@ impl Session {
         };
 
         let answers = self.store.read(&batch).await?;
-        let (mut endpoints, mut profile) = (Vec::new(), None);
-        if let Some((endpoint_ticket, profile_ticket)) = endpoint {
-            endpoints = answers.list(&endpoint_ticket);
-            endpoints.retain(|entry| self.facts.owns(&entry.key.name));
-            profile = answers.get(&profile_ticket)?;
-        }
+        let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
+        endpoints.retain(|entry| self.facts.owns(&entry.key.name));
         Ok(Known {
             cluster: answers.get(&cluster)?,
             endpoints,
-            profile,
+            profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
             assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
             release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
         })

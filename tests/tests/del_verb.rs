@@ -84,7 +84,7 @@ fn another_container_keeps_its_network(cluster: &Cluster<'_>) {
         assert_eq!(after.pointer(part), alone.pointer(part), "{part}");
     }
     let endpoints: Vec<_> = cluster.endpoints().into_keys().collect();
-    assert_eq!(endpoints, [format!("node1-cni-{}-eth0", other.container_id)]);
+    assert_eq!(endpoints, [format!("default/node1-cni-{}-eth0", other.container_id)]);
     assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
 
     // A container that was never there, whose id begins like the other's.

@@ -236,7 +236,7 @@ fn the_endpoint_of_the_pods_next_sandbox_survives() {
         assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
         let endpoints = cluster.endpoints();
         assert_eq!(endpoints.len(), 1);
-        assert_eq!(endpoints["node1-k8s-web--0-eth0"]["spec"]["containerID"], json!(new.container_id));
+        assert_eq!(endpoints["prod/node1-k8s-web--0-eth0"]["spec"]["containerID"], json!(new.container_id));
         cluster.assert_in_order();
         call(cluster, "DEL", &new);
         cluster.assert_nothing_left();

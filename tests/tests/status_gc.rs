@@ -198,7 +198,7 @@ fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
     ];
     assert_eq!(holders(cluster), BTreeSet::from(expected));
     let endpoints: BTreeSet<_> = cluster.endpoints().into_keys().collect();
-    let of = |node: &str, pod: &Pod| format!("{node}-cni-{}-eth0", pod.container_id);
+    let of = |node: &str, pod: &Pod| format!("default/{node}-cni-{}-eth0", pod.container_id);
     let expected = [of("node1", kept), of("node2", elsewhere), of("node1", stranger), of("node1", longer_name)];
     assert_eq!(endpoints, BTreeSet::from(expected));
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());

@@ -1,0 +1,254 @@
+//! Pods of Kubernetes, named in CNI_ARGS, on a datastore of our own; and the calls that people make by hand.
+
+use std::fs;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, Pod, handle, on_local};
+use integration_tests::command::run;
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::{Call, Outcome, Plugins};
+use serde_json::{Value, json};
+
+on_each_datastore!(
+    a_pods_endpoint_and_interface_are_named_after_the_pod,
+    a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it,
+    a_late_del_without_a_namespace_leaves_the_new_sandboxs_link,
+    pods_of_other_namespaces_are_other_pods,
+    kubernetes_policy_is_refused_with_the_way_out,
+    policy_is_waited_for_no_longer_than_asked,
+);
+
+const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=nginx;K8S_POD_UID=u-1";
+/// `cali` and the SHA-1 of `default.nginx` (CNI-88).
+const HOST_LINK: &str = "calic440f455693";
+const ENDPOINT: &str = "default/node1-k8s-nginx-eth0";
+
+fn prepared(cluster: &Cluster<'_>) -> Value {
+    cluster.load(&Content::dual_stack());
+    cluster.conf("node1", json!({}))
+}
+
+/// A verb on a sandbox of the pod that `args` names.
+fn verb(cluster: &Cluster<'_>, verb: &str, sandbox: &Pod, conf: &Value, args: &str) -> Call {
+    cluster.verb(verb, sandbox, conf).env("CNI_ARGS", args)
+}
+
+fn add(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) -> Value {
+    verb(cluster, "ADD", sandbox, conf, ARGS).run().unwrap().success()
+}
+
+fn delete(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) {
+    verb(cluster, "DEL", sandbox, conf, ARGS).run().unwrap().success();
+}
+
+fn holders(cluster: &Cluster<'_>) -> Vec<String> {
+    cluster.accounts().held.into_values().collect()
+}
+
+fn a_pods_endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    conf["prevResult"] = add(cluster, &pod, &conf);
+    assert_eq!(conf["prevResult"]["interfaces"][0]["name"], HOST_LINK);
+    let endpoints = cluster.endpoints();
+    let endpoint = &endpoints[ENDPOINT];
+    assert_eq!((endpoints.len(), &endpoint["metadata"]["namespace"]), (1, &json!("default")));
+    let spec = &endpoint["spec"];
+    for (field, value) in [
+        ("orchestrator", json!("k8s")),
+        ("pod", json!("nginx")),
+        ("node", json!("node1")),
+        ("endpoint", json!("eth0")),
+        ("containerID", json!(pod.container_id)),
+        ("interfaceName", json!(HOST_LINK)),
+        ("profiles", json!([NETWORK])),
+    ] {
+        assert_eq!(spec[field], value, "{field}");
+    }
+    // The allocator knows the pod too: `calico-ipam show` and upstream's tools print it.
+    let content = cluster.store.dump().unwrap();
+    let block = content.iter().find(|(key, _)| key.contains("/ipv4/block/") && key.contains("assignment")).unwrap().1;
+    let noted = &block["attributes"][0]["secondary"];
+    assert_eq!((&noted["pod"], &noted["namespace"]), (&json!("nginx"), &json!("default")), "{noted}");
+    verb(cluster, "CHECK", &pod, &conf, ARGS).run().unwrap().success();
+    delete(cluster, &pod, &conf);
+    cluster.assert_nothing_left();
+
+    let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).env("FELIX_INTERFACEPREFIX", "eni,veth").run().unwrap();
+    assert_eq!(outcome.success()["interfaces"][2]["name"], HOST_LINK.replacen("cali", "eni", 1));
+    verb(cluster, "DEL", &pod, &conf, ARGS).env("FELIX_INTERFACEPREFIX", "eni,veth").run().unwrap().success();
+    assert!(holders(cluster).is_empty());
+}
+
+/// The kubelet starts a new sandbox before it has stopped the old one.
+fn a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    let (old, new) = (cluster.pod(1), cluster.pod(2));
+    add(cluster, &old, &conf);
+    let uid = cluster.endpoints()[ENDPOINT]["metadata"]["uid"].clone();
+    let result = add(cluster, &new, &conf);
+
+    let endpoints = cluster.endpoints();
+    let endpoint = &endpoints[ENDPOINT];
+    assert_eq!((endpoints.len(), &endpoint["metadata"]["uid"]), (1, &uid));
+    assert_eq!(endpoint["spec"]["containerID"], json!(new.container_id));
+    assert_eq!(endpoint["spec"]["ipNetworks"], json!([result["ips"][0]["address"]]));
+    assert_eq!(holders(cluster).len(), 2, "the old sandbox keeps its address until its DEL");
+    let before = (kernel::host().unwrap(), kernel::pod(cluster.host, &new.name).unwrap());
+
+    delete(cluster, &old, &conf);
+    assert_eq!((kernel::host().unwrap(), kernel::pod(cluster.host, &new.name).unwrap()), before);
+    assert_eq!(cluster.endpoints(), endpoints);
+    assert_eq!(holders(cluster), [handle(&new)]);
+    cluster.assert_in_order();
+    conf["prevResult"] = result;
+    verb(cluster, "CHECK", &new, &conf, ARGS).run().unwrap().success();
+    delete(cluster, &new, &conf);
+    cluster.assert_nothing_left();
+}
+
+fn a_late_del_without_a_namespace_leaves_the_new_sandboxs_link(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (old, new) = (cluster.pod(1), cluster.pod(2));
+    add(cluster, &old, &conf);
+    cluster.host.delete_pod(&old.name).unwrap();
+    add(cluster, &new, &conf);
+    let before = kernel::host().unwrap();
+    verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
+    assert_eq!(kernel::host().unwrap(), before);
+    assert_eq!(holders(cluster), [handle(&new)]);
+    // Its own DEL finds the link by the route to its address.
+    verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+fn pods_of_other_namespaces_are_other_pods(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
+    let args = |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+    // A name that begins like another's, and the same name elsewhere.
+    let args = [args("default", "nginx"), args("default", "nginx-1"), args("prod", "nginx")];
+    for (pod, args) in pods.iter().zip(&args) {
+        verb(cluster, "ADD", pod, &conf, args).run().unwrap().success();
+    }
+    assert_eq!((cluster.endpoints().len(), holders(cluster).len()), (3, 3));
+    assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 3);
+    verb(cluster, "DEL", &pods[0], &conf, &args[0]).run().unwrap().success();
+    assert_eq!(holders(cluster).len(), 2);
+    assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 2);
+    for (pod, args) in pods.iter().zip(&args).skip(1) {
+        verb(cluster, "DEL", pod, &conf, args).run().unwrap().success();
+    }
+    cluster.assert_nothing_left();
+}
+
+fn kubernetes_policy_is_refused_with_the_way_out(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    conf["policy"] = json!({ "type": "k8s" });
+    let pod = cluster.pod(1);
+    let before = cluster.state();
+    let error = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().error();
+    assert_eq!(error.code, 2, "{error:?}");
+    assert!(error.msg.contains("Kubernetes") && error.details.contains("policy.type"), "{error:?}");
+    assert_eq!(cluster.state(), before);
+}
+
+fn policy_is_waited_for_no_longer_than_asked(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    let directory = cluster.host.dir("endpoint-status");
+    conf["policy_setup_timeout_seconds"] = json!(2);
+    conf["endpoint_status_dir"] = json!(directory);
+    let pod = cluster.pod(1);
+    let timed = |verb_: &str| -> Outcome {
+        let outcome = verb(cluster, verb_, &pod, &conf, ARGS).run().unwrap();
+        outcome.success();
+        outcome
+    };
+    let waited = timed("ADD");
+    assert!(waited.wall >= Duration::from_secs(2), "{:?}", waited.wall);
+    assert!(waited.stderr.is_empty(), "log_level is error: {}", waited.stderr);
+    timed("DEL");
+    fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
+    let at_once = timed("ADD");
+    assert!(at_once.wall < Duration::from_secs(2), "{:?}", at_once.wall);
+}
+
+/// The example of the users' document, as they have it in `/etc/cni/net.d/10-calico.conflist`.
+const CONFLIST: &str = r#"{
+  "name": "k8s-pod-network", "cniVersion": "0.3.1",
+  "plugins": [
+    { "type": "calico", "datastore_type": "kubernetes", "mtu": 1440, "nodename_file_optional": false,
+      "log_level": "Info", "log_file_path": "/var/log/calico/cni/cni.log",
+      "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" },
+      "container_settings": { "allow_ip_forwarding": false }, "policy": { "type": "k8s" },
+      "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" } },
+    { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
+    { "type": "bandwidth", "capabilities": { "bandwidth": true } }
+  ]
+}"#;
+
+/// `jq <filter> <conflist> | CNI_… calico`, with the document's variables.
+fn by_hand(plugins: &Plugins, filter: &str, conflist: &str) -> Call {
+    fs::create_dir_all("/etc/cni/net.d").unwrap();
+    fs::write("/etc/cni/net.d/10-calico.conflist", conflist).unwrap();
+    let stdin = run("jq", &[filter, "/etc/cni/net.d/10-calico.conflist"]).unwrap();
+    plugins
+        .call("calico")
+        .env("CNI_COMMAND", "ADD")
+        .env("CNI_CONTAINERID", "test-container-123")
+        .env("CNI_NETNS", "/var/run/netns/pod1")
+        .env("CNI_IFNAME", "eth0")
+        .stdin(stdin)
+}
+
+const ONE_PLUGIN: &str = ".plugins[0]";
+const MENDED: &str = ".plugins[0] + {name, cniVersion}";
+
+#[test]
+fn the_documents_calls_say_what_is_missing_and_how_to_mend_it() {
+    on_local(|cluster| {
+        cluster.pod(1);
+        fs::create_dir_all("/var/lib/calico").unwrap();
+        fs::write("/var/lib/calico/nodename", "node1").unwrap();
+        for (filter, words) in [
+            (ONE_PLUGIN, ["missing network name", "jq '.plugins[0] + {name, cniVersion}'"]),
+            (".", ["configuration list", "jq '.plugins[0] + {name, cniVersion}'"]),
+            (MENDED, ["K8S_POD_NAME", "CNI_ARGS"]),
+        ] {
+            let error = by_hand(&cluster.plugins, filter, CONFLIST).run().unwrap().error();
+            let said = format!("{} {}", error.msg, error.details);
+            words.iter().for_each(|word| assert!(said.contains(word), "{filter}: {word:?} is not in {said}"));
+        }
+        // With a pod: what this build cannot do, and what it can.
+        let call = by_hand(&cluster.plugins, MENDED, CONFLIST).env("CNI_ARGS", ARGS);
+        let error = call.run().unwrap().error();
+        assert!(error.msg.contains("etcdv3") && error.msg.contains("local"), "{error:?}");
+    });
+}
+
+/// The same calls on a datastore that this build has.
+#[test]
+fn the_documents_calls_work_on_the_embedded_datastore() {
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        cluster.pod(1);
+        let mut list: Value = serde_json::from_str(CONFLIST).unwrap();
+        let plugin = list["plugins"][0].as_object_mut().unwrap();
+        ["kubernetes", "policy"].iter().for_each(|key| drop(plugin.remove(*key)));
+        plugin.extend(cluster.store.conf());
+        plugin.insert("nodename".into(), json!("node1"));
+        let call = by_hand(&cluster.plugins, MENDED, &list.to_string());
+        let result = call.run().unwrap().success();
+        assert_eq!(
+            (&result["cniVersion"], &result["interfaces"][0]["name"]),
+            (&json!("0.3.1"), &json!("calitest-contai"))
+        );
+        assert_eq!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"], 1440);
+        let log = fs::read_to_string("/var/log/calico/cni/cni.log").unwrap();
+        assert!(log.contains("INFO"), "{log}");
+        call.env("CNI_COMMAND", "DEL").run().unwrap().success();
+        cluster.assert_nothing_left();
+    });
+}

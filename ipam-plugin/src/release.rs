@@ -152,12 +152,13 @@ impl State {
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
         let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
         for (cidr, block) in &self.blocks {
+            // A block without addresses of the handle is written too: whoever counted the handle up and is about to
+            // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).
             match block.as_ref().map(|entry| self.release_from(entry, now)) {
                 None | Some(None) => plan.unreadable.push(*cidr),
-                Some(Some((_, 0))) => {}
                 Some(Some((block, n))) => {
                     plan.addresses += n;
-                    if block.value.is_empty() && block.value.owner().is_some() {
+                    if n > 0 && block.value.is_empty() && block.value.owner().is_some() {
                         plan.emptied.push(*cidr);
                     }
                     plan.writes.push(write_released(&block)?);

@@ -1,13 +1,14 @@
 //! GC: gives back what containers of this network hold on this node that the runtime no longer knows (CNI-216).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::ipam::{Block, HandleId};
+use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::store::Store;
 
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::release::{ReleasePrelude, release};
+use crate::release_addresses::release_addresses;
 
 /// What was collected.
 #[derive(Debug, Default)]
@@ -30,25 +31,38 @@ pub async fn gc<S: Store, C: Clock>(
     valid: &BTreeSet<String>,
 ) -> Result<Collected, IpamError> {
     let blocks = store.list::<Block>(&None).await?;
-    let mut stale = BTreeSet::new();
+    let mut stale = BTreeMap::<HandleId, Vec<ReleaseRequest>>::new();
     for held in blocks.iter().flat_map(|block| block.value.allocated()) {
         let on_node = held.attributes().and_then(|attributes| attributes.get("node")).is_some_and(|on| on == node);
         let Some(handle) = held.handle().filter(|_| on_node) else { continue };
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
         if container.is_some_and(|container| !container.contains('.') && !valid.contains(container)) {
-            stale.insert(handle);
+            let leaked = ReleaseRequest { ip: held.ip, handle: Some(handle.clone()), sequence: held.sequence };
+            stale.entry(handle).or_default().push(leaked);
         }
     }
     let mut outcome = Collected::default();
-    for handle in stale {
-        let released = match ReleasePrelude::read(store, std::slice::from_ref(&handle)).await {
-            Ok(prelude) => release(store, clock, node, prelude).await.map(|_| ()),
-            Err(error) => Err(error.into()),
-        };
-        match released {
+    for (handle, leaked) in stale {
+        match collect(store, clock, node, &handle, &leaked).await {
             Ok(()) => outcome.released.push(handle),
             Err(error) => outcome.failed.push((handle, error)),
         }
     }
     Ok(outcome)
+}
+
+/// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since
+/// they were seen (IPAM-184, W2).
+async fn collect<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    handle: &HandleId,
+    leaked: &[ReleaseRequest],
+) -> Result<(), IpamError> {
+    let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
+    if prelude.is_empty() {
+        return release_addresses(store, clock, leaked).await.map(|_| ());
+    }
+    release(store, clock, node, prelude).await.map(|_| ())
 }

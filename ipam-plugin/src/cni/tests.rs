@@ -6,7 +6,7 @@ use datastore::Local;
 use datastore::config::LocalConfig;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey};
 use libcalico::ipam::{Block, Handle, HandleId};
-use libcalico::store::Store;
+use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
 use super::{IpamCall, add, check, del, differences, gc, status};
@@ -300,6 +300,17 @@ async fn gc_releases_what_the_runtime_no_longer_knows_and_nothing_else() {
     assert!(collected.failed.is_empty());
     assert_eq!(held(&cluster.store.pairs()).len(), 5);
     assert_consistent(&cluster.store.pairs(), true);
+}
+
+// W2 of ipam.md: upstream deletes the handle of a write that was applied though its answer was lost.
+#[tokio::test]
+async fn gc_finds_addresses_whose_handle_is_lost() {
+    let cluster = dual_stack();
+    cluster.one("node1", "net.gone").await.unwrap();
+    cluster.store.edit(|pairs| pairs.remove(&Handle::path(&HandleId::new("net.gone"))));
+    let collected = gc(&cluster.store, &cluster.clock, "net", "node1", &BTreeSet::new()).await.unwrap();
+    assert_eq!(collected.released, [HandleId::new("net.gone")]);
+    assert!(held(&cluster.store.pairs()).is_empty());
 }
 
 // The embedded datastore.

@@ -4,7 +4,7 @@ use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId, Own
 use libcalico::store::{Kind, Store};
 
 use crate::affinity::release_host_affinities;
-use crate::testing::{Cluster, Fault, affinity_key, assert_consistent, cidr, held};
+use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.65.166.128/26";
 
@@ -163,6 +163,26 @@ async fn handles_that_outlived_their_addresses_go_with_del() {
         cluster.store.put(&HandleId::new("net.orphan"), &orphan);
         assert_eq!(cluster.release("node1", "net.orphan").await.unwrap().addresses, 0);
         assert_eq!(cluster.handle("net.orphan"), None);
+    }
+}
+
+// Upstream counts the handle up, then writes the block. DEL in between must not leave the address without its handle.
+#[tokio::test]
+async fn a_del_between_the_two_writes_of_an_upstream_node_makes_the_second_fail() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let cluster = Cluster::on(store());
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        cluster.one("node1", "net.other").await.unwrap();
+        let read = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
+        let mut counted = Handle::default();
+        counted.increment(cidr(BLOCK), 1);
+        cluster.store.put(&HandleId::new("net.a"), &counted);
+        cluster.release("node1", "net.a").await.unwrap();
+        assert_eq!(cluster.handle("net.a"), None);
+        let error = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await.unwrap_err();
+        assert!(error.is_race(), "{error}");
+        assert_eq!(cluster.block(BLOCK).unwrap().sequence_number, read.value.sequence_number + 1);
+        assert_consistent(&cluster.store.pairs(), true);
     }
 }
 

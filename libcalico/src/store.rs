@@ -39,6 +39,10 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     fn parse_path(path: &str) -> Option<Self::Key>;
     /// The path prefix that covers a selection.
     fn prefix(select: &Self::Select) -> String;
+    /// Whether this value may stand under `key`: one that names itself and is found elsewhere is corrupt.
+    fn belongs_to(&self, _key: &Self::Key) -> bool {
+        true
+    }
     /// Puts into `value` what the store knows better than the stored bytes (resourceVersion).
     fn set_revision(&mut self, _revision: &Revision) {}
     /// What is written: the value without what the store itself keeps.
@@ -216,6 +220,9 @@ pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
     let corrupt = |reason: String| StoreError::Corrupt { key: raw.path.clone(), reason };
     let key = K::parse_path(&raw.path).ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
     let mut value = K::decode(&raw.value).map_err(|e| corrupt(e.to_string()))?;
+    if !value.belongs_to(&key) {
+        return Err(corrupt(format!("the value is not that of {key}")));
+    }
     value.set_revision(&raw.revision);
     Ok(Entry { key, value, revision: raw.revision.clone() })
 }

@@ -122,6 +122,10 @@ impl Kind for Block {
         parse_cidr_path(path.strip_prefix(ROOT)?)
     }
 
+    fn belongs_to(&self, key: &Cidr) -> bool {
+        self.cidr == *key
+    }
+
     fn prefix(select: &Self::Select) -> String {
         match select {
             Some(version) => format!("{ROOT}ipv{version}/"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::block::null_as_empty;
 use crate::api::Unknown;
@@ -14,7 +14,7 @@ use crate::store::Kind;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
     /// Block to number of addresses; an upper bound of the truth.
-    #[serde(default, deserialize_with = "null_as_empty")]
+    #[serde(default, deserialize_with = "null_as_empty", serialize_with = "by_text")]
     pub block: BTreeMap<Cidr, i64>,
     /// Tombstone (Kubernetes datastore only).
     #[serde(default)]
@@ -115,6 +115,11 @@ impl Handle {
             .filter(|(block, _)| block.version() == version)
             .fold(0, |sum: i64, (_, &count)| sum.saturating_add(count))
     }
+}
+
+/// Upstream writes maps in the order of their keys' text (IPAM-62).
+fn by_text<S: Serializer>(block: &BTreeMap<Cidr, i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(block.iter().map(|(cidr, count)| (cidr.to_string(), count)).collect::<BTreeMap<_, _>>())
 }
 
 fn signed(n: usize) -> i64 {
@@ -245,6 +250,17 @@ mod tests {
         let mut handle: Handle = Handle::decode(br#"{"block":{"10.0.0.0/26":-9223372036854775808}}"#).unwrap();
         assert!(handle.decrement(&id, block, usize::MAX).is_err());
         assert_eq!(Handle::decode(br#"{"block":null}"#).unwrap(), Handle::default());
+    }
+
+    #[test]
+    fn blocks_are_written_in_the_order_of_their_text() {
+        let mut handle = Handle::default();
+        for block in ["10.0.0.64/26", "10.0.0.128/26", "203.0.113.0/26", "2001:db8::/122"] {
+            handle.increment(cidr(block), 1);
+        }
+        let written = String::from_utf8(handle.encode().unwrap()).unwrap();
+        let blocks = r#"{"10.0.0.128/26":1,"10.0.0.64/26":1,"2001:db8::/122":1,"203.0.113.0/26":1}"#;
+        assert_eq!(written, format!(r#"{{"block":{blocks},"deleted":false}}"#));
     }
 
     #[test]

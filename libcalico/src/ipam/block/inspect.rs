@@ -93,7 +93,9 @@ impl Attribute {
     }
 
     fn is_held_by(&self, handle: &HandleId) -> bool {
-        self.handle_id.as_deref().is_some_and(|id| !id.is_empty() && HandleId::cut(id) == handle.as_str())
+        self.handle_id
+            .as_deref()
+            .is_some_and(|id| !id.is_empty() && HandleId::cut(id) == HandleId::cut(handle.as_str()))
     }
 
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {

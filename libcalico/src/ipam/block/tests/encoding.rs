@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::{RawEntry, Revision, StoreError, decode_entry};
 
 /// Appendix A.3: the bytes of upstream's etcd value.
 #[test]
@@ -78,4 +79,13 @@ fn absent_and_null_lists_are_empty() {
         let block = Block::decode(stored.as_bytes()).unwrap();
         assert!(block.allocations.is_empty() && block.verify().is_err());
     }
+}
+
+#[test]
+fn a_block_under_the_key_of_another_is_corrupt() {
+    let raw =
+        |path: &str| RawEntry { path: path.into(), value: fresh().encode().unwrap(), revision: Revision("1".into()) };
+    assert!(decode_entry::<Block>(&raw(&Block::path(&fresh().cidr))).is_ok());
+    let error = decode_entry::<Block>(&raw(&Block::path(&cidr("10.0.0.4/30")))).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ipam::Handle;
 
 #[test]
 fn empty_means_no_address_but_windows_own() {
@@ -46,6 +47,9 @@ fn addresses_are_found_by_handle_and_handles_by_address() {
     block.attributes[0].handle_id = Some("a\r\r".into());
     assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.0"), ip("10.0.0.1")]);
     assert_eq!(block.addresses_of(&HandleId::new("c")), [] as [IpAddr; 0]);
+    // As a list of handles gives it, with the tail of an old migration (IPAM-58).
+    let listed = Handle::parse_path("/calico/ipam/v2/handle/a\r\r").unwrap();
+    assert_eq!(block.addresses_of(&listed), [ip("10.0.0.0"), ip("10.0.0.1")]);
 
     let held = block.allocation(ip("10.0.0.2")).unwrap();
     assert_eq!((held.ordinal, held.handle(), held.is_cooling()), (2, Some(HandleId::new("b")), false));

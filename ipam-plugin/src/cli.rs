@@ -5,7 +5,7 @@
 //!                                                          └───────▶ notices and progress on stderr
 //! ```
 //!
-//! Each command is a file of its own: what it is asked (`…Args`) and `run`, which writes to the [`Session`] and so can be
+//! Each command is a file of its own: what it is asked (`…Args`) and `run`, which writes to the `Session` and so can be
 //! tested without a process.
 
 mod apply;

@@ -33,10 +33,15 @@ fi
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings
 stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --no-deps --document-private-items
+# What is on the machine before the first test must be all that is there after the last.
+machine() { cargo run "${locked[@]}" --quiet -p integration-tests --bin machine-state; }
+as_it_was() { machine | diff "$logs/machine.before" -; }
+machine >"$logs/machine.before"
 stage unit cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
 stage plugin make --no-print-directory build
 stage demo tests/demo/run.sh
 stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
+stage machine-as-it-was as_it_was
 
 # The sums of libtest's closing lines.
 count() { sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$logs"/*.log | awk '{ n += $1 } END { print n + 0 }'; }

@@ -31,7 +31,7 @@ impl Machine {
     pub fn read() -> Result<Machine> {
         let mut state = BTreeMap::new();
         state.insert("links".to_owned(), links()?);
-        for table in ["route show table all", "-6 route show table all", "rule show", "netns list"] {
+        for table in ["-4 route show table all", "-6 route show table all", "rule show", "netns list"] {
             let words: Vec<_> = table.split_whitespace().collect();
             state.insert(format!("ip {table}"), lines(&run("ip", &words)?));
         }
@@ -87,15 +87,16 @@ fn mounts() -> Result<Vec<String>> {
     Ok(table.lines().map(describe).collect())
 }
 
-/// Every file below a directory, with its length.
+/// A directory if it is there, and everything below it, with lengths.
 fn files(directory: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found: Vec<_> = directory.is_dir().then(|| format!("{} 0", directory.display())).into_iter().collect();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         let Ok(data) = entry.metadata() else { continue };
-        found.push(format!("{} {}", path.display(), if data.is_dir() { 0 } else { data.len() }));
         if data.is_dir() {
             found.extend(files(&path));
+        } else {
+            found.push(format!("{} {}", path.display(), data.len()));
         }
     }
     found.sort();

@@ -29,6 +29,17 @@ pub struct Attachment {
     as_hosts: bool,
 }
 
+/// What the datastore has about the attachment to be removed.
+#[derive(Debug, Clone, Copy)]
+pub enum Recorded<'a> {
+    /// Its endpoint.
+    Endpoint(&'a WorkloadEndpoint),
+    /// Nothing, or it could not be asked.
+    Nothing,
+    /// The endpoint of another interface of the container: the host's end, named after the container, is that one's.
+    OtherInterface,
+}
+
 /// A removal under way.
 #[derive(Debug)]
 pub enum Removal {
@@ -61,12 +72,11 @@ pub async fn attach(session: &Session, lease: &Lease, endpoint: &WorkloadEndpoin
     Ok(attachment)
 }
 
-/// Cuts the container's traffic and begins to remove its interface. `endpoint` is what the datastore has, if it could
-/// be asked.
-pub async fn remove(session: &Session, endpoint: Option<&WorkloadEndpoint>) -> Result<Removal, CniError> {
+/// Cuts the container's traffic and begins to remove its interface.
+pub async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Removal, CniError> {
     match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::remove(session, socket).await.map(|()| Removal::Done),
-        None => kernel::remove(session, endpoint).map(Removal::Kernel),
+        None => kernel::remove(session, recorded).map(Removal::Kernel),
     }
 }
 

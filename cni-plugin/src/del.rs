@@ -6,10 +6,11 @@
 
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
+use libcalico::conversion::Orchestrator;
 use libcalico::store::{Entry, Store, StoreError};
 use netconf::{CniError, Code};
 
-use crate::attach;
+use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
 use crate::owed;
@@ -27,12 +28,18 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     known.ensure_ready()?;
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
-    let endpoint = known.endpoints.into_iter().find(|entry| entry.key.name == name);
-    let endpoint = endpoint.filter(|entry| is_ours(session, entry));
-    let removal = attach::remove(session, endpoint.as_ref().map(|entry| &entry.value)).await?;
+    let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
+    let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
+    let recorded = match &endpoint {
+        Some(entry) => Recorded::Endpoint(&entry.value),
+        None if is_of_another_interface(session, &others) => Recorded::OtherInterface,
+        None => Recorded::Nothing,
+    };
+    let removal = attach::remove(session, recorded).await?;
     session.timings.stage("cut");
 
-    let released = release(session, known.release, endpoint).await;
+    let prelude = known.release.filter(|_| !matches!(recorded, Recorded::OtherInterface));
+    let released = release(session, prelude, endpoint).await;
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -55,6 +62,16 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
     }
     ours
+}
+
+/// Whether what is named after the container alone, its handle and the host's end of its interface, is in use by an
+/// endpoint of it under another name. Upstream frees the addresses of that one.
+fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]) -> bool {
+    let shared = matches!(session.facts.orchestrator, Orchestrator::Cni(_)) && !others.is_empty();
+    if shared {
+        tracing::warn!(endpoint = %others[0].key, "the container's endpoint is of another interface; leaving it");
+    }
+    shared
 }
 
 /// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint.
@@ -89,7 +106,7 @@ async fn delete_endpoint(session: &Session, mut entry: Entry<WorkloadEndpoint>) 
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
-    let removal = attach::remove(session, None).await?;
+    let removal = attach::remove(session, Recorded::Nothing).await?;
     let foreign = ipam::release_foreign(session);
     removal.finish()?;
     foreign?;

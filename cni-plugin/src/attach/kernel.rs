@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::api::{WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::api::WorkloadEndpointSpec;
 use libcalico::conversion::Orchestrator;
 use libcalico::net::Cidr;
 use netconf::CniError;
 
-use super::Attachment;
+use super::{Attachment, Recorded};
 use crate::dataplane::{self, Endpoint, HostLinkProof, NetnsFd, Teardown};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
 use crate::session::Session;
@@ -28,20 +28,24 @@ pub(super) fn attach(session: &Session, addresses: &[IpAddr]) -> Result<Attachme
     })
 }
 
-pub(super) fn remove(session: &Session, endpoint: Option<&WorkloadEndpoint>) -> Result<Teardown, CniError> {
+pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardown, CniError> {
     let call = &session.call;
-    let (recorded, addresses) = endpoint.map(|endpoint| host_link_of(&endpoint.spec)).unwrap_or_default();
-    let proof = match session.facts.orchestrator {
+    let (host_ifname, addresses) = match recorded {
+        Recorded::Endpoint(endpoint) => host_link_of(&endpoint.spec),
+        Recorded::Nothing | Recorded::OtherInterface => Default::default(),
+    };
+    let proof = match (&session.facts.orchestrator, recorded) {
+        (_, Recorded::OtherInterface) => HostLinkProof::Absent,
         // Named after this very container.
-        Orchestrator::Cni(_) => HostLinkProof::Name,
+        (Orchestrator::Cni(_), _) => HostLinkProof::Name,
         // Named after the pod, whose next sandbox may have it by now.
-        Orchestrator::Kubernetes(_) if addresses.is_empty() => HostLinkProof::Absent,
-        Orchestrator::Kubernetes(_) => HostLinkProof::RouteTo(addresses),
+        (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,
+        (Orchestrator::Kubernetes(_), _) => HostLinkProof::RouteTo(addresses),
     };
     Teardown::start(Endpoint {
         netns: (!call.netns.is_empty()).then(|| call.netns.clone().into()),
         container_ifname: call.ifname.clone(),
-        host_ifname: if recorded.is_empty() { session.host_ifname() } else { recorded },
+        host_ifname: if host_ifname.is_empty() { session.host_ifname() } else { host_ifname },
         proof,
     })
     .map_err(dataplane_error)

@@ -7,7 +7,7 @@ use netconf::{CniError, Code};
 
 use crate::ipam;
 use crate::journal::{Debt, ENTRIES_PER_INVOCATION, Locked};
-use crate::session::{Session, store_error};
+use crate::session::{Question, Session, store_error};
 
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
@@ -35,11 +35,12 @@ pub fn settled(session: &Session) -> Result<(), CniError> {
 }
 
 /// Before an ADD: the attachment's own debt must be paid first, or a later replay would take back what ADD gives.
-/// Others are paid as far as nobody else does so now.
+/// Others are paid as far as nobody else does so now. Nothing is written while the datastore is not ready (CNI-76).
 pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     if session.journal.is_empty() {
         return Ok(());
     }
+    session.read(Question::Cluster).await?.ensure_ready()?;
     let call = &session.call;
     if session.journal.owes(&call.conf.name, &call.container_id, &call.ifname) {
         let locked = session.journal.lock().map_err(journal_error)?;
@@ -64,10 +65,20 @@ pub async fn settle_some(session: &Session) {
         Ok(None) => return,
         Err(error) => return tracing::warn!(%error, "journal"),
     };
-    let debts = locked.debts(&session.datastore_name());
-    for owed in debts.iter().take(ENTRIES_PER_INVOCATION) {
-        if let Err(error) = pay(session, &locked, owed).await {
-            return tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
+    let mut paid = 0;
+    for owed in locked.debts(&session.datastore_name()) {
+        match pay(session, &locked, &owed).await {
+            Ok(()) => paid += 1,
+            Err(error) => {
+                tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
+                // One that can never be paid must not stand in the way of the others; an outage stops them all.
+                if error.code == Code::TRY_AGAIN {
+                    return;
+                }
+            }
+        }
+        if paid == ENTRIES_PER_INVOCATION {
+            return;
         }
     }
 }

@@ -54,7 +54,7 @@ async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniErro
 async fn network(session: &mut Session, call: Option<IpamCall>, known: Known) -> Result<CniResult, CniError> {
     let profile = profile_wanted(session, &known);
     let existing = known.endpoints.into_iter().next();
-    let lease = ipam::assign(session, call, known.assign).await?;
+    let lease = ipam::assign(session, call, known.assign, existing.is_none()).await?;
     session.timings.stage("ipam");
 
     let endpoint = match described(session, existing.as_ref(), &lease.addresses) {

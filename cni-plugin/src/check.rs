@@ -7,6 +7,7 @@ use std::path::Path;
 
 use libcalico::api::WorkloadEndpoint;
 use libcalico::net::Cidr;
+use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
 use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd};
@@ -19,14 +20,14 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
             .with_details("$.prevResult: missing; the runtime adds it to the configuration")
     })?;
-    let addresses = addresses_of(&previous)?;
+    let recorded = Recorded::of(previous, &session.call.ifname)?;
     let known = session.read(Question::Endpoint).await?;
     known.ensure_ready()?;
 
-    let mut differences = compare_kernel(session, &previous, &addresses)?;
+    let mut differences = compare_kernel(session, &recorded)?;
     session.timings.stage("dataplane");
-    differences.extend(compare_endpoint(session, &known, &previous, &addresses));
-    differences.extend(ipam::check(session, &previous).await?);
+    differences.extend(compare_endpoint(session, &known, &recorded));
+    differences.extend(ipam::check(session, &recorded.addresses).await?);
     session.timings.stage("ipam");
     if differences.is_empty() {
         return Ok(());
@@ -39,53 +40,69 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
         .with_details(differences.join("\n")))
 }
 
-fn addresses_of(previous: &CniResult) -> Result<Vec<IpAddr>, CniError> {
-    let addresses: Vec<_> = previous.ips.iter().map(|ip| ip.address.addr()).collect();
-    if addresses.is_empty() {
-        return Err(CniError::new(Code::INVALID_CONFIG, "prevResult has no addresses")
-            .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one"));
-    }
-    Ok(addresses)
+/// What prevResult says about this attachment. It may hold other plugins' interfaces and addresses too, as the runtime
+/// gives the result of the whole list.
+#[derive(Debug, PartialEq, Eq)]
+struct Recorded {
+    /// The container's end.
+    inside: Option<Interface>,
+    /// The host's end.
+    host: Option<Interface>,
+    addresses: Vec<IpAddr>,
 }
 
-/// The plan that ADD must have carried out, from the configuration and what prevResult recorded.
-fn compare_kernel(session: &Session, previous: &CniResult, addresses: &[IpAddr]) -> Result<Vec<String>, CniError> {
+impl Recorded {
+    fn of(result: CniResult, ifname: &str) -> Result<Self, CniError> {
+        let interfaces = &result.interfaces;
+        let inside = interfaces.iter().position(|i| i.name == ifname && !i.sandbox.is_empty());
+        // ADD writes the host's end just before the container's (CNI-38).
+        let host = inside.and_then(|index| interfaces.get(index.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
+        let ours = |ip: &&IpConfig| ip.interface.is_none() || ip.interface == inside;
+        let addresses: Vec<_> = result.ips.iter().filter(ours).map(|ip| ip.address.addr()).collect();
+        if addresses.is_empty() {
+            return Err(CniError::new(Code::INVALID_CONFIG, format!("prevResult has no addresses of {ifname}"))
+                .with_details("$.prevResult.ips: an ADD of this plugin always returns at least one"));
+        }
+        Ok(Recorded { host: host.cloned(), inside: inside.map(|index| interfaces[index].clone()), addresses })
+    }
+}
+
+/// The plan that ADD must have carried out, from the configuration and what prevResult recorded. What another dataplane
+/// made is not known here.
+fn compare_kernel(session: &Session, recorded: &Recorded) -> Result<Vec<String>, CniError> {
     let call = &session.call;
-    let inside = previous.interfaces.iter().find(|i| i.name == call.ifname && !i.sandbox.is_empty());
-    let host = previous.interfaces.iter().find(|i| i.sandbox.is_empty());
-    let desired = endpoint_plan::from_conf(session, addresses)?;
+    if call.conf.dataplane_options.grpc_socket().is_some() {
+        return Ok(Vec::new());
+    }
+    let inside = recorded.inside.as_ref();
+    let desired = endpoint_plan::from_conf(session, &recorded.addresses)?;
     let plan = EndpointPlan {
-        host_ifname: host.map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
+        host_ifname: recorded.host.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
         container_mac: inside.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
         mtu: inside.map(|interface| interface.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
         ..desired
     };
     let netns = NetnsFd::open(Path::new(&call.netns)).map_err(endpoint_plan::netns_error)?;
-    if !call.netns_override {
-        netns.ensure_foreign().map_err(endpoint_plan::netns_error)?;
-    }
     let differences = dataplane::verify(&plan, &netns).map_err(endpoint_plan::dataplane_error)?;
     Ok(differences.iter().map(ToString::to_string).collect())
 }
 
-fn compare_endpoint(session: &Session, known: &Known, previous: &CniResult, addresses: &[IpAddr]) -> Vec<String> {
+fn compare_endpoint(session: &Session, known: &Known, recorded: &Recorded) -> Vec<String> {
     let Some(entry) = known.endpoints.iter().find(|entry| entry.value.spec.endpoint == session.call.ifname) else {
         let name = session.facts.key().map(|key| key.to_string()).unwrap_or_default();
         return vec![format!("WorkloadEndpoint {name}: expected to exist, found none")];
     };
     let spec = &entry.value.spec;
-    let networks: Vec<_> = addresses.iter().map(|ip| Cidr::host(*ip).to_string()).collect();
-    let host = previous.interfaces.iter().find(|i| i.sandbox.is_empty()).map(|i| i.name.clone());
-    let mac = previous.interfaces.iter().find(|i| !i.sandbox.is_empty()).map(|i| i.mac.to_lowercase());
+    let networks: Vec<_> = recorded.addresses.iter().map(|ip| Cidr::host(*ip).to_string()).collect();
     let mut compare = Comparison { endpoint: &entry.value, differences: Vec::new() };
     compare.field("containerID", &session.call.container_id, &spec.container_id);
     compare.field("node", &session.facts.node, &spec.node);
     compare.field("ipNetworks", &networks.join(", "), &spec.ip_networks.join(", "));
-    if let Some(host) = host {
-        compare.field("interfaceName", &host, &spec.interface_name);
+    if let Some(host) = &recorded.host {
+        compare.field("interfaceName", &host.name, &spec.interface_name);
     }
-    if let Some(mac) = mac.filter(|mac| !mac.is_empty()) {
-        compare.field("mac", &mac, &spec.mac);
+    if let Some(inside) = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty()) {
+        compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
     }
     compare.differences
 }
@@ -102,5 +119,38 @@ impl Comparison<'_> {
             self.differences
                 .push(format!("WorkloadEndpoint {endpoint} {name}: expected {expected:?}, found {found:?}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netconf::Version;
+
+    use super::*;
+
+    fn recorded(ips: &str) -> Result<Recorded, CniError> {
+        let text = format!(
+            r#"{{"cniVersion": "1.0.0", "ips": [{ips}], "interfaces": [
+                {{"name": "br0"}}, {{"name": "net1", "sandbox": "/n", "mac": "02:00:00:00:00:01"}},
+                {{"name": "calic1"}}, {{"name": "eth0", "sandbox": "/n", "mac": "02:00:00:00:00:02"}},
+                {{"name": "bwp0"}}]}}"#
+        );
+        Recorded::of(CniResult::parse(text.as_bytes(), Version::V1_0_0).unwrap(), "eth0")
+    }
+
+    #[test]
+    fn other_plugins_parts_of_the_result_are_not_ours() {
+        let ips = r#"{"address": "10.1.0.1/24", "interface": 1}, {"address": "10.65.0.1/32", "interface": 3}"#;
+        let found = recorded(ips).unwrap();
+        assert_eq!(found.host.unwrap().name, "calic1");
+        assert_eq!(found.inside.unwrap().mac, "02:00:00:00:00:02");
+        assert_eq!(found.addresses, ["10.65.0.1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn an_address_without_interface_is_ours_and_none_at_all_is_an_error() {
+        assert_eq!(recorded(r#"{"address": "10.65.0.1/32"}"#).unwrap().addresses.len(), 1);
+        let error = recorded(r#"{"address": "10.1.0.1/24", "interface": 1}"#).unwrap_err();
+        assert_eq!(error.code, Code::INVALID_CONFIG);
     }
 }

@@ -35,9 +35,13 @@ pub(super) async fn attach(
         dataplane_options: Default::default(),
     };
     let reply = server(session, socket)?.add(request).await.map_err(refused)?;
-    let mac: MacAddr = reply.container_mac.parse().map_err(|_| {
-        CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac))
-    })?;
+    let Ok(mac) = reply.container_mac.parse::<MacAddr>() else {
+        if let Err(error) = remove(session, socket).await {
+            tracing::warn!(%error, "the interface of a failed ADD stays");
+        }
+        let error = format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac);
+        return Err(CniError::internal(error));
+    };
     Ok(Attachment { host_ifname: reply.host_interface_name, mac: mac.to_string(), mtu: plan.mtu, as_hosts: false })
 }
 

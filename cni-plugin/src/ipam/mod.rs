@@ -61,20 +61,22 @@ pub fn handles_of(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
 }
 
-/// Gets addresses. Nothing stays allocated when it fails.
-pub async fn assign(session: &Session, call: Option<IpamCall>, prelude: Option<Prelude>) -> Result<Lease, CniError> {
+/// Gets addresses. Nothing stays allocated when it fails. `fresh` says that the container holds none yet, as far as is
+/// known.
+pub async fn assign(
+    session: &Session,
+    call: Option<IpamCall>,
+    prelude: Option<Prelude>,
+    fresh: bool,
+) -> Result<Lease, CniError> {
     let result = match (call, prelude) {
-        (Some(call), Some(prelude)) => cni::add(&session.store, &SystemClock::start(), &call, prelude).await?,
-        _ => add_foreign(session)?,
+        (Some(call), Some(prelude)) => {
+            with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude).await?)?
+        }
+        _ => add_foreign(session, fresh)?,
     };
-    let addresses: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    let lease = Lease { result, addresses };
-    if lease.addresses.is_empty() {
-        let error = CniError::internal("IPAM plugin returned missing IP config");
-        let _ = give_back(session, &lease).await;
-        return Err(error);
-    }
-    Ok(lease)
+    let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    Ok(Lease { result, addresses })
 }
 
 /// Gives back exactly what a failed ADD was given: what the container held before stays.
@@ -107,24 +109,26 @@ pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Resu
     })
 }
 
-/// Releases handles that a journal or a runtime's list names.
+/// Releases handles that the journal names. A block that cannot be read still holds what it held: an error.
 pub async fn release_handles(session: &Session, handles: &[HandleId]) -> Result<(), CniError> {
     if handles.is_empty() {
         return Ok(());
     }
     let prelude =
         ReleasePrelude::read(&session.store, handles).await.map_err(|error| store_error("read the handles", &error))?;
-    release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude)
+    let released = release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude)
         .await
-        .map(|_| ())
-        .map_err(|error| cni::cni_error(&error))
+        .map_err(|error| cni::cni_error(&error))?;
+    match released.unreadable.first() {
+        Some(block) => Err(cni::cni_error(&IpamError::UnreadableBlock(*block))),
+        None => Ok(()),
+    }
 }
 
 /// CHECK of the addresses; one text per difference.
-pub async fn check(session: &Session, previous: &CniResult) -> Result<Vec<String>, CniError> {
+pub async fn check(session: &Session, recorded: &[IpAddr]) -> Result<Vec<String>, CniError> {
     if let Some(call) = call_of(session) {
-        let recorded: Vec<_> = previous.ips.iter().map(|ip| ip.address.addr()).collect();
-        return cni::differences(&session.store, &call, &recorded)
+        return cni::differences(&session.store, &call, recorded)
             .await
             .map_err(|error| store_error("read the address blocks", &error));
     }
@@ -175,9 +179,9 @@ fn gc_foreign(session: &Session) -> Result<(), CniError> {
     }
 }
 
-/// A plugin of before 1.1.0 refuses the version, or the command.
+/// A plugin of before 1.1.0 refuses the version, the command, or that no container is named, as Debian's host-local does.
 fn is_too_old(error: &CniError) -> bool {
-    error.code == Code::INCOMPATIBLE_VERSION || error.code == Code::INVALID_ENVIRONMENT
+    [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER].contains(&error.code)
 }
 
 fn foreign(session: &Session) -> Result<Delegate, CniError> {
@@ -185,9 +189,28 @@ fn foreign(session: &Session) -> Result<Delegate, CniError> {
     Delegate::find(&session.call.conf.ipam.ipam_type, &path)
 }
 
-fn add_foreign(session: &Session) -> Result<CniResult, CniError> {
-    let printed = foreign(session)?.call("ADD", &for_delegate(&session.call.raw_args), &session.call.raw)?;
-    CniResult::parse(&printed, session.call.version)
+fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
+    match result.ips.is_empty() {
+        true => Err(CniError::internal("IPAM plugin returned missing IP config")),
+        false => Ok(result),
+    }
+}
+
+/// A plugin that failed half-way, or printed what is no use, may have allocated: the specification wants its DEL then
+/// (CNI-219). That is by container, and so only right for one that held nothing before.
+fn add_foreign(session: &Session, fresh: bool) -> Result<CniResult, CniError> {
+    let delegate = foreign(session)?;
+    let outcome = delegate
+        .call("ADD", &for_delegate(&session.call.raw_args), &session.call.raw)
+        .and_then(|printed| CniResult::parse(&printed, session.call.version))
+        .and_then(with_addresses);
+    if outcome.is_err()
+        && fresh
+        && let Err(error) = release_foreign(session)
+    {
+        tracing::warn!(%error, "cannot release what the IPAM plugin may have allocated; DEL will");
+    }
+    outcome
 }
 
 /// DEL of a foreign plugin; nothing to do when `calico-ipam` keeps the addresses.

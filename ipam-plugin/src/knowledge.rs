@@ -139,6 +139,8 @@ impl Knowledge {
             self.learn_block(cidr, answers.get(&ticket))?;
         }
         for (version, ticket) in lists {
+            // A list leaves out what does not parse, but the block is there (D31).
+            self.blocks.extend(answers.keys(&ticket).map(|cidr| (cidr, Known::Corrupt)));
             for entry in answers.list(&ticket) {
                 self.learn_block(entry.key, Ok(Some(entry)))?;
             }

@@ -213,6 +213,11 @@ impl Answers {
     pub fn list<K: Kind>(&self, ticket: &ListTicket<K>) -> Vec<Entry<K>> {
         self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
     }
+
+    /// The keys of a selection, those of entries that do not parse included.
+    pub fn keys<K: Kind>(&self, ticket: &ListTicket<K>) -> impl Iterator<Item = K::Key> {
+        self.0[ticket.0].iter().filter_map(|raw| K::parse_path(&raw.path))
+    }
 }
 
 /// Decodes a raw pair as an object of kind `K`.

@@ -1,9 +1,11 @@
 //! Crash points of the claim protocol and what the next plan makes of them (IPAM-123, windows W4..W8).
 
-use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId, Owner};
+use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store};
 
 use crate::affinity::release_host_affinities;
+use crate::clock::Clock;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.65.166.128/26";
@@ -90,6 +92,21 @@ async fn a_corrupt_block_is_left_alone() {
         assert!(!cidr(BLOCK).contains(ip));
         cluster.release("node1", "net.a").await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn blocks_that_cannot_be_read_are_passed_over_wherever_they_are_in_the_walk() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.0.0.0/24", 28);
+    let walk: Vec<Cidr> = BlockWalk::new(cidr("10.0.0.0/24"), 28, "node1", cluster.clock.now()).collect();
+    let (last, others) = walk.split_last().unwrap();
+    for block in others {
+        cluster.store.edit(|pairs| pairs.put(Block::path(block), b"{".to_vec()));
+    }
+    cluster.store.take_counts();
+    assert!(last.contains(cluster.one("node1", "net.a").await.unwrap()));
+    let (reads, writes) = cluster.store.take_counts();
+    assert!(reads <= 4 && writes <= 2, "{reads} reads, {writes} writes");
 }
 
 // It is in no list, and creating it fails for as long as it is there.

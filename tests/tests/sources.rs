@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 const CRATES: [&str; 6] = ["netconf", "libcalico", "datastore", "ipam-plugin", "cni-plugin", "tests"];
 
@@ -77,6 +77,36 @@ fn every_source_file_is_named_by_a_module() -> Result<()> {
         ensure!(named, "{}: no module names this file, it is never compiled", file.display());
     }
     Ok(())
+}
+
+/// Rows of the README's table of tests: the files of the second column, the tests of the third.
+#[test]
+fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let readme = fs::read_to_string(workspace.join("README.md"))?;
+    let (_, table) = readme.split_once("| what | where | by name |").context("the README has no table of tests")?;
+    let rows: Vec<_> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    ensure!(rows.len() > 20, "{} rows", rows.len());
+    for row in rows {
+        let cells: Vec<_> = row.split('|').collect();
+        let [_, _, files, tests, _] = cells.as_slice() else { bail!("{} cells in {row}", cells.len()) };
+        let mut text = String::new();
+        for file in quoted(files) {
+            text += &fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned())?;
+        }
+        for test in quoted(tests) {
+            ensure!(
+                text.contains(&format!("fn {test}(")) || text.contains(&format!("{test}:")),
+                "no test {test} in {files}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The words between backticks.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! The shipped binary and an etcd that wants certificates: right ones, wrong ones, none.
+
+#[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
+#[path = "../../datastore/tests/harness/certificates.rs"]
+mod certificates;
+
+use certificates::Certificates;
+use integration_tests::cluster::Cluster;
+use integration_tests::content::Content;
+use integration_tests::etcd::{self, Etcd};
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+use serde_json::{Value, json};
+
+const TLS: &str = "https://127.0.0.1:2381";
+
+/// An etcd with a plain endpoint for the test and a secured one for the plugins.
+fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    let mut flags = certificates.etcd_flags();
+    flags.push(format!("--listen-client-urls={},{TLS}", etcd::ENDPOINT));
+    isolated(|host| {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let store = Store::Etcd(Etcd::start_with(host, &flags).unwrap());
+        host.add_uplink().unwrap();
+        test(&Cluster { host, plugins: Plugins::locate().unwrap(), store });
+    });
+}
+
+/// The keys of a configuration for an authority's file and a client certificate.
+fn files(authority: &Certificates, client: Option<&Certificates>) -> Value {
+    let mut keys = json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": authority.file("ca.pem") });
+    if let Some(client) = client {
+        keys["etcd_cert_file"] = json!(client.file("client.pem"));
+        keys["etcd_key_file"] = json!(client.file("client-key.pem"));
+    }
+    keys
+}
+
+#[test]
+fn a_pod_comes_and_goes_over_tls() {
+    let ours = Certificates::new("ours");
+    on_secured_etcd(&ours, |cluster| {
+        cluster.load(&Content::dual_stack());
+        let inline = json!({
+            "etcd_endpoints": TLS, "etcd_ca_cert": ours.text("ca.pem"),
+            "etcd_cert": ours.text("client.pem"), "etcd_key": ours.text("client-key.pem"),
+        });
+        for (number, keys) in [(1, files(&ours, Some(&ours))), (2, inline)] {
+            let conf = cluster.conf("node1", keys);
+            let pod = cluster.pod(number);
+            cluster.add(&pod, &conf);
+            assert_eq!(cluster.accounts().held.len(), 1);
+            cluster.delete(&pod, &conf);
+            cluster.assert_nothing_left();
+        }
+    });
+}
+
+/// A refusal is not an unreachable datastore: the pod stays as it is, and the error names the file to mend.
+#[test]
+fn wrong_certificates_change_nothing() {
+    let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
+    on_secured_etcd(&ours, |cluster| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", files(&ours, Some(&ours)));
+        let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
+        cluster.add(&there, &conf);
+        let before = cluster.state();
+        let wrong = [
+            ("another authority", files(&theirs, Some(&ours)), theirs.file("ca.pem").display().to_string()),
+            ("another's certificate", files(&ours, Some(&theirs)), theirs.file("client.pem").display().to_string()),
+            ("no certificate", files(&ours, None), "etcd_cert_file".to_owned()),
+        ];
+        for (what, keys, word) in wrong {
+            let conf = cluster.conf("node1", keys);
+            for (verb, pod) in [("ADD", &newcomer), ("DEL", &there)] {
+                let error = cluster.verb(verb, pod, &conf).run().unwrap().error();
+                let said = format!("{} {}", error.msg, error.details);
+                assert!(said.contains(&word), "{verb} with {what}: {word} is not in {said}");
+                assert_ne!(error.code, 11, "{verb} with {what}: trying again does not help");
+            }
+            assert_eq!(cluster.state(), before, "{what}");
+        }
+        cluster.delete(&there, &conf);
+        cluster.assert_nothing_left();
+    });
+}

@@ -25,10 +25,6 @@ stage() {
     echo "=== $name: $status, $((SECONDS - begin)) s"
 }
 
-# What a run could leave behind: links, namespaces, mounts, files.
-machine() { cargo run -q "${locked[@]}" -p integration-tests --bin machine-state; }
-same_machine() { diff "$logs/machine.before" <(machine) && echo "the machine is as it was"; }
-
 stage needs tests/install-needs.sh build demo test
 if [ ${#failed[@]} -gt 0 ]; then
     echo "nothing can run without these" >&2
@@ -43,10 +39,8 @@ as_it_was() { machine | diff "$logs/machine.before" -; }
 machine >"$logs/machine.before"
 stage unit cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
 stage plugin make --no-print-directory build
-machine >"$logs/machine.before"
 stage demo tests/demo/run.sh
 stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
-stage machine same_machine
 stage machine-as-it-was as_it_was
 
 # The sums of libtest's closing lines.

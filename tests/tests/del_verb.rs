@@ -14,6 +14,7 @@ on_each_datastore!(
     with_the_pods_link_gone_everything_else_goes,
     another_container_keeps_its_network,
     another_interface_of_the_pod_stays,
+    a_del_of_another_interface_leaves_the_pod_its_own,
     a_link_of_the_same_name_that_is_not_ours_stays,
     a_path_that_is_no_namespace_is_refused_and_nothing_is_touched,
     while_the_datastore_is_not_ready_nothing_is_touched,
@@ -103,6 +104,18 @@ fn another_interface_of_the_pod_stays(cluster: &Cluster<'_>) {
     cluster.delete(&pod, &conf);
     let links = &kernel::pod(cluster.host, &pod.name).unwrap()["links"];
     assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
+}
+
+/// The host's link and the handle are named after the container alone.
+fn a_del_of_another_interface_leaves_the_pod_its_own(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let before = cluster.state();
+    cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
+    assert_eq!(cluster.state(), before);
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
 }
 
 /// By the name alone anybody's interface could be taken for ours.

@@ -165,6 +165,47 @@ fn an_add_of_the_same_container_pays_first_and_keeps_what_it_gets() {
 }
 
 #[test]
+fn while_the_datastore_is_not_ready_nothing_is_paid() {
+    const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+    with_etcd(|cluster| {
+        let pod = owed_pod(cluster, 1);
+        let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
+        let mut not_ready = ready.clone();
+        not_ready["spec"]["datastoreReady"] = json!(false);
+        cluster.store.put(CLUSTER, &not_ready).unwrap();
+        let before = cluster.store.dump().unwrap();
+        for pod in [pod, cluster.pod(2)] {
+            let error = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap().error();
+            assert!(error.msg.contains("not ready"), "{error:?}");
+            assert_eq!(cluster.store.dump().unwrap(), before);
+            assert_eq!(entries().len(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_debt_that_can_never_be_paid_stops_no_other() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let (first, second) = (cluster.pod(1), cluster.pod(2));
+        for pod in [&first, &second] {
+            cluster.add(pod, &conf);
+        }
+        etcd(cluster).stop();
+        for pod in [&first, &second] {
+            cluster.delete(pod, &conf);
+        }
+        etcd(cluster).restart().unwrap();
+        assert_eq!(entries().len(), 2);
+        let damaged = format!("/calico/ipam/v2/handle/{}", handle(&first));
+        cluster.store.put(&damaged, &json!({ "block": "damaged" })).unwrap();
+        later_call(cluster, "STATUS", &cluster.pod(3));
+        assert_eq!(entries().len(), 1);
+        assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&second)));
+    });
+}
+
+#[test]
 fn a_debt_that_cannot_be_noted_fails_the_del_with_the_reason() {
     with_etcd(|cluster| {
         let conf = conf(cluster);

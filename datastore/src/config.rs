@@ -136,7 +136,10 @@ pub enum ConfigError {
     )]
     NoEndpoints,
     /// An endpoint that is no URL of etcd's.
-    #[error("etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`")]
+    #[error(
+        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, a user into \
+         ETCD_USERNAME and ETCD_PASSWORD"
+    )]
     Endpoint {
         /// The offending item.
         found: String,
@@ -255,9 +258,12 @@ fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let url = |item: &str| {
         let rest = item.strip_prefix("https://").or_else(|| item.strip_prefix("http://")).unwrap_or(item);
         let authority = rest.trim_end_matches('/');
-        let invalid = || ConfigError::Endpoint { found: item.into() };
+        // What stands before an `@` may be a password, which belongs into no error, log or journal.
+        let shown = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
+        let invalid = || ConfigError::Endpoint { found: shown.clone() };
         let parsed: tonic::transport::Uri = format!("{scheme}://{authority}").parse().map_err(|_| invalid())?;
         let plain = parsed.path() == "/" && parsed.query().is_none() && parsed.host().is_some_and(|h| !h.is_empty());
+        let plain = plain && !authority.contains('@');
         match plain {
             true => Ok(format!("{scheme}://{authority}")),
             false => Err(invalid()),

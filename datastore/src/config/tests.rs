@@ -78,6 +78,14 @@ fn endpoints_that_are_no_urls_are_named() {
 }
 
 #[test]
+fn a_password_in_an_endpoint_is_refused_and_not_shown() {
+    for bad in ["http://root:hunter2@a:1", "root:hunter2@a:1"] {
+        let error = resolve(&endpoints(bad), &[]).unwrap_err().to_string();
+        assert!(error.contains("...@a:1") && error.contains("ETCD_PASSWORD") && !error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
 fn discovery_is_refused_only_where_etcd_is_chosen() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
     let discovery = ConfigError::Discovery { domain: "example.org".into() };

@@ -7,7 +7,7 @@ use crate::decode::{DecodeError, FromNode, Node};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct DatastoreConf {
-    /// Kind of the datastore. Without it: `local` with `datastore_path`, `etcdv3` with `etcd_endpoints`, else `kubernetes`.
+    /// Kind of the datastore. Without it: `etcdv3` with `etcd_endpoints`, `local` with `datastore_path`, else `kubernetes`.
     /// Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub datastore_type: Option<DatastoreType>,
 

@@ -54,8 +54,8 @@ impl DatastoreConf {
     pub fn kind(&self) -> DatastoreType {
         match self.datastore_type {
             Some(kind) => kind,
-            None if !self.datastore_path.is_empty() => DatastoreType::Local,
             None if !self.etcd_endpoints.is_empty() => DatastoreType::Etcdv3,
+            None if !self.datastore_path.is_empty() => DatastoreType::Local,
             None => DatastoreType::Kubernetes,
         }
     }
@@ -143,6 +143,7 @@ mod tests {
         assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
         assert_eq!(kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);
         assert_eq!(kind(r#"{"datastore_path":"/x"}"#, &[]), DatastoreType::Local);
+        assert_eq!(kind(r#"{"datastore_path":"/x"}"#, &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);
         assert_eq!(
             kind(r#"{"datastore_type":"kubernetes"}"#, &[("DATASTORE_TYPE", "etcdv3")]),
             DatastoreType::Kubernetes

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
+use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
@@ -70,15 +70,13 @@ pub struct ReleasedHandles {
     pub unreadable: Vec<Cidr>,
 }
 
-/// Gives back everything that the handles hold, and deletes them. Nothing held is success. `node` is whose blocks are
-/// looked at first; which node asks makes no difference to what is released.
+/// Gives back everything that the handles hold, and deletes them. Nothing held is success.
 ///
 /// Blocks are written first, handles second (IPAM-128). A handle whose addresses are gone already, which upstream
 /// leaves for ever, goes too (D6).
 pub async fn release<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    node: &str,
     prelude: ReleasePrelude,
 ) -> Result<ReleasedHandles, IpamError> {
     let ids: Vec<HandleId> = prelude.handles.iter().map(|handle| handle.key.clone()).collect();
@@ -86,7 +84,7 @@ pub async fn release<S: Store, C: Clock>(
     let mut prelude = prelude;
     let mut released = ReleasedHandles::default();
     while !prelude.is_empty() {
-        let state = State::read(store, node, prelude).await?;
+        let state = State::read(store, prelude).await?;
         let plan = state.plan(clock.now())?;
         match store.write(&plan.writes).await {
             Ok(_) => {
@@ -128,13 +126,12 @@ struct Plan {
 }
 
 impl State {
-    async fn read<S: Store>(store: &S, node: &str, prelude: ReleasePrelude) -> Result<State, StoreError> {
+    async fn read<S: Store>(store: &S, prelude: ReleasePrelude) -> Result<State, StoreError> {
         let named: BTreeSet<Cidr> =
             prelude.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
         let mut batch = ReadBatch::new();
         let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
-        let own = batch.get::<Node>(&ObjectKey::global(node));
         let answers = store.read(&batch).await?;
         let mut blocks = BTreeMap::new();
         for (cidr, ticket) in tickets {
@@ -145,7 +142,7 @@ impl State {
                 Err(error) => return Err(error),
             }
         }
-        let view = PoolView::new(answers.list(&pools), answers.get(&own).ok().flatten());
+        let view = PoolView::new(answers.list(&pools));
         Ok(State { prelude, blocks, view })
     }
 

@@ -35,7 +35,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&TheConfig));
     let answers = store.read(&batch).await?;
     let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
-    let view = PoolView::new(answers.list(&pools), None);
+    let view = PoolView::new(answers.list(&pools));
     let (by_block, homeless) = by_block(store, &view, requests).await?;
 
     let mut outcome = ReleasedAddresses { released: Vec::new(), unallocated: homeless };

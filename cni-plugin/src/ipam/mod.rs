@@ -116,7 +116,7 @@ pub async fn release_handles(session: &Session, handles: &[HandleId]) -> Result<
     }
     let prelude =
         ReleasePrelude::read(&session.store, handles).await.map_err(|error| store_error("read the handles", &error))?;
-    let released = release::release(&session.store, &SystemClock::start(), &session.facts.node, prelude)
+    let released = release::release(&session.store, &SystemClock::start(), prelude)
         .await
         .map_err(|error| cni::cni_error(&error))?;
     match released.unreadable.first() {

@@ -2,43 +2,43 @@
 //! (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, enabled_pool};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, Pool, enabled_pool};
 use libcalico::net::Cidr;
 use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 use crate::mend::give_up;
 
-/// The pools, and the node that is most likely the owner.
+/// The pools.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolView {
     pools: Vec<IpPool>,
-    node: Option<Node>,
 }
 
 impl PoolView {
-    pub(crate) fn new(pools: Vec<Entry<IpPool>>, node: Option<Entry<Node>>) -> Self {
-        PoolView { pools: pools.into_iter().map(|entry| entry.value).collect(), node: node.map(|entry| entry.value) }
+    pub(crate) fn new(pools: Vec<Entry<IpPool>>) -> Self {
+        PoolView { pools: pools.into_iter().map(|entry| entry.value).collect() }
     }
 
     pub(crate) fn pools(&self) -> &[IpPool] {
         &self.pools
     }
 
-    /// Whether the pool of `cidr` is in service and selects nodes at all but not this one.
+    /// Whether the pool of `cidr` is in service and does not select this node.
     fn deselects(&self, cidr: &Cidr, node: &Node) -> bool {
-        let mut in_service = self.pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
-        in_service.find(|pool| pool.cidr.contains(cidr.network())).is_some_and(|pool| {
+        self.in_service(cidr).is_some_and(|pool| {
             Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(&node.metadata.labels))
         })
     }
 
-    /// Whether every pool in service selects whoever owns the block: then there is no need to look.
+    /// Whether the pool of `cidr` selects every node, or is not in service: then there is no need to look.
     fn selects_everyone(&self, cidr: &Cidr) -> bool {
+        self.in_service(cidr).is_none_or(|pool| matches!(pool.node_selector.trim(), "" | "all()"))
+    }
+
+    fn in_service(&self, cidr: &Cidr) -> Option<Pool> {
         let mut in_service = self.pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
-        in_service
-            .find(|pool| pool.cidr.contains(cidr.network()))
-            .is_none_or(|pool| matches!(pool.node_selector.trim(), "" | "all()"))
+        in_service.find(|pool| pool.cidr.contains(cidr.network()))
     }
 }
 
@@ -62,14 +62,8 @@ async fn release_one<S: Store>(store: &S, view: &PoolView, cidr: &Cidr) -> Resul
     let affinity = batch.get::<BlockAffinity>(&key);
     let node = batch.get::<Node>(&ObjectKey::global(owner.name()));
     let answers = store.read(&batch).await?;
-    let read = answers.get(&node)?.map(|entry| entry.value);
-    let cached = view.node.as_ref().filter(|node| node.metadata.name == owner.name());
-    let Some(node) = read.as_ref().or(cached) else { return Ok(()) };
-    if !view.deselects(cidr, node) {
-        return Ok(());
-    }
-    match answers.get(&affinity)? {
-        Some(affinity) => give_up(store, &affinity, &block).await,
-        None => Ok(()),
+    match (answers.get(&node)?, answers.get(&affinity)?) {
+        (Some(node), Some(affinity)) if view.deselects(cidr, &node.value) => give_up(store, &affinity, &block).await,
+        _ => Ok(()),
     }
 }

@@ -66,8 +66,8 @@ async fn a_node_without_a_block_borrows_when_none_is_left() {
     assert_eq!(block.affinity.as_deref(), Some("host:node1"), "the block stays node1's");
     assert_eq!(block.attributes[1].active_owner["node"], "node2");
     assert_eq!(cluster.affinity("node2", "10.66.0.0/29"), None);
-    cluster.release("node1", "net.a").await.unwrap();
-    cluster.release("node2", "net.b").await.unwrap();
+    cluster.release("net.a").await.unwrap();
+    cluster.release("net.b").await.unwrap();
     let block = cluster.block("10.66.0.0/29").unwrap();
     assert_eq!(block.unallocated, [2, 3, 4, 5, 6, 7, 0, 1]);
     assert_consistent(&cluster.store.pairs(), true);
@@ -89,7 +89,7 @@ async fn a_full_pool_says_so_and_an_address_given_back_is_taken_next() {
     );
     assert_eq!(error.refused_pools()[0].to_string(), "pool tiny (10.66.0.0/30): full: 4 of 4 in use");
     assert_eq!(cluster.store.pairs().paths(), before.paths(), "a failed request leaves nothing");
-    cluster.release("node1", "net.2").await.unwrap();
+    cluster.release("net.2").await.unwrap();
     assert_eq!(cluster.one("node1", "net.5").await.unwrap(), ip("10.66.0.1"));
     assert_eq!(cluster.block("10.66.0.0/30").unwrap().allocations, [Some(0), Some(3), Some(1), Some(2)]);
 }
@@ -105,9 +105,9 @@ async fn a_warm_address_costs_two_reads_and_one_write() {
     assert_eq!(cluster.store.take_counts(), (2, 2), "the first address of a node: a probe, and the confirmation");
     cluster.one("node1", "net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
-    cluster.release("node1", "net.b").await.unwrap();
+    cluster.release("net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
-    cluster.release("node1", "net.b").await.unwrap();
+    cluster.release("net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (1, 0), "nothing held");
 
     let mut request = cluster.request("node1", "net.c");
@@ -118,7 +118,7 @@ async fn a_warm_address_costs_two_reads_and_one_write() {
     request.num6 = 1;
     cluster.assign(&request).await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1), "two families cost what one does");
-    cluster.release("node1", "net.d").await.unwrap();
+    cluster.release("net.d").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
 }
 
@@ -332,7 +332,7 @@ async fn many_blocks_of_many_addresses() {
     assert_eq!(assigned.addresses.len(), 256);
     assert_eq!(assigned.shortfalls[0].cause, Exhaustion::BlockLimit { limit: 64 });
     assert_consistent(&cluster.store.pairs(), true);
-    assert_eq!(cluster.release("node1", "net.a").await.unwrap().addresses, 256);
+    assert_eq!(cluster.release("net.a").await.unwrap().addresses, 256);
     assert_eq!(cluster.handle("net.a"), None);
 }
 
@@ -344,7 +344,7 @@ async fn empty_blocks_of_others_are_taken_only_after_a_minute() {
     for (node, handle) in [("node1", "net.1"), ("node2", "net.2")] {
         cluster.one(node, handle).await.unwrap();
     }
-    cluster.release("node2", "net.2").await.unwrap();
+    cluster.release("net.2").await.unwrap();
     let error = cluster.one("node3", "net.3").await.unwrap_err();
     assert_eq!(error.refused_pools()[0].refusal, Refusal::StrictAffinity);
     cluster.clock.advance(std::time::Duration::from_secs(61));

@@ -52,7 +52,7 @@ async fn a_taken_address_says_who_has_it() {
         assert_eq!(holder, "handle net.a, node node1, since 2026-08-22 01:02:03.1234 +0000 UTC");
     }
     assert_eq!(cluster.handle("net.b"), None);
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     ask(&cluster, "node2", "net.b", "10.65.1.9").await.unwrap();
 }
 
@@ -62,7 +62,7 @@ async fn a_resting_address_is_not_given() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     let error = ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap_err();
     assert!(matches!(error, IpamError::AlreadyAssigned { ref holder, .. } if holder.contains("resting")), "{error:?}");
     cluster.clock.advance(std::time::Duration::from_secs(32));

@@ -30,7 +30,7 @@ pub async fn release_call<S: Store, C: Clock>(
         return Ok(());
     }
     let _lock = call.lock();
-    let released = release(store, clock, &call.node, prelude).await?;
+    let released = release(store, clock, prelude).await?;
     tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
 }

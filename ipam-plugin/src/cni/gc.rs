@@ -43,7 +43,7 @@ pub async fn gc<S: Store, C: Clock>(
     }
     let mut outcome = Collected::default();
     for (handle, leaked) in stale {
-        match collect(store, clock, node, &handle, &leaked).await {
+        match collect(store, clock, &handle, &leaked).await {
             Ok(()) => outcome.released.push(handle),
             Err(error) => outcome.failed.push((handle, error)),
         }
@@ -56,7 +56,6 @@ pub async fn gc<S: Store, C: Clock>(
 async fn collect<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    node: &str,
     handle: &HandleId,
     leaked: &[ReleaseRequest],
 ) -> Result<(), IpamError> {
@@ -64,5 +63,5 @@ async fn collect<S: Store, C: Clock>(
     if prelude.is_empty() {
         return release_addresses(store, clock, leaked).await.map(|_| ());
     }
-    release(store, clock, node, prelude).await.map(|_| ())
+    release(store, clock, prelude).await.map(|_| ())
 }

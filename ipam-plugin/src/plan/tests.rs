@@ -13,7 +13,7 @@ async fn an_empty_block_of_a_deselected_pool_is_given_up_by_the_next_assignment(
     cluster.pool_with("gold", "10.1.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.node("node1", &[("tier", "gold")]);
     cluster.one("node1", "net.a").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     cluster.pool("any", "10.2.0.0/26", 26);
     cluster.node("node1", &[]);
     let ip = cluster.one("node1", "net.b").await.unwrap();
@@ -45,7 +45,7 @@ async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
         let cluster = Cluster::new();
         cluster.pool("first", "10.1.0.0/26", 26);
         cluster.one("node1", "net.a").await.unwrap();
-        cluster.release("node1", "net.a").await.unwrap();
+        cluster.release("net.a").await.unwrap();
         cluster.pool("second", "10.2.0.0/26", 26);
         let mut request = cluster.request("node1", "net.b");
         cluster.pool_with("first", "10.1.0.0/26", 26, |spec| match reason {
@@ -103,7 +103,7 @@ async fn own_blocks_are_tried_in_list_order() {
         .into_iter()
         .filter(|block| cluster.block(block).is_some())
         .collect();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     let ip = cluster.one("node1", "net.b").await.unwrap();
     assert!(cidr(owned[0]).contains(ip), "{ip} is not of {owned:?}[0]");
 }

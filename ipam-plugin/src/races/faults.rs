@@ -64,7 +64,7 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
                         }
                         Err(_) => assert_eq!(now, others, "{context}: a failed ADD holds addresses"),
                     }
-                    cluster.release("node1", "net.a").await.unwrap();
+                    cluster.release("net.a").await.unwrap();
                     assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
                     assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
                     // What is left of a claim is mended by the node's next allocation of that family.
@@ -110,13 +110,13 @@ async fn a_del_that_breaks_anywhere_is_finished_by_the_next() {
                 request.num6 = 1;
                 cluster.assign(&request).await.unwrap();
                 break_once(&cluster, at, fault);
-                let first = cluster.release("node1", "net.a").await;
+                let first = cluster.release("net.a").await;
                 cluster.store.calm();
                 assert_consistent(&cluster.store.pairs(), false);
                 if first.is_ok() {
                     assert_eq!(held(&cluster.store.pairs()), others, "{context}: success, but not released");
                 }
-                cluster.release("node1", "net.a").await.unwrap();
+                cluster.release("net.a").await.unwrap();
                 assert_eq!(held(&cluster.store.pairs()), others, "{context}");
                 assert_eq!(cluster.handle("net.a"), None, "{context}");
                 assert_consistent(&cluster.store.pairs(), true);

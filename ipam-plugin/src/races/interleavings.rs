@@ -206,7 +206,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
             }
             Op::Del { container } => {
                 let handle = format!("net.{container}");
-                if cluster.release("node1", &handle).await.is_ok() {
+                if cluster.release(&handle).await.is_ok() {
                     let held = held(&cluster.store.pairs());
                     assert!(!held.contains_key(&HandleId::new(&handle)), "released, but still held");
                 }
@@ -222,7 +222,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
     }
     cluster.store.calm();
     for container in 0..12 {
-        cluster.release("node1", &format!("net.{container}")).await.unwrap();
+        cluster.release(&format!("net.{container}")).await.unwrap();
     }
     let pairs = cluster.store.pairs();
     assert_eq!(held(&pairs).len(), 0, "leaked");

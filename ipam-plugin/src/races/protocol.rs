@@ -90,7 +90,7 @@ async fn a_corrupt_block_is_left_alone() {
         cluster.store.edit(|pairs| pairs.put(Block::path(&cidr(BLOCK)), broken.to_vec()));
         let ip = cluster.one("node1", "net.a").await.unwrap();
         assert!(!cidr(BLOCK).contains(ip));
-        cluster.release("node1", "net.a").await.unwrap();
+        cluster.release("net.a").await.unwrap();
     }
 }
 
@@ -132,7 +132,7 @@ async fn a_claim_that_cannot_be_read_costs_one_retry() {
 async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
     let cluster = cluster();
     cluster.one("node1", "net.a").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     cluster.store.before_each(|_, writes, pairs| {
         let deletes_claim = writes.is_some_and(|writes| writes.len() == 1 && writes[0].kind == "BlockAffinity");
         if deletes_claim && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
@@ -159,7 +159,7 @@ async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
 async fn a_block_in_use_again_survives_its_release() {
     let cluster = cluster();
     cluster.one("node1", "net.a").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     let affinity = cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap();
     let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
     let ip = cluster.one("node1", "net.b").await.unwrap();
@@ -178,7 +178,7 @@ async fn handles_that_outlived_their_addresses_go_with_del() {
         let mut orphan = Handle::default();
         orphan.increment(cidr(BLOCK), 3);
         cluster.store.put(&HandleId::new("net.orphan"), &orphan);
-        assert_eq!(cluster.release("node1", "net.orphan").await.unwrap().addresses, 0);
+        assert_eq!(cluster.release("net.orphan").await.unwrap().addresses, 0);
         assert_eq!(cluster.handle("net.orphan"), None);
     }
 }
@@ -194,7 +194,7 @@ async fn a_del_between_the_two_writes_of_an_upstream_node_makes_the_second_fail(
         let mut counted = Handle::default();
         counted.increment(cidr(BLOCK), 1);
         cluster.store.put(&HandleId::new("net.a"), &counted);
-        cluster.release("node1", "net.a").await.unwrap();
+        cluster.release("net.a").await.unwrap();
         assert_eq!(cluster.handle("net.a"), None);
         let error = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await.unwrap_err();
         assert!(error.is_race(), "{error}");
@@ -216,6 +216,6 @@ async fn a_host_that_is_gone_leaves_no_claim() {
     }
     let block = cluster.block(BLOCK).unwrap();
     assert_eq!((block.affinity, block.affinity_claim_time), (None, None), "addresses in it stay held");
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     assert_eq!(cluster.block(BLOCK), None, "the last address takes an ownerless block with it");
 }

@@ -12,7 +12,7 @@ async fn two_handles_of_a_container_go_in_one_write() {
     cluster.store.take_counts();
     let both = [HandleId::new("net1.cid"), HandleId::new("cid"), HandleId::new("cid")];
     let prelude = ReleasePrelude::read(&cluster.store, &both).await.unwrap();
-    assert_eq!(release(&cluster.store, &cluster.clock, "node1", prelude).await.unwrap().addresses, 2);
+    assert_eq!(release(&cluster.store, &cluster.clock, prelude).await.unwrap().addresses, 2);
     assert_eq!(cluster.store.take_counts(), (2, 1));
     assert_eq!((cluster.handle("net1.cid"), cluster.handle("cid")), (None, None));
     assert_consistent(&cluster.store.pairs(), true);
@@ -28,7 +28,7 @@ async fn every_address_of_a_handle_goes_at_once() {
     }
     let before = cluster.block("10.66.0.0/29").unwrap().sequence_number;
     assert_eq!(cluster.handle("net.a").unwrap().block[&cidr("10.66.0.0/29")], 2);
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     let block = cluster.block("10.66.0.0/29").unwrap();
     assert_eq!(block.unallocated, [3, 4, 5, 6, 7, 0, 2]);
     assert_eq!(block.sequence_number, before + 1);
@@ -41,7 +41,7 @@ async fn with_a_cooldown_addresses_rest_before_they_are_free() {
     cluster.pool("tiny", "10.66.0.0/31", 31);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
     let first = cluster.one("node1", "net.a").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     let block = cluster.block("10.66.0.0/31").unwrap();
     assert_eq!(block.unallocated, [1]);
     assert_eq!(block.attributes[0].released_at.as_deref(), Some("2026-08-22T01:02:03Z"));
@@ -62,9 +62,9 @@ async fn an_emptied_block_of_a_pool_that_no_longer_selects_its_node_is_given_up(
         cluster.one(owner, "net.a").await.unwrap();
         cluster.one(owner, "net.b").await.unwrap();
         cluster.node(owner, &[]);
-        cluster.release("node1", "net.a").await.unwrap();
+        cluster.release("net.a").await.unwrap();
         assert!(cluster.block("10.65.0.0/26").is_some(), "not empty yet");
-        cluster.release("node1", "net.b").await.unwrap();
+        cluster.release("net.b").await.unwrap();
         assert_eq!(cluster.block("10.65.0.0/26"), None);
         assert_eq!(cluster.affinity(owner, "10.65.0.0/26"), None);
     }
@@ -76,7 +76,7 @@ async fn an_emptied_block_stays_where_the_selector_still_fits() {
     cluster.pool_with("gold", "10.65.0.0/26", 26, |spec| spec.node_selector = "tier == 'gold'".into());
     cluster.node("node1", &[("tier", "gold")]);
     cluster.one("node1", "net.a").await.unwrap();
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     assert!(cluster.block("10.65.0.0/26").is_some());
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -92,7 +92,7 @@ async fn an_unreadable_block_keeps_its_count_and_does_not_keep_the_others() {
     cluster.assign(&request).await.unwrap();
     let blocks: Vec<_> = cluster.handle("net.a").unwrap().block.into_keys().collect();
     cluster.store.edit(|pairs| pairs.put(Block::path(&blocks[0]), b"{".to_vec()));
-    let released = cluster.release("node1", "net.a").await.unwrap();
+    let released = cluster.release("net.a").await.unwrap();
     assert_eq!((released.addresses, released.unreadable), (2, vec![blocks[0]]));
     assert_eq!(cluster.handle("net.a").unwrap().block.into_keys().collect::<Vec<_>>(), [blocks[0]]);
 }
@@ -103,6 +103,6 @@ async fn an_unreachable_datastore_is_an_error_that_says_so() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node1", "net.a").await.unwrap();
     cluster.store.before_each(|_, _, _| Fault::Refused);
-    let error = cluster.release("node1", "net.a").await.unwrap_err();
+    let error = cluster.release("net.a").await.unwrap_err();
     assert!(matches!(error, crate::error::IpamError::Store(ref cause) if cause.is_unavailable()), "{error}");
 }

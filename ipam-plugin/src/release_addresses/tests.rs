@@ -88,7 +88,7 @@ async fn the_sequence_number_guards_against_releasing_the_next_holder() {
     let only = cluster.one("node1", "net.a").await.unwrap();
     let block = || cluster.block("10.66.0.0/32").unwrap();
     let sequence = block().sequence_number_for_allocation["0"];
-    cluster.release("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
     cluster.one("node1", "net.a").await.unwrap();
     assert_eq!(block().sequence_number_for_allocation["0"], sequence + 2);
     let stale = ReleaseRequest { sequence: Some(sequence), handle: Some(HandleId::new("net.a")), ..plain(only) };

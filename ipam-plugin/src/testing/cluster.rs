@@ -101,9 +101,9 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn release(&self, node: &str, handle: &str) -> Result<ReleasedHandles, IpamError> {
+    pub(crate) async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
         let prelude = ReleasePrelude::read(&self.store, &[HandleId::new(handle)]).await?;
-        release(&self.store, &self.clock, node, prelude).await
+        release(&self.store, &self.clock, prelude).await
     }
 
     pub(crate) fn block(&self, cidr: &str) -> Option<Block> {

@@ -24,6 +24,8 @@ pub struct Accounts {
     pub blocks: BTreeMap<String, Option<String>>,
     /// (host, block) of each affinity.
     pub affinities: BTreeSet<(String, String)>,
+    /// How many released addresses are not free yet.
+    pub cooling: usize,
     /// Where things disagree.
     pub problems: Vec<String>,
 }
@@ -73,8 +75,10 @@ impl Accounts {
             }
             let Some(index) = attribute.as_u64() else { continue };
             referenced.insert(index);
-            let handle = attributes.get(index as usize).and_then(|a| a["handle_id"].as_str());
-            match handle {
+            let attribute = attributes.get(index as usize).unwrap_or(&Value::Null);
+            match attribute["handle_id"].as_str() {
+                // Released, not yet free again (IPAM-163).
+                None if attribute["releasedAt"].is_string() => self.cooling += 1,
                 None => self.problems.push(format!("{address}: no handle")),
                 Some(handle) => {
                     if let Some(other) = self.held.insert(address, handle.to_owned()) {

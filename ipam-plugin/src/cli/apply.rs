@@ -33,11 +33,12 @@ pub(super) struct ApplyArgs {
     filename: Vec<PathBuf>,
 }
 
+/// What became of one object.
 #[derive(Serialize)]
-struct Row {
-    kind: &'static str,
-    name: String,
-    action: Applied,
+pub(super) struct Row {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) action: Applied,
 }
 
 /// All files are read and understood before the first write.

@@ -6,8 +6,8 @@ use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, Obj
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::Store;
 use netconf::NetConf;
-use serde::Serialize;
 
+use super::apply::Row;
 use super::error::CliError;
 use super::session::{Outcome, Session};
 use super::store_object::{Applied, until_won};
@@ -32,13 +32,6 @@ pub(super) struct InitArgs {
     /// Prefix length of a block: 20 to 32 for IPv4 pools [default: 26], 116 to 128 for IPv6 pools [default: 122]
     #[arg(long, value_name = "BITS")]
     block_size: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    kind: &'static str,
-    name: String,
-    action: Applied,
 }
 
 pub(super) async fn run(args: &InitArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {

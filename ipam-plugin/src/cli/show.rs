@@ -89,6 +89,18 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_that_reserves_nothing_is_told() {
+        let shell = Shell::with_pool();
+        shell.put(
+            "/calico/resources/v3/projectcalico.org/ipreservations/r",
+            r#"{"metadata":{"name":"r"},"spec":{"reservedCIDRs":["ten","10.0.0.1"]}}"#,
+        );
+        let ran = shell.run(&["show"]);
+        assert!(ran.notices.contains("IPReservation r: `ten` is neither"), "{}", ran.notices);
+        assert!(ran.out.contains("1 (0%)"), "{}", ran.out);
+    }
+
+    #[test]
     fn an_address_in_use() {
         let shell = Shell::with_pool();
         let ip = shell.allocate("net.c1");

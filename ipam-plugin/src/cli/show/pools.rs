@@ -77,7 +77,7 @@ pub(super) async fn show(wanted: &[String], with_blocks: bool, session: &mut Ses
     output::print_table(session.out, &table)
 }
 
-async fn read(wanted: &[String], with_blocks: bool, session: &Session<'_>) -> Result<Shown, CliError> {
+async fn read(wanted: &[String], with_blocks: bool, session: &mut Session<'_>) -> Result<Shown, CliError> {
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let blocks = batch.list::<Block>(&None);
@@ -86,7 +86,10 @@ async fn read(wanted: &[String], with_blocks: bool, session: &Session<'_>) -> Re
     let pools = select(answers.list(&pools), wanted)?;
     let blocks: Vec<Block> = answers.list(&blocks).into_iter().map(|entry| entry.value).collect();
     let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
-    let (reservations, _) = Reservations::of(&reservations);
+    let (reservations, malformed) = Reservations::of(&reservations);
+    for entry in malformed {
+        session.notice(format_args!("note: {entry}"));
+    }
     let ranges = pools.iter().filter_map(|pool| Some((pool.key.name.as_str(), pool.value.spec.range().ok()?)));
     let used = utilization(ranges, &blocks, &reservations);
     let shown = used.pools.into_iter().map(|used| {

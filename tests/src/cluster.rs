@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::accounts::Accounts;
 use crate::content::{Content, NETWORK, conf, container_id};
 use crate::etcd::{self, Etcd};
+use crate::golden::compare::{Difference, differences};
+use crate::golden::marks::Bindings;
 use crate::kernel;
 use crate::namespaces::{Host, isolated};
 use crate::plugin::{Call, Plugins};
@@ -154,6 +156,15 @@ impl<'h> Cluster<'h> {
         serde_json::json!({ "host": host, "pods": pods, "store": self.store.dump().unwrap() })
     }
 
+    /// Nothing changed since `before`, a [`Cluster::state`].
+    ///
+    /// # Panics
+    /// When something did, naming each place.
+    #[track_caller]
+    pub fn assert_unchanged(&self, before: &Value) {
+        assert_same(before, &self.state());
+    }
+
     /// Nothing of any pod is left: no address, handle, endpoint, host interface or route.
     ///
     /// # Panics
@@ -203,6 +214,21 @@ impl<'h> Cluster<'h> {
         let check = self.store.calico_ipam(&self.plugins, &["check"]).unwrap();
         assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
     }
+}
+
+/// Two states are the same.
+///
+/// # Panics
+/// When they are not, naming each place.
+#[track_caller]
+pub fn assert_same(before: &Value, after: &Value) {
+    let changes: Vec<_> = differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect();
+    assert!(changes.is_empty(), "{}", changes.join("\n"));
+}
+
+fn changed(change: &Difference) -> String {
+    let text = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
+    format!("{}: was {}, is {}", change.path, text(&change.recorded), text(&change.ours))
 }
 
 /// The handle of a pod in [`NETWORK`].

@@ -211,12 +211,13 @@ fn a_datastore_that_is_not_ready_is_left_alone() {
         let mut not_ready = content[key].clone();
         not_ready["spec"]["datastoreReady"] = json!(false);
         cluster.store.put(key, &not_ready).unwrap();
-        let before = (integration_tests::kernel::host().unwrap(), cluster.store.dump().unwrap());
-        for (verb, pod) in [("DEL", &pod), ("ADD", &faulty.pod())] {
+        let newcomer = faulty.pod();
+        let before = cluster.state();
+        for (verb, pod) in [("DEL", &pod), ("ADD", &newcomer)] {
             let error = faulty.call(verb, pod).run().unwrap().error();
             assert!(error.msg.contains("not ready"), "{verb}: {error:?}");
         }
-        assert_eq!((integration_tests::kernel::host().unwrap(), cluster.store.dump().unwrap()), before);
+        cluster.assert_unchanged(&before);
         cluster.store.put(key, &content[key]).unwrap();
         faulty.call("DEL", &pod).run().unwrap().success();
         cluster.assert_nothing_left();

@@ -35,8 +35,11 @@ fn what_is_left_is_noticed(cluster: &Cluster<'_>) {
         cluster.assert_in_order();
     }
 
+    let before = cluster.state();
+    cluster.assert_unchanged(&before);
     // A host interface alone.
     integration_tests::command::ip("link add cali1 type veth peer name cali2").unwrap();
+    assert!(fails(|| cluster.assert_unchanged(&before)), "a new interface");
     cluster.delete(&pod, &conf);
     assert!(fails(|| cluster.assert_nothing_left()), "an interface that is still there");
     integration_tests::command::ip("link delete cali1").unwrap();

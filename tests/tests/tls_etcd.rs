@@ -84,7 +84,7 @@ fn wrong_certificates_change_nothing() {
                 assert!(said.contains(&word), "{verb} with {what}: {word} is not in {said}");
                 assert_ne!(error.code, 11, "{verb} with {what}: trying again does not help");
             }
-            assert_eq!(cluster.state(), before, "{what}");
+            cluster.assert_unchanged(&before);
         }
         cluster.delete(&there, &conf);
         cluster.assert_nothing_left();

@@ -1,142 +1,18 @@
 //! Wrong input: every key of the network configuration with values of every wrong type, every variable missing, empty
 //! and malformed. Each gets the code and the words it deserves, and changes neither kernel nor datastore.
 
-use std::collections::BTreeMap;
+mod keys;
+
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, Pod, on_local};
+use integration_tests::cluster::{Cluster, Pod, assert_same, on_local};
 use integration_tests::content::Content;
-use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
+use keys::{KEYS, wrong_values};
 use serde_json::{Value, json};
 
 on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_nothing);
-
-/// What a key may hold, besides `null`.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Text,
-    /// One of a few words.
-    Word,
-    Number,
-    Flag,
-    Object,
-    List,
-    Texts,
-}
-
-use Kind::{Flag, List, Number, Object, Text, Texts, Word};
-
-/// Every key, as a JSON pointer: those of cni-plugin.md, section 2, and ours.
-const KEYS: &[(&str, Kind)] = &[
-    ("/cniVersion", Text),
-    ("/name", Text),
-    ("/type", Text),
-    ("/mode", Text),
-    ("/vxlan_mac_prefix", Text),
-    ("/vxlan_vni", Number),
-    ("/ipam", Object),
-    ("/ipam/type", Text),
-    ("/ipam/name", Text),
-    ("/ipam/subnet", Text),
-    ("/ipam/assign_ipv4", Text),
-    ("/ipam/assign_ipv6", Text),
-    ("/ipam/ipv4_pools", Texts),
-    ("/ipam/ipv6_pools", Texts),
-    ("/ipam/ranges", List),
-    ("/ipam/routes", List),
-    ("/qps", Number),
-    ("/burst", Number),
-    ("/args", Object),
-    ("/args/org.apache.mesos", Object),
-    ("/args/org.apache.mesos/network_info", Object),
-    ("/args/org.apache.mesos/network_info/name", Text),
-    ("/args/org.apache.mesos/network_info/labels", Object),
-    ("/args/org.apache.mesos/network_info/labels/labels", List),
-    ("/capabilities", Object),
-    ("/cni.dev~1valid-attachments", List),
-    ("/prevResult", Object),
-    ("/mtu", Number),
-    ("/num_queues", Number),
-    ("/nodename", Text),
-    ("/nodename_file", Text),
-    ("/nodename_file_optional", Flag),
-    ("/ipam_lock_file", Text),
-    ("/datastore_type", Word),
-    ("/datastore_path", Text),
-    ("/etcd_endpoints", Text),
-    ("/etcd_discovery_srv", Text),
-    ("/etcd_key_file", Text),
-    ("/etcd_cert_file", Text),
-    ("/etcd_ca_cert_file", Text),
-    ("/etcd_key", Text),
-    ("/etcd_cert", Text),
-    ("/etcd_ca_cert", Text),
-    ("/etcd_username", Text),
-    ("/etcd_password", Text),
-    ("/etcd_scheme", Text),
-    ("/etcd_authority", Text),
-    ("/hostname", Text),
-    ("/log_level", Text),
-    ("/log_file_path", Text),
-    ("/log_file_max_size", Number),
-    ("/log_file_max_age", Number),
-    ("/log_file_max_count", Number),
-    ("/policy", Object),
-    ("/policy/type", Text),
-    ("/policy/k8s_api_root", Text),
-    ("/policy/k8s_auth_token", Text),
-    ("/policy/k8s_client_certificate", Text),
-    ("/policy/k8s_client_key", Text),
-    ("/policy/k8s_certificate_authority", Text),
-    ("/kubernetes", Object),
-    ("/kubernetes/kubeconfig", Text),
-    ("/kubernetes/k8s_api_root", Text),
-    ("/kubernetes/node_name", Text),
-    ("/feature_control", Object),
-    ("/feature_control/ip_addrs_no_ipam", Flag),
-    ("/feature_control/floating_ips", Flag),
-    ("/container_settings", Object),
-    ("/container_settings/allow_ip_forwarding", Flag),
-    ("/include_default_routes", Flag),
-    ("/dataplane_options", Object),
-    ("/dataplane_options/type", Word),
-    ("/dataplane_options/socket", Text),
-    ("/device_type", Word),
-    ("/readiness_gates", Texts),
-    ("/policy_setup_timeout_seconds", Number),
-    ("/endpoint_status_dir", Text),
-    ("/require_mtu_file", Flag),
-    ("/calico_api_group", Word),
-    ("/runtimeConfig", Object),
-    ("/runtimeConfig/dns", Object),
-    ("/runtimeConfig/dns/domain", Text),
-    ("/runtimeConfig/dns/servers", Texts),
-    ("/runtimeConfig/dns/searches", Texts),
-    ("/runtimeConfig/dns/options", Texts),
-    ("/windows_pod_deletion_timestamp_timeout", Number),
-    ("/windows_use_single_network", Flag),
-    ("/windows_disable_default_deny_all_policy", Flag),
-    ("/windows_loopback_DSR", Flag),
-];
-
-/// Values that a key of this kind must refuse.
-fn wrong_values(kind: Kind) -> Vec<Value> {
-    let mut values =
-        vec![json!(true), json!("x"), json!(1), json!(1.5), json!([]), json!({}), json!([{}]), json!(["x"])];
-    values.retain(|value| match kind {
-        Text => !value.is_string(),
-        Word => true,
-        Number => value.as_i64().is_none(),
-        Flag => !value.is_boolean(),
-        Object => !value.is_object(),
-        // What the items of these lists are is read by some verbs only.
-        List => !value.is_array(),
-        Texts => !value.is_array() || *value == json!([{}]),
-    });
-    values
-}
 
 /// Values of the right type that are out of range or of the wrong shape, and the code they get.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
@@ -173,19 +49,6 @@ fn keys(path: &str) -> impl Iterator<Item = String> {
     path.split('/').skip(1).map(|key| key.replace("~1", "/"))
 }
 
-/// Everything that must not change.
-#[derive(Debug, PartialEq)]
-struct State {
-    host: Value,
-    pods: Value,
-    store: BTreeMap<String, Value>,
-}
-
-fn state(cluster: &Cluster<'_>) -> State {
-    let (host, pods) = (kernel::host().unwrap(), kernel::pods(cluster.host).unwrap());
-    State { host, pods, store: cluster.store.dump().unwrap() }
-}
-
 /// A pod that is up, so that a DEL has something to break, and its configuration.
 fn with_a_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
@@ -204,7 +67,7 @@ fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &s
 fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
-    let before = state(cluster);
+    let before = cluster.state();
     let wrong = KEYS.iter().flat_map(|(path, kind)| wrong_values(*kind).into_iter().map(|v| (*path, v.to_string())));
     let ranges = OUT_OF_RANGE.iter().map(|(path, value)| (*path, (*value).to_owned()));
     let mut failures = Vec::new();
@@ -225,7 +88,7 @@ fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
         }
     }
     assert!(failures.is_empty(), "{} bad values got a wrong answer:\n{}", failures.len(), failures.join("\n"));
-    assert_eq!(state(cluster), before);
+    cluster.assert_unchanged(&before);
 
     for (what, stdin, code) in [
         ("nothing", String::new(), 6),
@@ -251,13 +114,13 @@ fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
         let outcome = cluster.verb(verb, &newcomer, &conf).stdin(stdin).run().unwrap();
         assert_eq!(outcome.error().code, 6, "invalid UTF-8");
     }
-    assert_eq!(state(cluster), before);
+    cluster.assert_unchanged(&before);
 }
 
 fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
-    let before = state(cluster);
+    let before = cluster.state();
     for (verb, pod) in [("ADD", &newcomer), ("CHECK", &pod), ("DEL", &pod)] {
         let call = cluster.verb(verb, pod, &conf);
         for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH"] {
@@ -305,14 +168,13 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
     // The plugin's own namespace: refused before anything is done (code 8).
     let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
     assert_eq!(own.error().code, 8);
-    let after = state(cluster);
-    assert_eq!((&after.host, &after.pods), (&before.host, &before.pods));
-    // A failed ADD may leave the block it claimed, as upstream does, but no address, handle or endpoint.
-    let without_blocks = |state: State| {
-        let keep = |key: &String| !key.contains("/ipam/v2/assignment/") && !key.contains("/ipam/v2/host/");
-        state.store.into_iter().filter(|(key, _)| keep(key)).collect::<BTreeMap<_, _>>()
+    // An ADD that fails after its address was taken leaves the block as upstream does: claimed, written again.
+    let without_blocks = |mut state: Value| {
+        let is_block = |key: &str| key.contains("/ipam/v2/assignment/") || key.contains("/ipam/v2/host/");
+        state["store"].as_object_mut().unwrap().retain(|key, _| !is_block(key));
+        state
     };
-    assert_eq!(without_blocks(after), without_blocks(before));
+    assert_same(&without_blocks(before), &without_blocks(cluster.state()));
     assert_eq!(cluster.accounts().held.len(), 1);
 }
 

@@ -1,0 +1,225 @@
+//! Addresses from an IPAM plugin of someone else's, run by exec: Debian's host-local, and fakes that misbehave.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use integration_tests::cluster::{Cluster, Pod, on_etcd, on_local};
+use integration_tests::command::ip;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
+use integration_tests::skip::skipped;
+use serde_json::{Value, json};
+
+macro_rules! on_each_datastore_with_host_local {
+    ($($test:ident),* $(,)?) => {
+        mod etcd {
+            $(#[test] fn $test() { super::with_host_local(super::on_etcd, super::$test) })*
+        }
+        mod local {
+            $(#[test] fn $test() { super::with_host_local(super::on_local, super::$test) })*
+        }
+    };
+}
+
+on_each_datastore_with_host_local!(
+    host_local_gives_and_takes_back_addresses,
+    a_failed_add_gives_the_address_back,
+    an_old_plugin_does_not_stop_status_and_gc,
+);
+
+fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
+    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
+        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    }
+    on(test);
+}
+
+/// A configuration with host-local, and the directory of its leases.
+fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
+    cluster.load(&Content::ready().node("node1"));
+    let data = cluster.host.dir("host-local");
+    let ranges = json!([[{ "subnet": "10.88.0.0/24" }], [{ "subnet": "fd00:88::/64" }]]);
+    let ipam = json!({ "type": "host-local", "dataDir": data, "ranges": ranges });
+    (cluster.conf("node1", json!({ "ipam": ipam })), data.join("k8s-pod-network"))
+}
+
+/// The addresses that host-local keeps as given.
+fn leases(directory: &Path) -> Vec<String> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.parse::<std::net::Ipv4Addr>().is_ok() || name.contains(':'));
+    names.sort();
+    names
+}
+
+fn host_local_gives_and_takes_back_addresses(cluster: &Cluster<'_>) {
+    let (mut conf, data) = host_local(cluster);
+    let pod = cluster.pod(1);
+    let result = cluster.add(&pod, &conf);
+    assert_eq!(result["ips"][0]["address"], "10.88.0.2/32");
+    assert_eq!(result["ips"][1]["address"], "fd00:88::2/128");
+    assert_eq!(leases(&data), ["10.88.0.2", "fd00:88::2"]);
+    let endpoints = cluster.endpoints();
+    let endpoint = endpoints.values().next().unwrap();
+    assert_eq!(endpoint["spec"]["ipNetworks"], json!(["10.88.0.2/32", "fd00:88::2/128"]));
+    assert!(cluster.accounts().held.is_empty(), "they are not Calico's");
+    let addresses = kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"]["addrs"].clone();
+    assert!(addresses.to_string().contains("10.88.0.2/32"), "{addresses}");
+
+    conf["prevResult"] = result;
+    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    fs::remove_file(data.join("10.88.0.2")).unwrap();
+    fs::remove_file(data.join("fd00:88::2")).unwrap();
+    let error = cluster.verb("CHECK", &pod, &conf).run().unwrap().error();
+    assert!(format!("{} {}", error.msg, error.details).contains("host-local"), "{error:?}");
+
+    let next = cluster.pod(2);
+    cluster.add(&next, &conf);
+    for pod in [&pod, &next] {
+        cluster.delete(pod, &conf);
+        cluster.delete(pod, &conf);
+    }
+    assert_eq!(leases(&data), Vec::<String>::new());
+    cluster.assert_nothing_left();
+}
+
+fn a_failed_add_gives_the_address_back(cluster: &Cluster<'_>) {
+    let (conf, data) = host_local(cluster);
+    let pod = cluster.pod(1);
+    ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
+    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert!(error.msg.contains("eth0"), "{error:?}");
+    assert_eq!(leases(&data), Vec::<String>::new());
+    ip("link delete other0").unwrap();
+    cluster.add(&pod, &conf);
+    assert_eq!(leases(&data).len(), 2);
+}
+
+/// Debian's host-local is older than both verbs.
+fn an_old_plugin_does_not_stop_status_and_gc(cluster: &Cluster<'_>) {
+    let (mut conf, _) = host_local(cluster);
+    cluster.add(&cluster.pod(1), &conf);
+    conf["cniVersion"] = json!("1.1.0");
+    conf["cni.dev/valid-attachments"] = json!([]);
+    for verb in ["STATUS", "GC"] {
+        let call = cluster.plugins.call("calico").env("CNI_COMMAND", verb).stdin(conf.to_string());
+        call.run().unwrap().success();
+    }
+    assert!(cluster.endpoints().is_empty());
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+}
+
+/// Runs a test with an IPAM plugin that notes each command it gets and then runs `script`.
+fn with_fake(script: &str, test: impl FnOnce(&Fake<'_, '_>) + Send) {
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let dir = cluster.host.dir("ipam");
+        let calls = dir.join("calls");
+        let text = format!("#!/bin/sh\necho \"$CNI_COMMAND $CNI_ARGS\" >>{}\n{script}\n", calls.display());
+        fs::write(dir.join("fake-ipam"), text).unwrap();
+        fs::set_permissions(dir.join("fake-ipam"), fs::Permissions::from_mode(0o755)).unwrap();
+        let conf = cluster.conf("node1", json!({ "ipam": { "type": "fake-ipam", "colour": "blue" } }));
+        test(&Fake { cluster, dir, conf, pod: cluster.pod(1) });
+    });
+}
+
+struct Fake<'c, 'h> {
+    cluster: &'c Cluster<'h>,
+    dir: PathBuf,
+    conf: Value,
+    pod: Pod,
+}
+
+impl Fake<'_, '_> {
+    fn verb(&self, verb: &str) -> integration_tests::plugin::Call {
+        self.cluster.verb(verb, &self.pod, &self.conf).env("CNI_PATH", self.dir.as_os_str())
+    }
+
+    fn failed_add(&self) -> CniError {
+        let before = self.cluster.state();
+        let error = self.verb("ADD").run().unwrap().error();
+        assert_eq!(self.cluster.state(), before);
+        error
+    }
+
+    /// The commands it got.
+    fn calls(&self) -> Vec<String> {
+        fs::read_to_string(self.dir.join("calls")).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn the_plugin_is_called_as_the_specification_says() {
+    let script = r#"cat >>"${0%/*}/stdin"
+test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24", "gateway": "10.99.0.1"}],
+  "dns": {"nameservers": ["10.99.0.53"]}}'; echo 'a word of warning' >&2"#;
+    with_fake(script, |fake| {
+        let outcome = fake.verb("ADD").env("CNI_ARGS", "COLOUR=red").run().unwrap();
+        let result = outcome.success();
+        assert_eq!(result["ips"], json!([{ "address": "10.99.0.7/32", "interface": 1 }]));
+        assert_eq!(result["dns"], json!({ "nameservers": ["10.99.0.53"] }));
+        assert!(outcome.stderr.contains("a word of warning"));
+        fake.verb("DEL").run().unwrap().success();
+        assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]);
+        let stdin = fs::read_to_string(fake.dir.join("stdin")).unwrap();
+        assert_eq!(stdin, format!("{0}{0}", fake.conf), "the configuration is passed on as it came");
+        fake.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn no_addresses_are_an_error_and_taken_back() {
+    with_fake(r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#, |fake| {
+        assert!(fake.failed_add().msg.contains("missing IP config"));
+        assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
+    });
+}
+
+#[test]
+fn garbage_is_an_error_that_names_what_is_wrong() {
+    for (printed, word) in [
+        ("hello", "result"),
+        ("", "result"),
+        (r#"{"cniVersion": "1.0.0", "ips": [{"address": "300.1.1.1/24"}]}"#, "300.1.1.1"),
+        (r#"{"cniVersion": "7.0.0", "ips": []}"#, "7.0.0"),
+    ] {
+        with_fake(&format!("test \"$CNI_COMMAND\" = ADD && echo '{printed}'; true"), |fake| {
+            let error = fake.failed_add();
+            let said = format!("{} {}", error.msg, error.details);
+            assert!(said.contains(word), "{printed}: {word:?} is not in {said}");
+            assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"], "{printed}");
+        });
+    }
+}
+
+#[test]
+fn its_error_object_is_the_answer() {
+    let script =
+        r#"echo '{"cniVersion": "1.0.0", "code": 117, "msg": "out of blue addresses", "details": "of 12"}'; exit 1"#;
+    with_fake(script, |fake| {
+        let error = fake.failed_add();
+        assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (117, "out of blue addresses", "of 12"));
+        let error = fake.verb("DEL").run().unwrap().error();
+        assert_eq!(error.code, 117);
+    });
+}
+
+#[test]
+fn a_crash_is_an_error_with_its_last_words() {
+    with_fake("echo 'lost my mind' >&2; kill -9 $$", |fake| {
+        let error = fake.failed_add();
+        assert!(error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"), "{error:?}");
+    });
+}
+
+#[test]
+fn a_plugin_that_is_not_there_is_named_with_the_path() {
+    with_fake("true", |fake| {
+        for verb in ["ADD", "DEL"] {
+            let error = fake.verb(verb).env("CNI_PATH", "/nowhere:/opt/none").run().unwrap().error();
+            assert!(error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"), "{verb}: {error:?}");
+        }
+    });
+}

@@ -1,0 +1,262 @@
+//! A dataplane behind gRPC: one Add and one Del per pod, and what its refusals come to. The server is tonic's, on a
+//! Unix socket.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::thread;
+
+use cni_plugin::dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
+use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+on_each_datastore!(
+    the_server_gets_one_add_and_one_del_with_what_it_needs,
+    a_refused_add_gives_the_addresses_back,
+    an_interface_that_cannot_be_an_endpoints_is_taken_away_again,
+    a_refused_del_keeps_the_addresses_until_it_succeeds,
+    a_server_that_is_not_there_is_an_error_that_names_it,
+    with_the_override_it_may_work_in_the_plugins_own_namespace,
+);
+
+/// What the server was asked, and what it answers.
+#[derive(Default)]
+struct Script {
+    added: Vec<AddRequest>,
+    deleted: Vec<DelRequest>,
+    /// Why it refuses; empty when it obliges.
+    refusal: String,
+    /// The interface and the MAC address that it claims to have made.
+    made: (String, String),
+}
+
+#[derive(Clone)]
+struct Fake {
+    script: Arc<Mutex<Script>>,
+    socket: PathBuf,
+}
+
+impl Fake {
+    /// Serves for as long as the process lives.
+    fn serve(cluster: &Cluster<'_>) -> Fake {
+        let socket = cluster.host.dir("grpc").join("dataplane.sock");
+        let made = ("tap0".to_owned(), "02:00:00:00:00:07".to_owned());
+        let script = Arc::new(Mutex::new(Script { made, ..Script::default() }));
+        let fake = Fake { script, socket: socket.clone() };
+        let served = fake.clone();
+        let (listening, ready) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = UnixListener::bind(&socket).unwrap();
+                listening.send(()).unwrap();
+                let connections = futures::stream::unfold(listener, |listener| async {
+                    Some((listener.accept().await.map(|(stream, _)| stream), listener))
+                });
+                let _ = Server::builder().serve_with_incoming(served, Box::pin(connections)).await;
+            });
+        });
+        ready.recv().unwrap();
+        fake
+    }
+
+    /// A configuration that has the server make the network.
+    fn conf(&self, cluster: &Cluster<'_>) -> Value {
+        cluster.load(&Content::dual_stack());
+        let socket = format!("unix://{}", self.socket.display());
+        let options = json!({ "type": "grpc", "socket": socket, "colour": "blue" });
+        cluster.conf("node1", json!({ "dataplane_options": options, "mtu": 1400 }))
+    }
+
+    fn script<T>(&self, with: impl FnOnce(&mut Script) -> T) -> T {
+        with(&mut self.script.lock().unwrap())
+    }
+
+    /// How many Adds and Dels there were.
+    fn calls(&self) -> (usize, usize) {
+        self.script(|script| (script.added.len(), script.deleted.len()))
+    }
+}
+
+impl UnaryService<AddRequest> for Fake {
+    type Response = AddReply;
+    type Future = Ready<Result<Response<AddReply>, Status>>;
+
+    fn call(&mut self, request: Request<AddRequest>) -> Self::Future {
+        ready(Ok(Response::new(self.script(|script| {
+            script.added.push(request.into_inner());
+            AddReply {
+                successful: script.refusal.is_empty(),
+                error_message: script.refusal.clone(),
+                host_interface_name: script.made.0.clone(),
+                container_mac: script.made.1.clone(),
+            }
+        }))))
+    }
+}
+
+impl UnaryService<DelRequest> for Fake {
+    type Response = DelReply;
+    type Future = Ready<Result<Response<DelReply>, Status>>;
+
+    fn call(&mut self, request: Request<DelRequest>) -> Self::Future {
+        ready(Ok(Response::new(self.script(|script| {
+            script.deleted.push(request.into_inner());
+            DelReply { successful: script.refusal.is_empty(), error_message: script.refusal.clone() }
+        }))))
+    }
+}
+
+impl Service<http::Request<Body>> for Fake {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let fake = self.clone();
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                "/cni.CniDataplane/Add" => {
+                    Grpc::new(ProstCodec::<AddReply, AddRequest>::default()).unary(fake, request).await
+                }
+                "/cni.CniDataplane/Del" => {
+                    Grpc::new(ProstCodec::<DelReply, DelRequest>::default()).unary(fake, request).await
+                }
+                other => panic!("no method {other}"),
+            })
+        })
+    }
+}
+
+impl NamedService for Fake {
+    const NAME: &'static str = "cni.CniDataplane";
+}
+
+/// The kernel's dataplane had no part in it.
+fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
+}
+
+fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    let pod = cluster.pod(1);
+    let netns = pod.netns.display().to_string();
+    let result = cluster.add(&pod, &conf);
+    assert_eq!(result["interfaces"][0]["name"], "tap0");
+    assert_eq!(result["interfaces"][1]["mac"], "02:00:00:00:00:07");
+    assert_eq!(fake.calls(), (1, 0));
+
+    let endpoints = cluster.endpoints();
+    let endpoint = endpoints.values().next().unwrap();
+    let spec = &endpoint["spec"];
+    assert_eq!((&spec["interfaceName"], &spec["mac"]), (&json!("tap0"), &json!("02:00:00:00:00:07")));
+    fake.script(|script| {
+        let asked = &script.added[0];
+        assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
+        assert_eq!(asked.desired_host_interface_name, "cali00000001ccc");
+        assert_eq!(asked.settings.unwrap().mtu, 1400);
+        // IPAM's own prefix length, here and in the result.
+        let addresses: Vec<_> = asked.container_ips.iter().map(|ip| ip.address.as_str()).collect();
+        assert_eq!(json!(addresses), json!([result["ips"][0]["address"]]));
+        assert!(addresses[0].ends_with("/26"), "{addresses:?}");
+        assert_eq!(asked.container_routes, ["0.0.0.0/0", "::/0"]);
+        assert_eq!(asked.dataplane_options["colour"], "blue");
+        let workload = asked.workload.as_ref().unwrap();
+        assert_eq!(json!(workload.name), endpoint["metadata"]["name"]);
+        assert_eq!((workload.orchestrator.as_str(), workload.node.as_str()), ("cni", "node1"));
+    });
+    assert_kernel_untouched(cluster, &pod);
+    assert_eq!(cluster.accounts().held.into_values().collect::<Vec<_>>(), [format!("{NETWORK}.{}", pod.container_id)]);
+
+    cluster.delete(&pod, &conf);
+    assert_eq!(fake.calls(), (1, 1));
+    fake.script(|script| {
+        let asked = &script.deleted[0];
+        assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
+        assert_eq!(asked.dataplane_options["colour"], "blue");
+    });
+    cluster.assert_nothing_left();
+}
+
+fn a_refused_add_gives_the_addresses_back(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    let pod = cluster.pod(1);
+    fake.script(|script| script.refusal = "out of taps".into());
+    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert!(error.msg.contains("out of taps") && error.details.contains("released"), "{error:?}");
+    assert_eq!(fake.calls().0, 1);
+    cluster.assert_nothing_left();
+}
+
+fn an_interface_that_cannot_be_an_endpoints_is_taken_away_again(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    for (number, (name, mac)) in
+        [("tap0", "not a MAC"), ("a name / that no interface has", "02:00:00:00:00:07")].into_iter().enumerate()
+    {
+        fake.script(|script| script.made = (name.into(), mac.into()));
+        cluster.verb("ADD", &cluster.pod(number), &conf).run().unwrap().error();
+        assert_eq!(fake.calls(), (number + 1, number + 1), "{name}, {mac}");
+        cluster.assert_nothing_left();
+    }
+}
+
+fn a_refused_del_keeps_the_addresses_until_it_succeeds(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    fake.script(|script| script.refusal = "the tap is busy".into());
+    let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+    assert!(error.msg.contains("the tap is busy"), "{error:?}");
+    assert_eq!((cluster.accounts().held.len(), cluster.endpoints().len()), (1, 1));
+    fake.script(|script| script.refusal.clear());
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+fn a_server_that_is_not_there_is_an_error_that_names_it(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let mut conf = fake.conf(cluster);
+    conf["dataplane_options"]["socket"] = json!("unix:///run/lab/nobody.sock");
+    let pod = cluster.pod(1);
+    for verb in ["ADD", "DEL"] {
+        let error = cluster.verb(verb, &pod, &conf).run().unwrap().error();
+        assert!(error.msg.contains("/run/lab/nobody.sock"), "{verb}: {error:?}");
+        cluster.assert_nothing_left();
+    }
+}
+
+/// Such a dataplane may need no namespace of the pod's.
+fn with_the_override_it_may_work_in_the_plugins_own_namespace(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    let pod = Pod { netns: "/proc/self/ns/net".into(), ..cluster.pod(1) };
+    assert_eq!(cluster.verb("ADD", &pod, &conf).run().unwrap().error().code, 8);
+    assert_eq!(fake.calls(), (0, 0));
+    for verb in ["ADD", "DEL"] {
+        cluster.verb(verb, &pod, &conf).env("CNI_NETNS_OVERRIDE", "1").run().unwrap().success();
+    }
+    assert_eq!(fake.calls(), (1, 1));
+    cluster.assert_nothing_left();
+}

@@ -39,12 +39,16 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     stale.retain(|entry| is_stale(session, &valid, entry));
     let mut failures = Vec::new();
     // As in DEL: no address is given back while an interface still answers for it.
-    for entry in &stale {
-        if let Err(error) = remove_link(entry) {
+    let mut keeping = valid.containers.clone();
+    stale.retain(|entry| {
+        let removed = remove_link(entry);
+        if let Err(error) = &removed {
             failures.push(format!("remove the interface of WorkloadEndpoint {}: {error}", entry.key));
+            keeping.insert(entry.value.spec.container_id.clone());
         }
-    }
-    failures.extend(ipam::gc(session, &valid.containers).await);
+        removed.is_ok()
+    });
+    failures.extend(ipam::gc(session, &keeping).await);
     for entry in &stale {
         if let Err(error) = delete(session, entry).await {
             failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, which
-# also go to target/bench/table.md. QUICK=1 leaves out the block engine.
+# also go to target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_README=1 puts the tables into the README.
+# Run it on a machine that does nothing else: the medians of a busy one say how busy it is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
@@ -23,14 +24,18 @@ bench=("$built/bench" target/plugin "$built/floor" "$work")
 [ "$(id -u)" = 0 ] || bench=(unshare --user --map-root-user "${bench[@]}")
 "${bench[@]}" | tee "$work/table.md"
 
-[ "${QUICK:-}" != 1 ] || exit 0
-echo
-echo "block engine" >&2
-{
+block_engine() {
+    echo
     echo "| block engine | per second |"
     echo "|---|---:|"
     # Criterion says: test NAME ... bench:  1,234 ns/iter (+/- 5)
     cargo bench -q -p libcalico --bench block --bench selector -- --output-format bencher |
         sed -n 's/^test \(.*\) \.\.\. bench: *\([0-9,]*\) ns.*/\1;\2/p' |
         awk -F ';' '{ gsub(",", "", $2); if ($2 > 0) printf "| %s | %d |\n", $1, 1e9 / $2 }'
-} | tee -a "$work/table.md"
+}
+[ "${QUICK:-}" = 1 ] || block_engine | tee -a "$work/table.md"
+
+if [ "${UPDATE_README:-}" = 1 ]; then
+    sed -i -e '/^<!-- bench -->$/,/^<!-- end of bench -->$/ { //!d }' \
+        -e "/^<!-- bench -->\$/r $work/table.md" README.md
+fi

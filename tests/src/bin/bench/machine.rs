@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Result;
 use nix::sys::utsname::uname;
 
-/// One line: processors, memory, kernel.
+/// One line: processors, memory, kernel, and how busy it is with other things, on which all figures depend.
 pub(crate) fn describe() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
@@ -13,9 +13,11 @@ pub(crate) fn describe() -> Result<String> {
     let processors = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let kib: u64 = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or_default();
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let load = load.split_whitespace().next().unwrap_or_default();
     let system = uname()?;
     Ok(format!(
-        "{processors} × {model}, {} GiB, Linux {}\n",
+        "{processors} × {model}, {} GiB, Linux {}, load average {load} at the start\n",
         kib.div_ceil(1024 * 1024),
         system.release().to_string_lossy()
     ))

@@ -46,6 +46,7 @@ fn main() -> Result<()> {
 }
 
 fn measure(host: &Host, plugins: &Path, floor: &Path, work: &Path) -> Result<()> {
+    let machine = machine::describe()?;
     host.add_uplink()?;
     let etcd_data = work.join("etcd");
     std::fs::create_dir_all(&etcd_data)?;
@@ -74,7 +75,7 @@ fn measure(host: &Host, plugins: &Path, floor: &Path, work: &Path) -> Result<()>
     table.crowds(&crowds);
     table.program(&start, std::fs::metadata(plugins.join("calico"))?.len());
     table.stages(&details);
-    Ok(write!(std::io::stdout(), "{}\n{table}", machine::describe()?)?)
+    Ok(write!(std::io::stdout(), "{machine}\n{table}")?)
 }
 
 /// `calico -v`, from exec to exit.

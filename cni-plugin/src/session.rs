@@ -171,7 +171,12 @@ impl Session {
     /// The datastore in words, without credentials: what the journal knows it by.
     pub fn datastore_name(&self) -> String {
         match &self.datastore_config {
-            DatastoreConfig::Etcd(etcd) => format!("etcd {}", etcd.endpoints.join(",")),
+            DatastoreConfig::Etcd(etcd) => {
+                // In whatever order they are listed, they are one datastore.
+                let mut endpoints = etcd.endpoints.clone();
+                endpoints.sort();
+                format!("etcd {}", endpoints.join(","))
+            }
             DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
         }
     }

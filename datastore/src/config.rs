@@ -150,6 +150,16 @@ pub enum ConfigError {
         /// The domain asked for.
         domain: String,
     },
+    /// A demand on TLS that is not met must not be passed over in silence (DS-7).
+    #[error(
+        "{variable}={value} is not supported: TLS 1.2 and 1.3 with rustls' own cipher suites are offered; unset it"
+    )]
+    TlsTuning {
+        /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.
+        variable: &'static str,
+        /// What it asks for.
+        value: String,
+    },
     /// Files and inline texts may not be mixed (DS-17).
     #[error("{file} and {inline} exclude each other; give etcd's certificates either as files or inline")]
     MixedTls {
@@ -243,6 +253,9 @@ impl EtcdConfig {
         // Checked even where it goes unused: an http:// endpoint is served in plain text whatever is set (DS-17).
         let material = tls_config(settings, source)?;
         let tls = encrypted.then_some(material);
+        if encrypted {
+            refuse_tls_tuning(source)?;
+        }
         let user = source.get("", "ETCD_USERNAME");
         let password = source.get("", "ETCD_PASSWORD");
         let credentials = (!user.is_empty() && !password.is_empty()).then_some((user, password));
@@ -270,6 +283,17 @@ fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
         }
     };
     Ok((items.into_iter().map(url).collect::<Result<_, _>>()?, encrypted))
+}
+
+/// `1.2` is the default anyway (DS-7).
+fn refuse_tls_tuning(source: &Source<'_>) -> Result<(), ConfigError> {
+    for (variable, harmless) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
+        let value = source.get("", variable);
+        if !value.is_empty() && value != harmless {
+            return Err(ConfigError::TlsTuning { variable, value });
+        }
+    }
+    Ok(())
 }
 
 fn tls_config(settings: &Settings, source: &Source<'_>) -> Result<TlsConfig, ConfigError> {

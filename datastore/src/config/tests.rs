@@ -94,6 +94,17 @@ fn discovery_is_refused_only_where_etcd_is_chosen() {
 }
 
 #[test]
+fn a_demand_on_tls_that_cannot_be_met_is_refused_where_tls_is_used() {
+    let strict = [("TLS_MIN_VERSION", "1.3")];
+    let refused = ConfigError::TlsTuning { variable: "TLS_MIN_VERSION", value: "1.3".into() };
+    assert_eq!(resolve(&endpoints("https://a:1"), &strict), Err(refused));
+    assert!(resolve(&endpoints("http://a:1"), &strict).is_ok());
+    assert!(resolve(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).is_ok());
+    let suites = [("TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256")];
+    assert!(matches!(resolve(&endpoints("https://a:1"), &suites), Err(ConfigError::TlsTuning { .. })));
+}
+
+#[test]
 fn tls_from_files_and_environment() {
     let conf = Settings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
     let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];

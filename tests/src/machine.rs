@@ -41,7 +41,6 @@ impl Machine {
             vec![crate::kernel::sysctl("ipv4/ip_forward")?, crate::kernel::sysctl("ipv6/conf/all/forwarding")?],
         );
         state.insert("files".to_owned(), DIRECTORIES.iter().flat_map(|dir| files(Path::new(dir))).collect());
-        state.insert("processes".to_owned(), processes());
         Ok(Machine(state))
     }
 
@@ -103,13 +102,18 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Servers and plugins that a test starts.
-fn processes() -> Vec<String> {
+/// Servers and plugins that run, those a given process started or all.
+pub fn servers(started_by: Option<u32>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        if matches!(name.trim(), "etcd" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman") {
-            found.push(format!("{} {}", entry.file_name().to_string_lossy(), name.trim()));
+        // `<id> (<name>) <state> <parent> …`
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((head, tail)) = stat.rsplit_once(") ") else { continue };
+        let name = head.split_once('(').map_or("", |(_, name)| name);
+        let parent = tail.split(' ').nth(1).and_then(|parent| parent.parse().ok());
+        let is_ours = started_by.is_none() || parent == started_by;
+        if is_ours && matches!(name, "etcd" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman") {
+            found.push(format!("process {head})"));
         }
     }
     found

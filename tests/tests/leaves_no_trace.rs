@@ -3,7 +3,7 @@
 
 use integration_tests::cluster::{Cluster, on_etcd, on_local};
 use integration_tests::content::Content;
-use integration_tests::machine::Machine;
+use integration_tests::machine::{Machine, servers};
 use serde_json::json;
 
 /// ADD, CHECK, a refused ADD and a pod that is never deleted.
@@ -18,6 +18,8 @@ fn session(cluster: &Cluster<'_>) {
     let unknown_node = cluster.conf("node2", json!({}));
     cluster.verb("ADD", &cluster.pod(2), &unknown_node).run().unwrap().error();
     assert!(log.is_file());
+    let running = servers(Some(std::process::id()));
+    assert_eq!(running.len(), usize::from(cluster.store.name() == "etcd"), "{running:?}");
 }
 
 #[test]
@@ -33,4 +35,5 @@ fn the_machine_stays_as_it_was() {
     });
     assert!(failed.is_err());
     assert_eq!(before.changes(&Machine::read().unwrap()), Vec::<String>::new());
+    assert_eq!(servers(Some(std::process::id())), Vec::<String>::new());
 }

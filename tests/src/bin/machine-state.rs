@@ -3,11 +3,11 @@
 use std::io::{Write, stdout};
 
 use anyhow::Result;
-use integration_tests::machine::Machine;
+use integration_tests::machine::{Machine, servers};
 
 fn main() -> Result<()> {
     let mut out = stdout().lock();
-    for line in Machine::read()?.lines() {
+    for line in Machine::read()?.lines().chain(servers(None)) {
         writeln!(out, "{line}")?;
     }
     Ok(())

@@ -95,7 +95,11 @@ fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) 
     }
     if let Some(stale) = stale {
         tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
-        host.carry_out(vec![link::delete(&stale)])?;
+        match host.carry_out(vec![link::delete(&stale)]) {
+            // The kernel was faster: the earlier sandbox's namespace is being deleted.
+            Err(error) if error.errno() == Some(Errno::ENODEV) => {}
+            outcome => drop(outcome?),
+        }
     }
     Ok(())
 }

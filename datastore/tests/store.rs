@@ -200,8 +200,11 @@ async fn initialization_is_idempotent(store: Datastore) {
     let guid = cluster.value.spec.cluster_guid.clone();
     assert!(guid.len() == 32 && guid.bytes().all(|b| b.is_ascii_hexdigit()), "{guid}");
     let tiers = store.list::<Tier>(&ObjectSelect::default()).await.unwrap();
-    let tiers: Vec<_> = tiers.iter().map(|t| (t.key.name.as_str(), t.value.spec.order)).collect();
-    assert_eq!(tiers, [("default", Some(1e6)), ("kube-admin", Some(1e3)), ("kube-baseline", Some(1e7))]);
+    let tiers: Vec<_> =
+        tiers.iter().map(|t| (t.key.name.as_str(), t.value.spec.order.as_ref().map(ToString::to_string))).collect();
+    // As Go writes them: whole numbers without a fraction.
+    let orders = [("default", "1000000"), ("kube-admin", "1000"), ("kube-baseline", "10000000")];
+    assert_eq!(tiers, orders.map(|(name, order)| (name, Some(order.to_owned()))));
 
     let before = store.requests();
     store.ensure_initialized().await.unwrap();

@@ -42,12 +42,25 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
 /// A container that is networked already keeps its interface and addresses; only its profiles may grow (CNI-149).
 async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniError> {
     let existing = &known.endpoints[0];
+    refuse_second_interface(session, &existing.value)?;
     tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
     let updated = session.facts.update(existing.value.clone(), &[]);
     let write = EndpointWrite::of(Some(existing.clone()), updated).with_profile(profile_wanted(session, known));
     let endpoint = write.apply(&session.store).await.map_err(|failure| failure.error)?;
     session.timings.stage("write");
     endpoint::result_of(&endpoint, &session.call)
+}
+
+/// One interface per container: a result that names another would promise one that is not there (CNI-259).
+fn refuse_second_interface(session: &Session, existing: &WorkloadEndpoint) -> Result<(), CniError> {
+    let (asked, has) = (&session.call.ifname, &existing.spec.endpoint);
+    if asked == has {
+        return Ok(());
+    }
+    let msg = format!("container {} already has interface {has}; it cannot get {asked} too", session.call.container_id);
+    Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
+        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
+    ))
 }
 
 /// A container that is not networked yet, or a pod whose new sandbox replaces the old one.

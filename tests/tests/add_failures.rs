@@ -17,6 +17,7 @@ on_each_datastore!(
     the_route_of_a_dead_interface_is_replaced,
     the_route_of_an_interface_in_use_is_an_error_that_names_it,
     an_interface_of_the_asked_for_name_is_an_error_that_names_it,
+    a_second_interface_of_a_container_is_refused_and_the_first_stays,
     the_plugins_own_namespace_is_refused_before_anything_is_done,
     what_cannot_be_an_endpoint_is_refused_before_anything_is_done,
     a_datastore_that_is_not_ready_is_left_alone,
@@ -115,6 +116,16 @@ fn an_interface_of_the_asked_for_name_is_an_error_that_names_it(cluster: &Cluste
 }
 
 /// CNI_NETNS_OVERRIDE is for dataplanes that need no namespace; the kernel's cannot put both ends into one.
+fn a_second_interface_of_a_container_is_refused_and_the_first_stays(cluster: &Cluster<'_>) {
+    let (pod, conf) = prepared(cluster);
+    cluster.add(&pod, &conf);
+    let before = state(cluster);
+    let error = cluster.verb("ADD", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().error();
+    assert_eq!(error.code, 4);
+    assert!(error.msg.contains("eth0") && error.msg.contains("eth1"), "{error:?}");
+    assert_eq!(state(cluster), before);
+}
+
 fn the_plugins_own_namespace_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     let before = state(cluster);

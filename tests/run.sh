@@ -37,7 +37,7 @@ stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --wo
 machine() { cargo run "${locked[@]}" --quiet -p integration-tests --bin machine-state; }
 as_it_was() { machine | diff "$logs/machine.before" -; }
 machine >"$logs/machine.before"
-stage unit cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
+stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
 stage plugin make --no-print-directory build
 stage demo tests/demo/run.sh
 stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests

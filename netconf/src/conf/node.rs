@@ -12,7 +12,8 @@ pub struct NodeConf {
     /// File with the name of this node, which calico-node writes. Read by ADD, DEL, CHECK, STATUS, GC.
     pub nodename_file: String,
 
-    /// Whether `nodename_file` may be missing. Read by ADD, DEL, STATUS.
+    /// Whether `nodename_file` may be missing; with `datastore_type` `local` it always may, as nobody writes it there. Read by
+    /// ADD, DEL, STATUS.
     pub nodename_file_optional: bool,
 
     /// File that the IPAM processes of this node lock to take turns. Read by ADD, DEL with `calico-ipam`.

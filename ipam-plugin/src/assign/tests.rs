@@ -252,7 +252,7 @@ async fn no_pool_has_upstreams_words_and_our_reasons() {
         error.refused_pools()[0].to_string(),
         "pool gold (10.1.0.0/24): its nodeSelector `tier == 'gold'` does not match node node1"
     );
-    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel]);
+    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
     let error = cluster.one("node1", "net.a").await.unwrap_err();
     let IpamError::Pools(error) = error else { panic!("{error}") };
     assert_eq!(error.cause, NoPool::NoneForUse(AllowedUse::Workload));

@@ -73,7 +73,7 @@ async fn a_resting_address_is_not_given() {
 async fn only_pools_in_service_and_for_the_use() {
     let cluster = Cluster::new();
     cluster.pool_with("off", "10.1.0.0/24", 26, |spec| spec.disabled = true);
-    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel]);
+    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
     let error = ask(&cluster, "node1", "net.a", "192.0.2.1").await.unwrap_err();
     assert_eq!(error.to_string(), "The provided IP address is not in a configured pool\n");
     let error = ask(&cluster, "node1", "net.a", "10.1.0.1").await.unwrap_err();
@@ -90,7 +90,7 @@ async fn selectors_reservations_and_limits_do_not_matter_and_others_blocks_may_b
     let cluster = Cluster::new();
     cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| {
         spec.node_selector = "!all()".into();
-        spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual);
+        spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
     });
     cluster.reserve(&["10.65.1.0/24"]);
     cluster.configure(|config| {

@@ -104,7 +104,7 @@ fn rows<S: Spec, const N: usize>(
 fn pool_row(pool: &IpPool) -> [String; 6] {
     let spec = &pool.spec;
     let block_size = spec.range().map_or_else(|_| "-".into(), |range| spec.block_prefix(range.version()).to_string());
-    let mode = format!("{:?}", spec.assignment_mode.unwrap_or_default());
+    let mode = spec.assignment_mode.as_ref().map_or_else(|| "Automatic".into(), |mode| format!("{mode:?}"));
     let selector = if spec.node_selector.is_empty() { "all()" } else { &spec.node_selector };
     [pool.metadata.name.clone(), spec.cidr.clone(), block_size, spec.disabled.to_string(), mode, selector.into()]
 }

@@ -49,8 +49,8 @@ async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
         cluster.pool("second", "10.2.0.0/26", 26);
         let mut request = cluster.request("node1", "net.b");
         cluster.pool_with("first", "10.1.0.0/26", 26, |spec| match reason {
-            "use" => spec.allowed_uses = vec![AllowedUse::Tunnel],
-            "manual" => spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual),
+            "use" => spec.allowed_uses = vec![AllowedUse::Tunnel.into()],
+            "manual" => spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into()),
             "namespace" => spec.namespace_selector = "team == 'red'".into(),
             "disabled" => spec.disabled = true,
             _ => request.pools4 = vec!["second".into()],

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Choice, Object, Spec, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
 /// A pool of addresses.
@@ -40,10 +40,10 @@ pub struct IpPoolSpec {
     pub namespace_selector: String,
     /// What addresses may be used for. Empty means workloads and tunnels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allowed_uses: Vec<AllowedUse>,
+    pub allowed_uses: Vec<Choice<AllowedUse>>,
     /// Whether the pool serves requests that do not name it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub assignment_mode: Option<AssignmentMode>,
+    pub assignment_mode: Option<Choice<AssignmentMode>>,
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -61,10 +61,9 @@ pub enum AllowedUse {
 }
 
 /// Whether a pool serves requests that do not name it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AssignmentMode {
     /// Yes.
-    #[default]
     Automatic,
     /// Only requests that name it.
     Manual,
@@ -90,17 +89,58 @@ impl IpPoolSpec {
         }
     }
 
-    /// Whether addresses may be used for `purpose`.
+    /// Whether addresses may be used for `purpose`. A use that this build does not know allows nothing it does.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         if self.allowed_uses.is_empty() {
             matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel)
         } else {
-            self.allowed_uses.contains(&purpose)
+            self.allowed_uses.iter().any(|allowed| allowed.is(&purpose))
         }
     }
 
-    /// Whether requests that name no pool may use this one.
+    /// Whether requests that name no pool may use this one: not under a mode that this build does not know.
     pub fn is_automatic(&self) -> bool {
-        self.assignment_mode.unwrap_or_default() == AssignmentMode::Automatic
+        self.assignment_mode.as_ref().is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::net::IpVersion;
+    use crate::store::{Answers, Kind, RawEntry, ReadBatch};
+
+    fn stored(uses: serde_json::Value, mode: &str) -> serde_json::Value {
+        json!({"cidr": "10.65.0.0/16", "allowedUses": uses, "assignmentMode": mode})
+    }
+
+    #[test]
+    fn values_of_a_newer_calico_stay_as_they_are_and_allow_nothing() {
+        let value = stored(json!(["Workload", "Gateway"]), "OnDemand");
+        let spec: IpPoolSpec = serde_json::from_value(value.clone()).unwrap();
+        assert!(spec.allows(AllowedUse::Workload));
+        assert!(!spec.allows(AllowedUse::Tunnel) && !spec.allows(AllowedUse::LoadBalancer));
+        assert!(!spec.is_automatic());
+        assert_eq!(serde_json::to_value(&spec).unwrap(), value);
+        let spec: IpPoolSpec = serde_json::from_value(stored(json!(["Gateway"]), "Automatic")).unwrap();
+        assert!(!spec.allows(AllowedUse::Workload), "only the use that is not known");
+        assert!(spec.is_automatic());
+        assert!(serde_json::from_value::<IpPoolSpec>(stored(json!([1]), "Manual")).is_err(), "no text");
+    }
+
+    #[test]
+    fn a_pool_of_a_newer_calico_is_listed() {
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "newer"},
+            "spec": stored(json!(["Gateway"]), "OnDemand")});
+        let mut batch = ReadBatch::new();
+        let ticket = batch.list::<IpPool>(&Default::default());
+        let path = IpPool::path(&crate::api::ObjectKey::global("newer"));
+        let entry =
+            RawEntry { path, value: pool.to_string().into_bytes(), revision: crate::store::Revision("1".into()) };
+        let listed = Answers::new(vec![vec![entry]]).list(&ticket);
+        assert_eq!(listed.iter().map(|entry| entry.value.metadata.name.as_str()).collect::<Vec<_>>(), ["newer"]);
+        assert_eq!(listed[0].value.spec.range().unwrap().version(), IpVersion::V4);
     }
 }

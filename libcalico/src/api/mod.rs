@@ -3,6 +3,7 @@
 //! Every type keeps the fields it does not know in `unknown`, so that read-modify-write never drops what a newer
 //! Calico wrote (design decision 3).
 
+mod choice;
 mod cluster_information;
 mod ip_pool;
 mod ip_reservation;
@@ -14,6 +15,7 @@ mod profile;
 mod tier;
 mod workload_endpoint;
 
+pub use choice::Choice;
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
 pub use ip_pool::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
 pub use ip_reservation::{IpReservation, IpReservationSpec};

@@ -46,9 +46,9 @@ pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
         spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));
     }
     if spec.allowed_uses.is_empty() {
-        spec.allowed_uses = vec![AllowedUse::Workload, AllowedUse::Tunnel];
+        spec.allowed_uses = vec![AllowedUse::Workload.into(), AllowedUse::Tunnel.into()];
     }
-    spec.assignment_mode.get_or_insert(AssignmentMode::Automatic);
+    spec.assignment_mode.get_or_insert(AssignmentMode::Automatic.into());
     for (field, default) in
         [(&mut spec.node_selector, ALL), (&mut spec.ipip_mode, NEVER), (&mut spec.vxlan_mode, NEVER)]
     {

@@ -117,7 +117,7 @@ fn conditions_that_are_true_or_of_another_type_do_not_matter() {
 #[test]
 fn selectors_choose_by_node_and_namespace() {
     let pools = [
-        pool("manual", "10.1.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual)),
+        pool("manual", "10.1.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual.into())),
         pool("node", "10.2.0.0/16", |p| p.spec.node_selector = "rack == 'r1'".into()),
         pool("space", "10.3.0.0/16", |p| p.spec.namespace_selector = "team == 'a'".into()),
         pool("spaceless", "10.4.0.0/16", |p| p.spec.namespace_selector = "!has(team)".into()),
@@ -149,7 +149,7 @@ fn selectors_choose_by_node_and_namespace() {
 #[test]
 fn a_named_pool_is_used_whatever_its_selectors_and_mode() {
     let pools = [pool("p", "10.0.0.0/16", |p| {
-        p.spec.assignment_mode = Some(AssignmentMode::Manual);
+        p.spec.assignment_mode = Some(AssignmentMode::Manual.into());
         p.spec.node_selector = "!all()".into();
         p.spec.namespace_selector = "not a selector".into();
     })];
@@ -161,7 +161,7 @@ fn a_named_pool_is_used_whatever_its_selectors_and_mode() {
 fn no_pool_says_which_rule_left_none() {
     let selective = pool("p", "10.0.0.0/16", |p| p.spec.node_selector = "has(gpu)".into());
     let malformed = pool("p", "10.0.0.0/16", |p| p.spec.namespace_selector = "team ===".into());
-    let tunnels = pool("p", "10.0.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel]);
+    let tunnels = pool("p", "10.0.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
     let other = Request { requested: vec![cidr("10.9.0.0/16")], ..Request::default() };
     let plain_request = Request::default();
     let cause = |pools: &[IpPool], request: &Request| choose(pools, request).unwrap_err().to_string();
@@ -182,7 +182,7 @@ fn no_pool_says_which_rule_left_none() {
 fn a_pool_serves_workloads_and_tunnels_unless_it_says_otherwise() {
     let pools = [
         plain("default", "10.1.0.0/16"),
-        pool("services", "10.2.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::LoadBalancer]),
+        pool("services", "10.2.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::LoadBalancer.into()]),
     ];
     for (purpose, expected) in
         [(AllowedUse::Workload, "default"), (AllowedUse::Tunnel, "default"), (AllowedUse::LoadBalancer, "services")]
@@ -202,8 +202,8 @@ fn only_a_deselected_pool_in_service_makes_a_block_stale() {
             p.spec.disabled = true;
             p.spec.node_selector = "!all()".into();
         }),
-        pool("manual", "10.4.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual)),
-        pool("tunnels", "10.5.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel]),
+        pool("manual", "10.4.0.0/16", |p| p.spec.assignment_mode = Some(AssignmentMode::Manual.into())),
+        pool("tunnels", "10.5.0.0/16", |p| p.spec.allowed_uses = vec![AllowedUse::Tunnel.into()]),
         pool("spaced", "10.6.0.0/16", |p| p.spec.namespace_selector = "!all()".into()),
     ];
     let owned: Vec<Cidr> = (1..=7).map(|n| cidr(&format!("10.{n}.0.64/26"))).collect();

@@ -26,8 +26,8 @@ fn check_update(pool: &IpPool, range: &Cidr, previous: &IpPool, findings: &mut V
         let size = new.block_size.unwrap_or_default();
         findings.push(FieldError::new("IPPool.Spec.BlockSize", size, "IPPool BlockSize cannot be modified"));
     }
-    let served_only_load_balancers = old.allowed_uses.contains(&AllowedUse::LoadBalancer);
-    if served_only_load_balancers && new.allowed_uses.iter().any(|u| *u != AllowedUse::LoadBalancer) {
+    let served_only_load_balancers = old.allows(AllowedUse::LoadBalancer);
+    if served_only_load_balancers && new.allowed_uses.iter().any(|u| !u.is(&AllowedUse::LoadBalancer)) {
         let reason = "IPPool allowed use cannot be changed from LoadBalancer to Workload or Tunnel";
         findings.push(FieldError::new("IPPool.Spec.AllowedUses", format!("{:?}", new.allowed_uses), reason));
     }

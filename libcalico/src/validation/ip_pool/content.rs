@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{ALL, NEVER};
-use crate::api::{AllowedUse, IpPoolSpec};
+use crate::api::{AllowedUse, Choice, IpPoolSpec};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
 use crate::validation::FieldError;
@@ -87,14 +87,22 @@ fn check_uses(spec: &IpPoolSpec, findings: &mut Vec<FieldError>) {
     if uses.iter().enumerate().any(|(i, allowed)| uses[..i].contains(allowed)) {
         refuse("IPPool.Spec.AllowedUses", uses_text(), "each use may be named once");
     }
-    if uses.contains(&AllowedUse::Tunnel) && !spec.namespace_selector.is_empty() {
+    for unknown in uses.iter().filter(|allowed| matches!(allowed, Choice::Other(_))) {
+        let reason = "not a use that is known here: Workload, Tunnel and LoadBalancer are";
+        refuse("IPPool.Spec.AllowedUses", format!("{unknown:?}"), reason);
+    }
+    if let Some(Choice::Other(mode)) = &spec.assignment_mode {
+        let reason = "not a mode that is known here: Automatic and Manual are";
+        refuse("IPPool.Spec.AssignmentMode", mode.clone(), reason);
+    }
+    if spec.allows(AllowedUse::Tunnel) && !spec.namespace_selector.is_empty() {
         let reason = "namespaceSelector cannot be used with the allowed use Tunnel; set allowedUses to [Workload]";
         refuse("IPPool.Spec.NamespaceSelector", spec.namespace_selector.clone(), reason);
     }
-    if !uses.contains(&AllowedUse::LoadBalancer) {
+    if !spec.allows(AllowedUse::LoadBalancer) {
         return;
     }
-    if uses.iter().any(|u| *u != AllowedUse::LoadBalancer) {
+    if uses.iter().any(|u| !u.is(&AllowedUse::LoadBalancer)) {
         let reason = "LoadBalancer cannot be combined with Workload or Tunnel allowed uses";
         refuse("IPPool.Spec.AllowedUses", uses_text(), reason);
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::Choice;
 
 fn pool(cidr: &str) -> IpPool {
     IpPool::new("pool", IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() })
@@ -39,14 +40,14 @@ fn what_the_writer_says_stays() {
         s.vxlan_mode = "CrossSubnet".into();
         s.node_selector = "rack == 'a'".into();
         s.namespace_selector = "team == 'b'".into();
-        s.allowed_uses = vec![AllowedUse::Workload];
-        s.assignment_mode = Some(AssignmentMode::Manual);
+        s.allowed_uses = vec![AllowedUse::Workload.into()];
+        s.assignment_mode = Some(AssignmentMode::Manual.into());
         s.nat_outgoing = true;
     });
     let mut expected = said.clone();
     expected.spec.ipip_mode = NEVER.into();
     assert_eq!(new(said), Ok(expected));
-    let load_balancer = with("192.0.2.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer]);
+    let load_balancer = with("192.0.2.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into()]);
     assert!(new(load_balancer).is_ok());
 }
 
@@ -90,7 +91,15 @@ fn block_sizes() {
 #[test]
 fn modes_selectors_and_uses() {
     type Change = fn(&mut IpPoolSpec);
-    let cases: [(Change, &str); 12] = [
+    let cases: [(Change, &str); 14] = [
+        (
+            |s| s.allowed_uses.push(Choice::Other("Gateway".into())),
+            "AllowedUses = 'Gateway' (not a use that is known here: Workload, Tunnel and LoadBalancer are)",
+        ),
+        (
+            |s| s.assignment_mode = Some(Choice::Other("OnDemand".into())),
+            "AssignmentMode = 'OnDemand' (not a mode that is known here: Automatic and Manual are)",
+        ),
         (|s| s.ipip_mode = "Sometimes".into(), "IPIPMode = 'Sometimes' (Reason: failed to validate Field: IPIPMode"),
         (|s| s.vxlan_mode = "x".into(), "because of Tag: vxlanMode )"),
         (
@@ -104,28 +113,28 @@ fn modes_selectors_and_uses() {
         (|s| s.node_selector = "global()".into(), "global() cannot be used"),
         (|s| s.node_selector = format!("has({})", "a".repeat(1024)), "longer than 1024 characters"),
         (|s| s.namespace_selector = "has(a)".into(), "cannot be used with the allowed use Tunnel"),
-        (|s| s.allowed_uses = vec![AllowedUse::Workload; 2], "each use may be named once"),
+        (|s| s.allowed_uses = vec![AllowedUse::Workload.into(); 2], "each use may be named once"),
         (
-            |s| s.allowed_uses = vec![AllowedUse::LoadBalancer, AllowedUse::Workload],
+            |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into(), AllowedUse::Workload.into()],
             "'[LoadBalancer, Workload]' (LoadBalancer cannot be combined with Workload or Tunnel allowed uses)",
         ),
         (
             |s| {
-                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.allowed_uses = vec![AllowedUse::LoadBalancer.into()];
                 s.ipip_mode = "Always".into();
             },
             "LoadBalancer IP pool cannot have IPIP or VXLAN enabled",
         ),
         (
             |s| {
-                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.allowed_uses = vec![AllowedUse::LoadBalancer.into()];
                 s.disable_bgp_export = true;
             },
             "cannot have disableBGPExport set",
         ),
         (
             |s| {
-                s.allowed_uses = vec![AllowedUse::LoadBalancer];
+                s.allowed_uses = vec![AllowedUse::LoadBalancer.into()];
                 s.node_selector = "has(a)".into();
             },
             "must have the node selector all()",
@@ -175,7 +184,7 @@ fn what_allocations_rest_on_does_not_change() {
     let resized = findings(admit_ip_pool(with("fd00::/64", |s| s.block_size = Some(120)), &update));
     assert_eq!(resized, ["IPPool.Spec.BlockSize = '120' (IPPool BlockSize cannot be modified)"]);
 
-    let stored = with("10.0.0.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer]);
+    let stored = with("10.0.0.0/24", |s| s.allowed_uses = vec![AllowedUse::LoadBalancer.into()]);
     let update = PoolSurroundings { previous: Some(&stored), ..PoolSurroundings::default() };
     let found = findings(admit_ip_pool(pool("10.0.0.0/24"), &update));
     assert!(found[0].contains("cannot be changed from LoadBalancer to Workload or Tunnel"), "{found:?}");

@@ -40,7 +40,7 @@ impl Etcd {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true };
+        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false };
         let answers = self.read_ranges(std::slice::from_ref(&range)).await?;
         Ok(answers.into_iter().flatten().collect())
     }

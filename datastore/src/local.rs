@@ -55,7 +55,7 @@ impl Local {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true };
+        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false };
         let answers = self.read_ranges(std::slice::from_ref(&range))?;
         Ok(answers.into_iter().flatten().collect())
     }

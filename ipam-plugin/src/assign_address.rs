@@ -74,7 +74,15 @@ impl WantedAddress<'_> {
         if self.known.affinity(&self.affinity_key()).is_none() {
             wants.affinities.push(self.affinity_key());
         }
-        if wants == Wants::default() { Ok(()) } else { self.known.read(store, &wants).await }
+        if wants != Wants::default() {
+            self.known.read(store, &wants).await?;
+        }
+        // Only who claims the block has to know what else is there.
+        let version = self.cidr.version();
+        if self.known.block(&self.cidr) == Some(&Known::Absent) && self.known.ranges(version).is_none() {
+            self.known.read(store, &Wants::ranges(version)).await?;
+        }
+        Ok(())
     }
 
     /// The address taken in memory; `None` when the handle has it already and may not have another (IPAM-135).
@@ -90,6 +98,9 @@ impl WantedAddress<'_> {
                 (entry.value.clone(), Some(entry.revision.clone()), claim)
             }
             Some(Known::Absent) => {
+                if let Some(other) = self.known.overlapping(&self.cidr) {
+                    return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
+                }
                 let block = Block::new(self.cidr, &self.request.owner(), self.known.now)?;
                 (block, None, Some(affinity.cloned().map_or(ClaimFrom::Nothing, ClaimFrom::Affinity)))
             }

@@ -91,6 +91,17 @@ pub enum IpamError {
     /// A block cannot be read, or contradicts itself; the log says how.
     #[error("block {0} cannot be read; `calico-ipam check` says what is wrong with it")]
     UnreadableBlock(Cidr),
+    /// The block of an address that was asked for would share addresses with one of another size.
+    #[error(
+        "block {cidr} cannot be claimed: block {other} of another size has addresses of it; release those and delete the \
+         block, or ask for an address elsewhere"
+    )]
+    OverlappingBlock {
+        /// The block of the address.
+        cidr: Cidr,
+        /// The one in the way.
+        other: Cidr,
+    },
     /// A pool's block size is out of bounds.
     #[error(transparent)]
     BlockSize(#[from] BlockTooLarge),

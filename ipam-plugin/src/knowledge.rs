@@ -30,6 +30,7 @@ pub(crate) struct Knowledge {
     query: PreludeQuery,
     blocks: BTreeMap<Cidr, Known>,
     listed: BTreeSet<IpVersion>,
+    ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
 }
 
@@ -39,6 +40,8 @@ pub(crate) struct Wants {
     pub(crate) blocks: BTreeSet<Cidr>,
     /// Families of which every block is wanted.
     pub(crate) lists: BTreeSet<IpVersion>,
+    /// Families of which the range of every block is wanted, and no more.
+    pub(crate) ranges: BTreeSet<IpVersion>,
     /// Single claims, of other owners or younger than the prelude.
     pub(crate) affinities: Vec<AffinityKey>,
 }
@@ -52,6 +55,10 @@ impl Wants {
         Wants { lists: BTreeSet::from([version]), ..Wants::default() }
     }
 
+    pub(crate) fn ranges(version: IpVersion) -> Self {
+        Wants { ranges: BTreeSet::from([version]), ..Wants::default() }
+    }
+
     pub(crate) fn affinity(key: AffinityKey) -> Self {
         Wants { affinities: vec![key], ..Wants::default() }
     }
@@ -59,6 +66,7 @@ impl Wants {
     pub(crate) fn merge(&mut self, other: Wants) {
         self.blocks.extend(other.blocks);
         self.lists.extend(other.lists);
+        self.ranges.extend(other.ranges);
         self.affinities.extend(other.affinities);
     }
 }
@@ -73,6 +81,7 @@ impl Knowledge {
             query,
             blocks: BTreeMap::new(),
             listed: BTreeSet::new(),
+            ranges: BTreeMap::new(),
             affinities: HashMap::new(),
         }
     }
@@ -111,6 +120,17 @@ impl Knowledge {
         self.listed.contains(&version)
     }
 
+    /// The ranges of all blocks of the family; `None` when they were not read yet.
+    pub(crate) fn ranges(&self, version: IpVersion) -> Option<&BTreeSet<Cidr>> {
+        self.ranges.get(&version)
+    }
+
+    /// A block of another size, as far as is known, that shares addresses with `cidr`.
+    pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
+        let ranges = self.ranges(cidr.version())?;
+        ranges.iter().find(|range| *range != cidr && range.overlaps(cidr)).copied()
+    }
+
     /// The owner's claims of one family, in the order they are tried (IPAM-112).
     pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
         self.prelude.affinities.iter().filter(move |entry| {
@@ -132,15 +152,20 @@ impl Knowledge {
         let mut batch = ReadBatch::new();
         let blocks: Vec<_> = wants.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
         let lists: Vec<_> = wants.lists.iter().map(|v| (*v, batch.list::<Block>(&Some(*v)))).collect();
+        let ranges: Vec<_> = wants.ranges.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
         let affinities: Vec<_> =
             wants.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
         let answers = store.read(&batch).await?;
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
         }
+        for (version, ticket) in ranges {
+            self.ranges.insert(version, answers.listed_keys(&ticket).collect());
+        }
         for (version, ticket) in lists {
             // A list leaves out what does not parse, but the block is there (D31).
             self.blocks.extend(answers.keys(&ticket).map(|cidr| (cidr, Known::Corrupt)));
+            self.ranges.insert(version, answers.keys(&ticket).collect());
             for entry in answers.list(&ticket) {
                 self.learn_block(entry.key, Ok(Some(entry)))?;
             }
@@ -153,7 +178,8 @@ impl Knowledge {
     }
 
     /// Reads again, in one batch, after a lost race: the prelude, for a pool may be out of service by now (IPAM-100),
-    /// and the blocks `touched` with claims to them that the owner was not known to have. All other blocks and claims are forgotten.
+    /// the blocks `touched` with claims to them that the owner was not known to have, and the ranges that were known.
+    /// All other blocks and claims are forgotten.
     pub(crate) async fn refresh<S: Store>(
         &mut self,
         store: &S,
@@ -171,8 +197,10 @@ impl Knowledge {
                 claims.push((batch.get::<BlockAffinity>(&key), key));
             }
         }
+        let ranges: Vec<_> = self.ranges.keys().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
         let answers = store.read(&batch).await?;
         *self = Knowledge::new(Prelude::from_answers(&answers, &prelude)?, self.query.clone(), now);
+        self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
         }
@@ -234,6 +262,7 @@ impl Knowledge {
 
     pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {
         let key = block.cidr;
+        self.ranges.entry(key.version()).and_modify(|ranges| _ = ranges.insert(key));
         self.blocks.insert(key, Known::There(Box::new(Entry { key, value: block, revision })));
     }
 
@@ -254,6 +283,7 @@ impl Knowledge {
     }
 
     pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
+        self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }
 }

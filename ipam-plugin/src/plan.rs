@@ -170,6 +170,7 @@ impl<'a> FamilyPlan<'a> {
     ) -> Result<Option<Take>, IpamError> {
         match known.block(cidr) {
             Some(Known::There(block)) => Take::of_block(self.request, &self.owner, known, block, n, claim),
+            Some(Known::Absent) if known.overlapping(cidr).is_some() => Ok(None),
             Some(Known::Absent) => {
                 let claim = claim.unwrap_or(ClaimFrom::Nothing);
                 Take::of_new_block(self.request, &self.owner, known, *cidr, n, claim)

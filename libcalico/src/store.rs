@@ -143,6 +143,8 @@ pub struct Range {
     pub path: String,
     /// Whether `path` is a prefix.
     pub prefix: bool,
+    /// Only the paths are wanted: the store may leave the values empty.
+    pub keys_only: bool,
 }
 
 /// A raw stored pair.
@@ -164,6 +166,10 @@ pub struct GetTicket<K>(usize, PhantomData<K>);
 #[derive(Debug)]
 pub struct ListTicket<K>(usize, PhantomData<K>);
 
+/// Where the answer of a [`ReadBatch::list_keys`] will be.
+#[derive(Debug)]
+pub struct KeysTicket<K>(ListTicket<K>);
+
 /// Reads to be answered together, from one snapshot where the store can.
 #[derive(Debug, Default, Clone)]
 pub struct ReadBatch {
@@ -178,14 +184,20 @@ impl ReadBatch {
 
     /// Adds the read of one object.
     pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false });
+        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false, keys_only: false });
         GetTicket(self.ranges.len() - 1, PhantomData)
     }
 
     /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true });
+        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true, keys_only: false });
         ListTicket(self.ranges.len() - 1, PhantomData)
+    }
+
+    /// Adds the read of the keys of a selection, which costs little where the objects are many and large.
+    pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
+        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true, keys_only: true });
+        KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
     }
 
     /// The ranges, in the order the answers must have.
@@ -217,6 +229,11 @@ impl Answers {
     /// The keys of a selection, those of entries that do not parse included.
     pub fn keys<K: Kind>(&self, ticket: &ListTicket<K>) -> impl Iterator<Item = K::Key> {
         self.0[ticket.0].iter().filter_map(|raw| K::parse_path(&raw.path))
+    }
+
+    /// The keys of a selection of which only they were asked for.
+    pub fn listed_keys<K: Kind>(&self, ticket: &KeysTicket<K>) -> impl Iterator<Item = K::Key> {
+        self.keys(&ticket.0)
     }
 }
 

@@ -21,6 +21,9 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
     if range.prefix {
         options = options.with_prefix().with_sort(SortTarget::Key, SortOrder::Ascend);
     }
+    if range.keys_only {
+        options = options.with_keys_only();
+    }
     if let Some(revision) = revision {
         options = options.with_revision(revision);
     }

@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityState, NoPool, Refusal};
+use libcalico::ipam::{AffinityState, BlockAffinity, NoPool, Refusal};
 use libcalico::net::IpVersion;
 
 use crate::error::{Exhaustion, IpamError};
-use crate::testing::{Cluster, assert_consistent, cidr};
+use crate::testing::{Cluster, affinity_key, assert_consistent, cidr};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -334,6 +334,56 @@ async fn many_blocks_of_many_addresses() {
     assert_consistent(&cluster.store.pairs(), true);
     assert_eq!(cluster.release("net.a").await.unwrap().addresses, 256);
     assert_eq!(cluster.handle("net.a"), None);
+}
+
+/// Blocks of a pool's earlier block size, whichever way it was changed, keep their addresses to themselves.
+#[tokio::test]
+async fn blocks_of_another_size_are_walked_around() {
+    for (before, after) in [(28, 26), (26, 28), (24, 26), (32, 26)] {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.0.0.0/23", before);
+        let old = cluster.one("node2", "net.old").await.unwrap();
+        cluster.pool("pool4", "10.0.0.0/23", after);
+        cluster.configure(|config| config.max_blocks_per_host = 1000);
+        let mut request = cluster.request("node1", "net.a");
+        request.num4 = 512;
+        let taken = cluster.assign(&request).await.unwrap().addresses;
+        let in_the_way = 1 << (32 - before.min(after));
+        assert_eq!(taken.len(), 512 - in_the_way, "/{before} and /{after}");
+        assert!(!taken.iter().any(|address| address.ip == old));
+        let blocks: Vec<_> = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
+        for (i, (cidr, _)) in blocks.iter().enumerate() {
+            assert!(!blocks[..i].iter().any(|(other, _)| other.overlaps(cidr)), "{cidr}");
+        }
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+/// So does the first address of a node, which looks at no more blocks than it needs; a half-made claim of the earlier
+/// size is not finished over a block of the later one.
+#[tokio::test]
+async fn the_first_claim_and_a_half_made_one_see_blocks_of_another_size() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.166.128/25", 32);
+    let mut request = cluster.request("node2", "net.old");
+    request.num4 = 20;
+    cluster.assign(&request).await.unwrap();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.store.take_counts();
+    let taken = cluster.one("node1", "net.a").await.unwrap();
+    assert!(!cidr("10.65.166.128/26").contains(taken) || cluster.block("10.65.166.128/26").is_none(), "{taken}");
+    assert_eq!(cluster.store.take_counts(), (2, 2), "the ranges come with the probe");
+
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.one("node2", "net.old").await.unwrap();
+    let (old, _) = cluster.store.pairs().list::<libcalico::ipam::Block>(&None)[0].clone();
+    let half = libcalico::net::Cidr::new(old.network(), 28).unwrap().to_string();
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    cluster.store.put(&affinity_key("node1", &half), &pending);
+    let taken = cluster.one("node1", "net.a").await.unwrap();
+    assert!(!old.contains(taken), "{taken}");
+    assert_eq!(cluster.block(&half), None);
 }
 
 #[tokio::test]

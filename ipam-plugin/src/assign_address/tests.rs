@@ -108,6 +108,22 @@ async fn selectors_reservations_and_limits_do_not_matter_and_others_blocks_may_b
 }
 
 #[tokio::test]
+async fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
+    for (before, after) in [(28, 26), (26, 28)] {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.65.0.0/16", before);
+        ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+        cluster.pool("pool4", "10.65.0.0/16", after);
+        for node in ["node1", "node2"] {
+            let error = ask(&cluster, node, "net.b", "10.65.1.9").await.unwrap_err();
+            assert!(matches!(error, IpamError::OverlappingBlock { .. }), "{error}");
+        }
+        ask(&cluster, "node1", "net.b", "10.65.2.9").await.unwrap();
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
 async fn at_its_limit_a_handle_gets_only_what_it_has() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -146,7 +162,7 @@ async fn a_warm_block_costs_two_reads_and_one_write() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
-    assert_eq!(cluster.store.take_counts(), (2, 2));
+    assert_eq!(cluster.store.take_counts(), (3, 2), "the claim of a block reads what others there are");
     ask(&cluster, "node1", "net.b", "10.65.1.10").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
 }

@@ -6,7 +6,7 @@ use libcalico::store::Entry;
 
 use super::{FamilyPlan, Step};
 use crate::error::IpamError;
-use crate::knowledge::{Knowledge, Known};
+use crate::knowledge::{Knowledge, Known, Wants};
 use crate::mend::Mend;
 use crate::take::ClaimFrom;
 
@@ -38,6 +38,9 @@ impl FamilyPlan<'_> {
         let cidr = &affinity.key.cidr;
         let block = match known.block(cidr) {
             None | Some(Known::Corrupt) => return Ok(None),
+            Some(Known::Absent) if known.ranges(self.version).is_none() => {
+                return Ok(Some(Step::Read(Wants::ranges(self.version))));
+            }
             Some(Known::Absent) => {
                 let take = self.take(known, cidr, remaining, Some(ClaimFrom::Affinity(affinity.clone())))?;
                 return Ok(take.map(Step::Take));

@@ -1,6 +1,6 @@
 //! Addresses from a block the node does not own yet (IPAM-114, IPAM-116, IPAM-117).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{AffinityKey, Block, BlockWalk, ReclaimCandidate, UsableBlock, usable_block};
 use libcalico::net::Cidr;
@@ -36,7 +36,9 @@ impl FamilyPlan<'_> {
                 Known::Corrupt => Some((*cidr, &unusable)),
             })
             .collect();
-        match usable_block(self.pools(), &blocks, &known.reservations, &self.owner, known.now) {
+        let none = BTreeSet::new();
+        let ranges = known.ranges(self.version).unwrap_or(&none);
+        match usable_block(self.pools(), &blocks, ranges, &known.reservations, &self.owner, known.now) {
             UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.take_from_unclaimed_block(known, cidr, remaining),
             UsableBlock::Reclaim(_) if !known.knows_all_blocks(self.version) => {
                 Ok(Some(Step::Read(Wants::list(self.version))))
@@ -52,8 +54,11 @@ impl FamilyPlan<'_> {
         cidr: Cidr,
         remaining: usize,
     ) -> Result<Option<Step>, IpamError> {
-        if known.block(&cidr).is_none() {
-            return Ok(Some(Step::Read(self.probe(known, cidr))));
+        let ranges_known = known.ranges(self.version).is_some();
+        match known.block(&cidr) {
+            None => return Ok(Some(Step::Read(self.probe(known, cidr)))),
+            Some(Known::Absent) if !ranges_known => return Ok(Some(Step::Read(Wants::ranges(self.version)))),
+            _ => {}
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
         let step = match (known.block(&cidr), known.affinity(&key)) {
@@ -67,14 +72,22 @@ impl FamilyPlan<'_> {
         Ok(step)
     }
 
-    /// The walk's first blocks together, so that one read usually tells; behind them, all blocks of the family.
+    /// The walk's first blocks together, so that one read usually tells, with the ranges of all blocks, for one of
+    /// another size may be in the way; behind them, all blocks of the family.
     fn probe(&self, known: &Knowledge, cidr: Cidr) -> Wants {
         let walk = self
             .pools()
             .iter()
             .flat_map(|pool| BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), known.now).take(PROBES));
         let first: Vec<Cidr> = walk.take(PROBES).filter(|cidr| known.block(cidr).is_none()).collect();
-        if first.contains(&cidr) { Wants::blocks(first) } else { Wants::list(self.version) }
+        if !first.contains(&cidr) {
+            return Wants::list(self.version);
+        }
+        let mut wants = Wants::blocks(first);
+        if known.ranges(self.version).is_none() {
+            wants.merge(Wants::ranges(self.version));
+        }
+        wants
     }
 
     /// The first empty block of another owner that can be had; its claim must be known to be released.

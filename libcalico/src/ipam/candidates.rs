@@ -1,7 +1,7 @@
 //! Which block to claim, or to borrow from (IPAM-116, IPAM-117, IPAM-120). Pure: the answers are only good until the
 //! next write of another node, which the compare-and-swap of each write finds out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use time::{Duration, OffsetDateTime};
 
@@ -40,16 +40,20 @@ pub struct ReclaimCandidate {
 /// All blocks, by range.
 pub type Blocks<'a> = BTreeMap<Cidr, &'a Block>;
 
-/// The next block for `owner`, in the order of the pools and of the walk over each.
+/// The next block for `owner`, in the order of the pools and of the walk over each. No block is claimed that shares
+/// addresses with one of another size in `ranges`, the ranges of all blocks there are: such blocks are left when a pool
+/// is made anew with another block size, and each address would be there twice.
 pub fn usable_block(
     pools: &[Pool],
     blocks: &Blocks<'_>,
+    ranges: &BTreeSet<Cidr>,
     reservations: &Reservations,
     owner: &Owner,
     now: OffsetDateTime,
 ) -> UsableBlock {
     let mut reclaimable = Vec::new();
     for pool in pools {
+        let misfits: Vec<&Cidr> = misfits(ranges, pool).collect();
         let mut walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
         while let Some(cidr) = walk.next() {
             if let Some(range) = reservations.covering(&cidr) {
@@ -59,7 +63,12 @@ pub fn usable_block(
             if reservations.covers(&cidr) {
                 continue;
             }
-            let Some(block) = blocks.get(&cidr) else { return UsableBlock::Claim(cidr) };
+            let Some(block) = blocks.get(&cidr) else {
+                if misfits.iter().any(|range| range.overlaps(&cidr)) {
+                    continue;
+                }
+                return UsableBlock::Claim(cidr);
+            };
             if block.free(reservations) == 0 {
                 continue;
             }
@@ -74,6 +83,11 @@ pub fn usable_block(
         }
     }
     UsableBlock::Reclaim(reclaimable)
+}
+
+/// The ranges in a pool that are not of the pool's block size.
+fn misfits<'a>(ranges: &'a BTreeSet<Cidr>, pool: &Pool) -> impl Iterator<Item = &'a Cidr> {
+    ranges.iter().filter(|range| range.prefix() != pool.block_prefix && range.overlaps(&pool.cidr))
 }
 
 /// The existing blocks with room that `owner` may borrow from, in the order of the pools and of the walk over each. A
@@ -152,9 +166,10 @@ mod tests {
 
     fn usable(pools: &[&str], blocks: &[Block], reserved: &[&str]) -> UsableBlock {
         let pools: Vec<Pool> = pools.iter().map(|range| pool(range)).collect();
+        let ranges = blocks.iter().map(|block| block.cidr).collect();
         let blocks = blocks.iter().map(|block| (block.cidr, block)).collect();
         let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
-        usable_block(&pools, &blocks, &reservations, &host("node1"), NOW)
+        usable_block(&pools, &blocks, &ranges, &reservations, &host("node1"), NOW)
     }
 
     // The walk of node1 over this pool: .128, .192, .0, .64.
@@ -193,6 +208,21 @@ mod tests {
         let huge = usable(&["fd00:65::/64"], &[], &["fd00:65::/65"]);
         assert_eq!(huge, UsableBlock::Claim(cidr("fd00:65::8000:0:0:0/122")));
         assert_eq!(usable(&["fd00:65::/64"], &[], &["fd00::/16"]), UsableBlock::Reclaim(vec![]));
+    }
+
+    #[test]
+    fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
+        // Smaller, as large as two, as large as the pool, and in another pool.
+        for (old, claimed) in [
+            ("10.67.0.129/32", Some("10.67.0.192/26")),
+            ("10.67.0.128/25", Some("10.67.0.0/26")),
+            ("10.67.0.0/24", None),
+            ("10.68.0.128/25", Some("10.67.0.128/26")),
+        ] {
+            let old = [block(old, "node2", 0, 0)];
+            let expected = claimed.map_or(UsableBlock::Reclaim(vec![]), |range| UsableBlock::Claim(cidr(range)));
+            assert_eq!(usable(&[POOL], &old, &[]), expected);
+        }
     }
 
     #[test]

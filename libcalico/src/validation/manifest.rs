@@ -220,8 +220,8 @@ mod tests {
             (json!({"cidr": 5}), "spec.cidr"),
             (json!({"blockSize": "26"}), "spec.blockSize"),
             (json!({"blockSize": 300}), "spec.blockSize"),
-            (json!({"allowedUses": ["Workload", "Service"]}), "spec.allowedUses[1]"),
-            (json!({"assignmentMode": "Sometimes"}), "spec.assignmentMode"),
+            (json!({"allowedUses": ["Workload", 5]}), "spec.allowedUses[1]"),
+            (json!({"assignmentMode": true}), "spec.assignmentMode"),
             (json!([]), "spec"),
         ] {
             let text = error(manifest("IPPool", spec));

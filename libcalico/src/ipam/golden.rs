@@ -158,7 +158,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     };
     let choice = choose_pools(&pools, &request).unwrap();
     let stored = blocks(store);
-    let ranges = stored.iter().map(|(cidr, _)| *cidr).collect();
+    let ranges = stored.keys().copied().collect();
     let stored = stored.iter().map(|(cidr, block)| (*cidr, block)).collect();
     usable_block(&choice.chosen, &stored, &ranges, &Reservations::none(), &call.owner, Call::now())
 }

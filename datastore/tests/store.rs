@@ -23,6 +23,7 @@ on_both_stores! {
     conditions_are_told_apart,
     batch_is_one_request_and_one_snapshot,
     prefix_reads_are_in_path_order_and_exact,
+    keys_alone_are_those_of_the_objects,
     writes_apply_all_or_none,
     failing_write_is_named_by_index,
     odd_writes_are_refused,
@@ -107,6 +108,22 @@ async fn prefix_reads_are_in_path_order_and_exact(store: Datastore) {
         store.list::<IpPool>(&select).await.unwrap().into_iter().map(|entry| entry.key.name).collect();
     // Byte order, and `order.x` is not below `order-`.
     assert_eq!(listed, ["order-10", "order-9", "order-Z", "order-a-b", "order-a.b", "order-\u{fc}"]);
+}
+
+async fn keys_alone_are_those_of_the_objects(store: Datastore) {
+    for name in ["keys-b", "keys-a"] {
+        let (key, value) = pool(name, "");
+        store.create(&key, &value).await.unwrap();
+    }
+    let mut batch = ReadBatch::new();
+    let ticket = batch.list_keys::<IpPool>(&ObjectSelect::default());
+    let present = batch.get::<IpPool>(&ObjectKey::global("keys-a"));
+    let before = store.requests();
+    let answers = store.read(&batch).await.unwrap();
+    assert_eq!(store.requests() - before, 1);
+    let names: Vec<String> = answers.listed_keys(&ticket).map(|key| key.name).collect();
+    assert_eq!(names.into_iter().filter(|name| name.starts_with("keys-")).collect::<Vec<_>>(), ["keys-a", "keys-b"]);
+    assert!(answers.get(&present).unwrap().is_some(), "the rest of the batch has its values");
 }
 
 async fn writes_apply_all_or_none(store: Datastore) {

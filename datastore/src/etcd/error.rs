@@ -121,7 +121,9 @@ fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -
     if text.contains("received fatal alert") {
         return Meaning::Refused(format!("etcd refuses our certificate: {text} ({material})"));
     }
-    if text.contains("InvalidContentType") || text.contains("tls handshake eof") {
+    // A server without TLS answers our first bytes with something else, hangs up, or resets the connection.
+    let cut_short = peer.tls.is_some() && !connected && text.contains("reset by peer");
+    if cut_short || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
         let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
         return Meaning::Unreachable(format!("{text}; {hint}"));
     }

@@ -27,8 +27,11 @@ pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
     let explain = |e: rusqlite::Error| error::explain(path, &e, wait);
     // Opening reads the file too, and so meets the processes that recover or reset its log.
     let connection = match wait.retry(|| connect(path)) {
-        Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) && is_missing(path) => {
-            create(path, wait)?;
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
+            // No longer missing: another process made it between our two looks.
+            if is_missing(path) {
+                create(path, wait)?;
+            }
             wait.retry(|| connect(path))
         }
         other => other,

@@ -164,16 +164,3 @@ fn a_list_is_refused_for_the_connection_test_too() {
     assert_eq!(error.code, Code::INVALID_CONFIG);
     assert!(error.details.contains("jq '.plugins[0]"), "{error}");
 }
-
-#[test]
-fn an_mtu_that_no_interface_takes_is_refused_before_anything_is_done() {
-    for (mtu, allowed) in [(0, true), (1, false), (67, false), (68, true), (65_535, true), (65_536, false)] {
-        let parsed = NetConf::parse(format!(r#"{{"name": "n", "mtu": {mtu}}}"#).as_bytes());
-        match parsed {
-            Ok(conf) => assert!(allowed && conf.interface.mtu == mtu, "{mtu}"),
-            Err(error) => {
-                assert!(!allowed && error.code == Code::INVALID_CONFIG && error.msg.contains("$.mtu"), "{error}")
-            }
-        }
-    }
-}

@@ -111,14 +111,6 @@ pub enum IpamError {
     /// A handle refused.
     #[error(transparent)]
     Handle(#[from] HandleError),
-    /// The block is another's.
-    #[error("{cidr} already claimed by {owner}")]
-    ClaimedByOther {
-        /// The block.
-        cidr: Cidr,
-        /// Whose it is.
-        owner: String,
-    },
     /// The block was to be released only if empty.
     #[error("block '{0}' is not empty")]
     BlockNotEmpty(Cidr),

@@ -5,11 +5,12 @@ mod kernel;
 
 use std::path::Path;
 
+use ipam_plugin::own_netns::is_path_to_own_netns;
 use libcalico::api::WorkloadEndpoint;
 use netconf::result::Interface;
 use netconf::{Call, CniError, CniResult};
 
-use crate::dataplane::{NetnsError, NetnsFd, Teardown};
+use crate::dataplane::{NetnsError, Teardown};
 use crate::endpoint_plan::{dataplane_error, netns_error};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -50,15 +51,13 @@ pub enum Removal {
 }
 
 /// Fails when CNI_NETNS is the namespace the plugin runs in, before anything is touched (CNI-250). A path that cannot
-/// be opened is left for the step that needs it.
+/// be looked at is left for the step that needs it.
 pub fn refuse_own_namespace(session: &Session) -> Result<(), CniError> {
-    if session.call.netns_override {
+    let path = Path::new(&session.call.netns);
+    if session.call.netns_override || !is_path_to_own_netns(path) {
         return Ok(());
     }
-    match NetnsFd::open(Path::new(&session.call.netns)).and_then(|netns| netns.ensure_foreign()) {
-        Err(error @ NetnsError::SameNamespace { .. }) => Err(netns_error(error)),
-        _ => Ok(()),
-    }
+    Err(netns_error(NetnsError::SameNamespace { path: path.into() }))
 }
 
 /// Makes the interface for these addresses. Leaves nothing behind when it fails. `endpoint` is what will be written;

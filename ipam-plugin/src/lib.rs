@@ -27,6 +27,7 @@ pub mod lock;
 pub mod logging;
 mod mend;
 pub mod node_name;
+pub mod own_netns;
 mod plan;
 pub mod prelude;
 pub mod process;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use netconf::conf::{LogConf, LogLevel as ConfLevel};
 use netconf::invocation::{Invocation, Plugin, Printed, invocation as decide};
 use netconf::{CallError, CniError, MAX_INPUT};
+use tokio::runtime::Runtime;
 
 use crate::logging::{self, LogConfig, LogLevel};
 
@@ -47,19 +48,26 @@ pub fn print(printed: &Printed) -> ExitCode {
 
 /// The end of an operation: its result, or its error, on stdout.
 pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
-    match outcome {
-        Ok(stdout) => {
-            write_stdout(&stdout);
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(&error),
-    }
+    exit_code(print_outcome(outcome))
 }
 
 /// An error as the runtime reads it (CNI-45).
-pub fn fail(error: &CallError) -> ExitCode {
-    write_stdout(&error.error.to_json(error.version));
-    exit_code(CniError::EXIT_STATUS)
+pub fn fail(error: CallError) -> ExitCode {
+    finish(Err(error))
+}
+
+/// Prints, and returns the exit status.
+fn print_outcome(outcome: Result<String, CallError>) -> i32 {
+    match outcome {
+        Ok(stdout) => {
+            write_stdout(&stdout);
+            0
+        }
+        Err(error) => {
+            write_stdout(&error.error.to_json(error.version));
+            CniError::EXIT_STATUS
+        }
+    }
 }
 
 /// From now on a panic prints a CNI error and ends the process: release builds abort on panic, so that nothing after
@@ -101,9 +109,19 @@ pub fn start_log(conf: &LogConf, component: &'static str) {
 /// Runs an operation to its end, on this thread. The runtime is built here and not earlier: `-v` and malformed calls
 /// need none (design decision 8).
 pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
+    runtime().block_on(operation)
+}
+
+/// The same for an operation that is all this process has to do: ends it with what the operation answered. The runtime
+/// is not taken down, which the kernel does faster; for the same reason the operation should keep what it has open.
+pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
+    runtime().block_on(async { std::process::exit(print_outcome(operation.await)) })
+}
+
+fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     // Only a process without file descriptors or memory to spare gets here; the panic hook tells the runtime.
-    runtime.unwrap_or_else(|error| panic!("cannot start: {error}")).block_on(operation)
+    runtime.unwrap_or_else(|error| panic!("cannot start: {error}"))
 }
 
 fn write_stdout(text: &str) {

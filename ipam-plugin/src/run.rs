@@ -1,7 +1,7 @@
 //! `calico-ipam` from the start of the process to its exit status.
 
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,6 +14,7 @@ use netconf::{Call, CallError, CniError, Code, Command};
 use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamCall, cni_error};
+use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::{datastore_settings, node_name, process};
@@ -29,17 +30,18 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Call(call)) => serve(*call),
         Ok(Invocation::Upgrade) => process::finish(upgrade()),
         Ok(Invocation::TestConnection) => process::finish(Err(not_ours())),
-        Err(error) => process::fail(&error),
+        Err(error) => process::fail(error),
     }
 }
 
-fn serve(call: Call) -> ExitCode {
+fn serve(call: Call) -> ! {
     process::start_log(&call.conf.log, "ipam");
-    let (version, command) = (call.version, call.command);
-    process::finish(process::block_on(operate(&call)).map_err(|error| {
-        tracing::error!(%error, "{} failed", command.as_str());
-        CallError { error, version: Some(version) }
-    }))
+    process::run(async {
+        operate(&call).await.map_err(|error| {
+            tracing::error!(%error, "{} failed", call.command.as_str());
+            CallError { error, version: Some(call.version) }
+        })
+    })
 }
 
 /// Serves one operation; what it answers is for stdout.
@@ -50,20 +52,23 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     }
     let config = datastore_settings::of(&call.conf, None)?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    // Not taken down, like the runtime.
+    let store = ManuallyDrop::new(store);
+    let store = &*store;
     let clock = SystemClock::start();
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
-            let prelude = Prelude::read(&store, &ipam.prelude_query()).await.map_err(store_error)?;
-            cni::add(&store, &clock, &ipam, prelude).await?.to_json(call.version)
+            let prelude = Prelude::read(store, &ipam.prelude_query()).await.map_err(store_error)?;
+            cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
-            let prelude = ReleasePrelude::read(&store, &ipam.handles()).await.map_err(store_error)?;
-            cni::del(&store, &clock, &ipam, prelude).await.map(|()| String::new())
+            let prelude = ReleasePrelude::read(store, &ipam.handles()).await.map_err(store_error)?;
+            cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
         }
-        Command::Check => cni::check(&store, &ipam, &recorded(call)?).await.map(|()| String::new()),
-        Command::Status => cni::status(&store, &ipam).await.map(|()| String::new()),
-        Command::Gc => collect(call, &ipam, &store, &clock).await.map(|()| String::new()),
+        Command::Check => cni::check(store, &ipam, &recorded(call)?).await.map(|()| String::new()),
+        Command::Status => cni::status(store, &ipam).await.map(|()| String::new()),
+        Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }
 }
@@ -87,9 +92,7 @@ fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
 /// A container in the plugin's own network namespace would be the host (IPAM-7). Upstream finds out after it has
 /// printed a result; a namespace that cannot be looked at passes, as there.
 fn refuse_own_netns(call: &Call) -> Result<(), CniError> {
-    let identity = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-    let own = identity("/proc/self/ns/net");
-    if call.netns_override || own.is_none() || identity(&call.netns) != own {
+    if call.netns_override || !is_path_to_own_netns(Path::new(&call.netns)) {
         return Ok(());
     }
     let error = CniError::new(Code::SAME_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same");

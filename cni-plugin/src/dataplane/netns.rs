@@ -1,13 +1,13 @@
 //! Opening a network namespace by path, and doing work inside one.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use ipam_plugin::own_netns::is_own_netns;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
@@ -71,24 +71,14 @@ impl NetnsFd {
         Ok(NetnsFd { path: path.to_owned(), file })
     }
 
-    /// Opens the namespace of the calling thread.
-    pub fn current() -> Result<Self, NetnsError> {
-        // Not /proc/self: that is the main thread's namespace.
-        NetnsFd::open(Path::new("/proc/thread-self/ns/net"))
-    }
-
     /// Fails with [`NetnsError::SameNamespace`] when this is the namespace of the calling thread. To be called before any
     /// work (CNI-250).
     pub fn ensure_foreign(&self) -> Result<(), NetnsError> {
-        let identity = |file: &File, path: &Path| -> Result<(u64, u64), NetnsError> {
-            let found: Metadata = file.metadata().map_err(|e| failed("look up", path, e))?;
-            Ok((found.dev(), found.ino()))
-        };
-        let own = NetnsFd::current()?;
-        if identity(&self.file, &self.path)? == identity(&own.file, &own.path)? {
-            return Err(NetnsError::SameNamespace { path: self.path.clone() });
+        match self.file.metadata().and_then(|file| is_own_netns(&file)) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(NetnsError::SameNamespace { path: self.path.clone() }),
+            Err(error) => Err(failed("look up", &self.path, error)),
         }
-        Ok(())
     }
 
     /// The path it was opened by.

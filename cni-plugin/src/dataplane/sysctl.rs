@@ -1,9 +1,9 @@
-//! Kernel settings: read, compare, and write only what differs.
+//! Kernel settings.
 //!
 //! A setting that already has its value needs no write, so a read-only /proc/sys is no error then.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use sysctl::{Ctl, Sysctl as _};
@@ -79,20 +79,12 @@ fn write_if_different(setting: &Sysctl) -> Result<(), SysctlError> {
     }
 }
 
+/// Written first and read only when refused: a new interface has other values as a rule.
 fn write_file_if_different(path: &str, value: &str) -> io::Result<()> {
-    let (file, refused) = match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(file) => (file, None),
-        Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
-            (File::open(path)?, Some(error))
-        }
-        Err(error) => return Err(error),
-    };
-    if read_file(&file)?.trim() == value {
-        return Ok(());
-    }
-    match refused {
-        Some(error) => Err(error),
-        None => file.write_all_at(value.as_bytes(), 0),
+    let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
+    match written {
+        Err(_) if File::open(path).and_then(|file| read_file(&file)).is_ok_and(|found| found.trim() == value) => Ok(()),
+        outcome => outcome,
     }
 }
 

@@ -46,12 +46,12 @@ impl Refusal {
 /// The pairs of one range, in path order.
 pub(super) fn read(transaction: &Transaction<'_>, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.prefix {
-        let mut statement = transaction.prepare(SELECT_ONE)?;
+        let mut statement = transaction.prepare_cached(SELECT_ONE)?;
         return statement.query_map([&range.path], entry)?.collect();
     }
     match end_of_prefix(&range.path) {
-        Some(end) => transaction.prepare(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
-        None => transaction.prepare(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
+        Some(end) => transaction.prepare_cached(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
+        None => transaction.prepare_cached(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
     }
 }
 
@@ -108,10 +108,9 @@ pub(super) fn apply(
     transaction: &Transaction<'_>,
     writes: &[Prepared<'_>],
 ) -> rusqlite::Result<Result<i64, (usize, Refusal)>> {
-    let revision =
-        transaction.query_row("UPDATE counter SET revision = revision + 1 RETURNING revision", [], |row| {
-            row.get::<_, i64>(0)
-        })?;
+    // Two statements: RETURNING would make a table in memory, with a page cache of its own.
+    transaction.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
+    let revision = transaction.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {
         if let Some(refusal) = apply_one(transaction, write, revision)? {
             return Ok(Err((index, refusal)));
@@ -121,20 +120,17 @@ pub(super) fn apply(
 }
 
 fn apply_one(transaction: &Transaction<'_>, write: &Prepared<'_>, revision: i64) -> rusqlite::Result<Option<Refusal>> {
+    const INSERT: &str = "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING";
+    const UPDATE: &str = "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4";
+    const DELETE: &str = "DELETE FROM kv WHERE path = ?1 AND revision = ?2";
+    const DELETE_ANY: &str = "DELETE FROM kv WHERE path = ?1";
     let path = write.path;
+    let prepare = |statement| transaction.prepare_cached(statement);
     let changed = match write.op {
-        Op::Create(value) => transaction.execute(
-            "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING",
-            params![path, value, revision],
-        )?,
-        Op::Update(value, expected) => transaction.execute(
-            "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4",
-            params![path, value, revision, expected],
-        )?,
-        Op::Delete(Some(expected)) => {
-            transaction.execute("DELETE FROM kv WHERE path = ?1 AND revision = ?2", params![path, expected])?
-        }
-        Op::Delete(None) => transaction.execute("DELETE FROM kv WHERE path = ?1", [path])?,
+        Op::Create(value) => prepare(INSERT)?.execute(params![path, value, revision])?,
+        Op::Update(value, expected) => prepare(UPDATE)?.execute(params![path, value, revision, expected])?,
+        Op::Delete(Some(expected)) => prepare(DELETE)?.execute(params![path, expected])?,
+        Op::Delete(None) => prepare(DELETE_ANY)?.execute([path])?,
     };
     if changed > 0 {
         return Ok(None);

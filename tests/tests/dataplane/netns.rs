@@ -33,7 +33,7 @@ fn what_is_no_namespace_is_told_apart() {
 #[test]
 fn the_plugins_own_namespace_is_refused_before_any_work() {
     isolated(|_| {
-        let own = NetnsFd::current().unwrap();
+        let own = NetnsFd::open(Path::new("/proc/thread-self/ns/net")).unwrap();
         let error = setup(&plan("cali1", &["10.65.0.2"]), &own).unwrap_err();
         assert!(matches!(error, DataplaneError::Netns(NetnsError::SameNamespace { .. })), "{error:?}");
         assert_eq!(link_names(), ["lo"]);

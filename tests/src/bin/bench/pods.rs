@@ -178,12 +178,18 @@ impl FromIterator<Took> for Series {
     }
 }
 
-/// Floor, floor with sysctls, ADD on each backend, in turn for each number; then all DELs. All pods stay until then.
+/// Floor, floor with sysctls, ADD on each backend, in turn for each number; then all DELs. All pods stay until then. Their
+/// namespaces are made beforehand: the kernel goes on with a new one after the call that made it, which is not ADD's work.
 pub(crate) fn one_after_another(host: &Host, floor: &Path, backends: [&Backend; 2]) -> Result<OneAfterAnother> {
     let (mut floors, mut adds, mut dels) = ([vec![], vec![]], [vec![], vec![]], [vec![], vec![]]);
+    let names = |number| {
+        let floors = (0..2).map(move |variant| format!("floor{variant}-{number}"));
+        floors.chain(backends.map(|backend| format!("{}{number}", backend.name)))
+    };
+    (0..PODS).flat_map(names).try_for_each(|pod| host.add_pod(&pod).map(|_| ()))?;
     for number in 0..PODS {
         for (variant, runs) in floors.iter_mut().enumerate() {
-            let netns = host.add_pod(&format!("floor{variant}-{number}"))?;
+            let netns = Path::new(NETNS_DIR).join(format!("floor{variant}-{number}"));
             let mut command = Command::new(floor);
             if variant == 1 {
                 command.arg("--sysctls");
@@ -192,9 +198,7 @@ pub(crate) fn one_after_another(host: &Host, floor: &Path, backends: [&Backend; 
             runs.push(timed(command.arg(netns).args([format!("floor{variant}-{number}"), address]))?);
         }
         for (backend, runs) in backends.iter().zip(&mut adds) {
-            let pod = format!("{}{number}", backend.name);
-            host.add_pod(&pod)?;
-            runs.push(backend.timed_call("ADD", &pod)?);
+            runs.push(backend.timed_call("ADD", &format!("{}{number}", backend.name))?);
         }
     }
     for number in 0..PODS {
@@ -221,9 +225,11 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let del_rss = process::peak_rss(&backend.call("DEL", &pod), &backend.conf)?;
 
     let timings = fresh(&backend.work, "timings")?;
-    for _ in 0..20 {
-        for verb in ["ADD", "DEL"] {
-            timed(backend.call(verb, &pod).env("CALICO_TIMINGS", &timings).stdin(backend.stdin()?))?;
+    let pods: Vec<_> = (0..20).map(|number| format!("{}t{number}", backend.name)).collect();
+    pods.iter().try_for_each(|pod| host.add_pod(pod).map(|_| ()))?;
+    for verb in ["ADD", "DEL"] {
+        for pod in &pods {
+            timed(backend.call(verb, pod).env("CALICO_TIMINGS", &timings).stdin(backend.stdin()?))?;
         }
     }
     Ok(Details {

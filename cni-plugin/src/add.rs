@@ -14,6 +14,7 @@ use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
 use crate::attach::{self, Attachment};
+use crate::dataplane::NetnsFd;
 use crate::endpoint::{self, EndpointWrite, WriteFailure};
 use crate::ipam::{self, Lease};
 use crate::session::{Known, Question, Session, naming_error};
@@ -23,8 +24,8 @@ use crate::{chain, owed, policy_wait, readiness};
 pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     let previous = session.call.prev_result.clone();
     refuse_what_cannot_work(session)?;
-    attach::refuse_own_namespace(session)?;
-    owed::settle_before_add(session).await?;
+    let netns = attach::open_netns(session)?;
+    Box::pin(owed::settle_before_add(session)).await?;
 
     let call = ipam::call_of(session);
     let known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
@@ -33,8 +34,8 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
-        (Some(_), Orchestrator::Cni(_)) => join(session, &known).await?,
-        _ => network(session, call, known).await?,
+        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, &known)).await?,
+        _ => network(session, netns, call, known).await?,
     };
     Ok(chain::joined(previous, result))
 }
@@ -64,7 +65,12 @@ fn refuse_second_interface(session: &Session, existing: &WorkloadEndpoint) -> Re
 }
 
 /// A container that is not networked yet, or a pod whose new sandbox replaces the old one.
-async fn network(session: &mut Session, call: Option<IpamCall>, known: Known) -> Result<CniResult, CniError> {
+async fn network(
+    session: &mut Session,
+    netns: Option<NetnsFd>,
+    call: Option<IpamCall>,
+    known: Box<Known>,
+) -> Result<CniResult, CniError> {
     let profile = profile_wanted(session, &known);
     let existing = known.endpoints.into_iter().next();
     let lease = ipam::assign(session, call, known.assign, existing.is_none()).await?;
@@ -72,18 +78,18 @@ async fn network(session: &mut Session, call: Option<IpamCall>, known: Known) ->
 
     let endpoint = match described(session, existing.as_ref(), &lease.addresses) {
         Ok(endpoint) => endpoint,
-        Err(error) => return Err(give_back(session, &lease, "describing the endpoint", error).await),
+        Err(error) => return Err(Box::pin(give_back(session, &lease, "describing the endpoint", error)).await),
     };
-    let attachment = match attach::attach(session, &lease, &endpoint).await {
+    let attachment = match attach::attach(session, netns, &lease, &endpoint).await {
         Ok(attachment) => attachment,
-        Err(error) => return Err(give_back(session, &lease, "setting up the interface", error).await),
+        Err(error) => return Err(Box::pin(give_back(session, &lease, "setting up the interface", error)).await),
     };
     session.timings.stage("dataplane");
 
     let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
     let endpoint = match write.apply(&session.store).await {
         Ok(endpoint) => endpoint,
-        Err(failure) => return Err(detach(session, &lease, &attachment, failure).await),
+        Err(failure) => return Err(Box::pin(detach(session, &lease, &attachment, failure)).await),
     };
     session.timings.stage("write");
     wait_for_policy(session, &endpoint);

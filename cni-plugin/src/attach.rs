@@ -5,12 +5,11 @@ mod kernel;
 
 use std::path::Path;
 
-use ipam_plugin::own_netns::is_path_to_own_netns;
 use libcalico::api::WorkloadEndpoint;
 use netconf::result::Interface;
 use netconf::{Call, CniError, CniResult};
 
-use crate::dataplane::{NetnsError, Teardown};
+use crate::dataplane::{NetnsError, NetnsFd, Teardown};
 use crate::endpoint_plan::{dataplane_error, netns_error};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -50,22 +49,29 @@ pub enum Removal {
     Done,
 }
 
-/// Fails when CNI_NETNS is the namespace the plugin runs in, before anything is touched (CNI-250). A path that cannot
-/// be looked at is left for the step that needs it.
-pub fn refuse_own_namespace(session: &Session) -> Result<(), CniError> {
-    let path = Path::new(&session.call.netns);
-    if session.call.netns_override || !is_path_to_own_netns(path) {
-        return Ok(());
+/// Opens CNI_NETNS before anything is touched. Its being the plugin's own is an error now (CNI-250); one that cannot be
+/// opened is left for the step that needs it, as upstream.
+pub fn open_netns(session: &Session) -> Result<Option<NetnsFd>, CniError> {
+    if session.call.netns_override {
+        return Ok(None);
     }
-    Err(netns_error(NetnsError::SameNamespace { path: path.into() }))
+    match NetnsFd::open(Path::new(&session.call.netns)) {
+        Err(error @ NetnsError::SameNamespace { .. }) => Err(netns_error(error)),
+        opened => Ok(opened.ok()),
+    }
 }
 
-/// Makes the interface for these addresses. Leaves nothing behind when it fails. `endpoint` is what will be written;
-/// another dataplane is told about it.
-pub async fn attach(session: &Session, lease: &Lease, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+/// Makes the interface for these addresses. Leaves nothing behind when it fails. `netns` is what [`open_netns`] opened;
+/// `endpoint` is what will be written, which another dataplane is told about.
+pub async fn attach(
+    session: &Session,
+    netns: Option<NetnsFd>,
+    lease: &Lease,
+    endpoint: &WorkloadEndpoint,
+) -> Result<Attachment, CniError> {
     let attachment = match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::attach(session, socket, lease, endpoint).await?,
-        None => kernel::attach(session, &lease.addresses)?,
+        None => kernel::attach(session, netns, &lease.addresses)?,
     };
     tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "interface is up");
     Ok(attachment)

@@ -17,7 +17,7 @@ pub fn main() -> ExitCode {
     process::report_panics();
     match process::invocation(Plugin::Calico) {
         Ok(Invocation::Print(printed)) => process::print(&printed),
-        Ok(Invocation::Call(call)) => serve(*call, timings),
+        Ok(Invocation::Call(call)) => serve(call, timings),
         Ok(Invocation::TestConnection) => process::finish(test_connection::run()),
         // The parser gives -upgrade to `calico-ipam` only.
         Ok(Invocation::Upgrade) => process::fail(CniError::internal("-upgrade belongs to calico-ipam").into()),
@@ -25,7 +25,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn serve(call: Call, mut timings: Timings) -> ! {
+fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     process::start_log(&call.conf.log, "cni-plugin");
     timings.stage("parse");
     let (version, command) = (call.version, call.command);
@@ -38,7 +38,7 @@ fn serve(call: Call, mut timings: Timings) -> ! {
 }
 
 /// Serves one operation; what it answers is for stdout.
-async fn operate(call: Call, timings: Timings) -> Result<String, CniError> {
+async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
     let session = match (Session::open(call, timings), command) {
         (Err(error), Command::Status) => return Err(status::not_available(&error)),

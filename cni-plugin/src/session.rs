@@ -21,7 +21,7 @@ use crate::timings::Timings;
 #[derive(Debug)]
 pub struct Session {
     /// The decoded call.
-    pub call: Call,
+    pub call: Box<Call>,
     /// Who is networked: node, container or pod, interface.
     pub facts: EndpointFacts,
     /// How to reach the datastore; also names it in the journal.
@@ -36,7 +36,7 @@ pub struct Session {
 
 impl Session {
     /// Finds out which node this is, and prepares the datastore without contacting it.
-    pub fn open(call: Call, timings: Timings) -> Result<Self, CniError> {
+    pub fn open(call: Box<Call>, timings: Timings) -> Result<Self, CniError> {
         if matches!(call.command, Command::Add | Command::Del | Command::Status) {
             ensure_nodename_file(&call.conf)?;
         }
@@ -123,12 +123,12 @@ pub struct Known {
 
 impl Session {
     /// Reads all that a verb needs before it acts, in one batch.
-    pub async fn read(&self, question: Question<'_>) -> Result<Known, CniError> {
+    pub async fn read(&self, question: Question<'_>) -> Result<Box<Known>, CniError> {
         self.try_read(question).await.map_err(|error| reading_cluster(&error))
     }
 
     /// As [`Session::read`], for a caller that must tell a datastore out of reach from one that refuses.
-    pub async fn try_read(&self, question: Question<'_>) -> Result<Known, StoreError> {
+    pub async fn try_read(&self, question: Question<'_>) -> Result<Box<Known>, StoreError> {
         let mut batch = ReadBatch::new();
         let cluster = batch.get::<ClusterInformation>(&cluster_key());
         let endpoints = match (question, self.facts.select()) {
@@ -153,13 +153,13 @@ impl Session {
         let answers = self.store.read(&batch).await?;
         let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
         endpoints.retain(|entry| self.facts.owns(&entry.key.name));
-        Ok(Known {
+        Ok(Box::new(Known {
             cluster: answers.get(&cluster)?,
             endpoints,
             profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
             assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
             release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
-        })
+        }))
     }
 
     /// Name of the host's end of the interface (CNI-88, CNI-89).

@@ -59,17 +59,18 @@ impl Datastore {
     }
 }
 
+/// The futures of a remote call are large, and each operation above would hold several of them: they are boxed.
 impl Store for Datastore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         match self {
-            Datastore::Etcd(etcd) => etcd.read(batch).await,
+            Datastore::Etcd(etcd) => Box::pin(etcd.read(batch)).await,
             Datastore::Local(local) => local.read(batch).await,
         }
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         match self {
-            Datastore::Etcd(etcd) => etcd.write(writes).await,
+            Datastore::Etcd(etcd) => Box::pin(etcd.write(writes)).await,
             Datastore::Local(local) => local.write(writes).await,
         }
     }

@@ -1,5 +1,6 @@
 //! [`assign`]: addresses out of the pools (IPAM-109, IPAM-110).
 
+use std::mem;
 use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
@@ -72,7 +73,7 @@ pub async fn assign<S: Store, C: Clock>(
             Ok(Family { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
-    let run = Run {
+    let mut run = Run {
         store,
         clock,
         request,
@@ -94,19 +95,14 @@ struct Round {
 }
 
 impl<S: Store, C: Clock> Run<'_, S, C> {
-    async fn complete(mut self) -> Result<Assigned, IpamError> {
-        match self.rounds().await {
-            Ok(()) if self.request.all_or_nothing && self.is_short() => {
-                self.undo().await;
-                self.taken.clear();
-                Ok(self.outcome())
-            }
-            Ok(()) => Ok(self.outcome()),
-            Err(error) => {
-                self.undo().await;
-                Err(error)
-            }
+    async fn complete(&mut self) -> Result<Assigned, IpamError> {
+        let outcome = self.rounds().await;
+        if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
+            // Boxed, as all that is rare and large: an ADD should not carry it along.
+            Box::pin(self.undo()).await;
+            self.taken.clear();
         }
+        outcome.map(|()| self.outcome())
     }
 
     async fn rounds(&mut self) -> Result<(), IpamError> {
@@ -118,7 +114,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             if round.wants != Wants::default() {
                 self.known.read(self.store, &round.wants).await?;
             } else if let Some((version, mend)) = round.mends.into_iter().next() {
-                self.mend(version, mend).await?;
+                Box::pin(self.mend(version, mend)).await?;
             } else if !round.takes.is_empty() {
                 self.commit(round.takes).await?;
             } else {
@@ -217,8 +213,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         undo(self.store, self.clock, &self.request.handle, &self.taken).await;
     }
 
-    fn outcome(mut self) -> Assigned {
-        let mut addresses = self.held;
+    fn outcome(&mut self) -> Assigned {
+        let mut addresses = mem::take(&mut self.held);
         for take in &self.taken {
             let prefix = take.cidr().prefix();
             addresses.extend(take.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));

@@ -5,7 +5,7 @@
 //! file, and flock(2) as well.
 
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -84,10 +84,14 @@ impl HostLock {
 
 /// The file as upstream makes it: directories 0777 and file 0600 before the umask, never removed (IPAM-43, IPAM-44).
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
+    let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    match (open(), path.parent()) {
+        (Err(error), Some(directory)) if error.kind() == ErrorKind::NotFound => {
+            std::fs::create_dir_all(directory)?;
+            open()
+        }
+        (outcome, _) => outcome,
     }
-    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// flock(2) cannot be given a time, so a thread waits in it. When the time is over it is left behind, and lets go of

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::{self, IsTerminal, Read, Write};
+use std::mem::ManuallyDrop;
 use std::panic::{self, PanicHookInfo};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -115,7 +116,9 @@ pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
 /// The same for an operation that is all this process has to do: ends it with what the operation answered. The runtime
 /// is not taken down, which the kernel does faster; for the same reason the operation should keep what it has open.
 pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
-    runtime().block_on(async { std::process::exit(print_outcome(operation.await)) })
+    let runtime = ManuallyDrop::new(runtime());
+    let outcome = runtime.block_on(operation);
+    std::process::exit(print_outcome(outcome))
 }
 
 fn runtime() -> Runtime {

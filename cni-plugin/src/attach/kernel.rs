@@ -13,9 +13,10 @@ use crate::dataplane::{self, Endpoint, HostLinkProof, NetnsFd, Teardown};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
 use crate::session::Session;
 
-pub(super) fn attach(session: &Session, addresses: &[IpAddr]) -> Result<Attachment, CniError> {
+pub(super) fn attach(session: &Session, netns: Option<NetnsFd>, addresses: &[IpAddr]) -> Result<Attachment, CniError> {
     let plan = endpoint_plan::from_conf(session, addresses)?;
-    let netns = NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error)?;
+    let open = || NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error);
+    let netns = netns.map_or_else(open, Ok)?;
     let attached = dataplane::setup(&plan, &netns).map_err(dataplane_error)?;
     for stage in &attached.stages {
         tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");

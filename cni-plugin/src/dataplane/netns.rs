@@ -45,7 +45,7 @@ pub enum NetnsError {
     },
 }
 
-/// An open network namespace. It lives as long as this value does, even when its path is removed.
+/// An open network namespace, another than the plugin's own: a wrong CNI_NETNS would change the host (CNI-250). It lives as long as this value does, even when its path is removed.
 #[derive(Debug)]
 pub struct NetnsFd {
     path: PathBuf,
@@ -53,7 +53,7 @@ pub struct NetnsFd {
 }
 
 impl NetnsFd {
-    /// Opens the namespace at `path`.
+    /// Opens the namespace at `path`, which must not be that of the calling thread.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
         let not_found = || NetnsError::NotFound { path: path.to_owned() };
         let kind = statfs(path).map_err(|errno| match errno {
@@ -68,16 +68,10 @@ impl NetnsFd {
             io::ErrorKind::NotFound => not_found(),
             _ => failed("open", path, error),
         })?;
-        Ok(NetnsFd { path: path.to_owned(), file })
-    }
-
-    /// Fails with [`NetnsError::SameNamespace`] when this is the namespace of the calling thread. To be called before any
-    /// work (CNI-250).
-    pub fn ensure_foreign(&self) -> Result<(), NetnsError> {
-        match self.file.metadata().and_then(|file| is_own_netns(&file)) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(NetnsError::SameNamespace { path: self.path.clone() }),
-            Err(error) => Err(failed("look up", &self.path, error)),
+        match file.metadata().and_then(|file| is_own_netns(&file)) {
+            Ok(false) => Ok(NetnsFd { path: path.to_owned(), file }),
+            Ok(true) => Err(NetnsError::SameNamespace { path: path.to_owned() }),
+            Err(error) => Err(failed("look up", path, error)),
         }
     }
 

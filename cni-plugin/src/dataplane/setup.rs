@@ -53,7 +53,6 @@ pub struct Stage {
 /// that does not belong to that pair is an error, and nothing is changed.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
-    netns.ensure_foreign()?;
     let mut stages = Stages::start();
     let mut host = NetlinkSocket::open()?;
     let pair = create::create(&mut host, plan, netns)?;

@@ -49,7 +49,6 @@ pub enum Aspect {
 /// The plan's `container_mac` and `mtu` are to be what prevResult recorded.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;
-    netns.ensure_foreign()?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
     let mut socket = NetlinkSocket::open()?;
     let host = observe(&mut socket, &host_end)?;

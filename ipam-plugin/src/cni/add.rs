@@ -46,7 +46,7 @@ async fn addresses<S: Store, C: Clock>(
     };
     let request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
-        return Ok(vec![assign_address(store, clock, &request, ip, prelude).await?]);
+        return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     let assigned = assign(store, clock, &request, prelude).await?;
     match assigned.shortfalls.into_iter().next() {

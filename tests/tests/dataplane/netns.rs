@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, thread};
 
-use cni_plugin::dataplane::{DataplaneError, NetnsError, NetnsFd, setup};
+use cni_plugin::dataplane::{NetnsError, NetnsFd, setup};
 use integration_tests::namespaces::isolated;
 
 use super::{link_names, open, plan};
@@ -31,12 +31,10 @@ fn what_is_no_namespace_is_told_apart() {
 }
 
 #[test]
-fn the_plugins_own_namespace_is_refused_before_any_work() {
+fn the_plugins_own_namespace_is_refused() {
     isolated(|_| {
-        let own = NetnsFd::open(Path::new("/proc/thread-self/ns/net")).unwrap();
-        let error = setup(&plan("cali1", &["10.65.0.2"]), &own).unwrap_err();
-        assert!(matches!(error, DataplaneError::Netns(NetnsError::SameNamespace { .. })), "{error:?}");
-        assert_eq!(link_names(), ["lo"]);
+        let error = NetnsFd::open(Path::new("/proc/thread-self/ns/net")).unwrap_err();
+        assert!(matches!(error, NetnsError::SameNamespace { .. }), "{error:?}");
     });
 }
 

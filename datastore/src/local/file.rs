@@ -41,9 +41,25 @@ pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
     // The last one out would copy the log and delete it, four syncs that the next process would have to undo.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     match wait.retry(|| schema::version(&connection)).map_err(explain)? {
-        schema::VERSION => Ok(connection),
-        other => Err(error::unknown_version(path, other)),
+        schema::VERSION => {}
+        other => return Err(error::unknown_version(path, other)),
     }
+    sync_new_log(path).map_err(|e| error::cannot_create(path, "log of", path, &e))?;
+    Ok(connection)
+}
+
+/// Makes the name of a log that nobody has written to yet survive a loss of power. SQLite would do so in each process,
+/// whether the log is new or not (it is built with `SQLITE_DISABLE_DIRSYNC`, .cargo/config.toml). Nobody removes the log
+/// while it is open here.
+fn sync_new_log(path: &Path) -> io::Result<()> {
+    match fs::metadata(with_suffix(path, "-wal")) {
+        Ok(log) if log.len() > 0 => Ok(()),
+        _ => File::open(directory_of(path))?.sync_all(),
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -64,7 +80,7 @@ fn is_missing(path: &Path) -> bool {
 /// that try, the first wins and the others use its file.
 fn create(path: &Path, wait: &Wait) -> Result<(), StoreError> {
     let refuse = |what: &str, of: &Path, e: io::Error| error::cannot_create(path, what, of, &e);
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     DirBuilder::new()
         .recursive(true)
         .mode(DIRECTORY_MODE)

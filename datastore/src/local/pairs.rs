@@ -1,7 +1,7 @@
 //! Pairs as rows: the statements of reads and writes.
 
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
@@ -44,14 +44,14 @@ impl Refusal {
 // === reads ===
 
 /// The pairs of one range, in path order.
-pub(super) fn read(transaction: &Transaction<'_>, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
+pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.prefix {
-        let mut statement = transaction.prepare_cached(SELECT_ONE)?;
+        let mut statement = connection.prepare_cached(SELECT_ONE)?;
         return statement.query_map([&range.path], entry)?.collect();
     }
     match end_of_prefix(&range.path) {
-        Some(end) => transaction.prepare_cached(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
-        None => transaction.prepare_cached(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
+        Some(end) => connection.prepare_cached(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
+        None => connection.prepare_cached(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod config;
 pub mod etcd;
 pub mod first_use;
+pub mod kubernetes;
 pub mod local;
 pub mod transfer;
 

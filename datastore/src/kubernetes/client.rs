@@ -1,0 +1,198 @@
+//! Requests to the API server: deadlines, retries, and a token that was renewed meanwhile.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request};
+use kube::client::{Body, ConfigExt};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
+use tower::ServiceBuilder;
+
+use super::access::{self, AccessError};
+use super::config::KubernetesConfig;
+use super::failure::{Failure, Refusal};
+use super::tls;
+use super::transport::Transport;
+
+const JSON: &str = "application/json";
+/// The first pause before a retry; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(super) struct ApiRequest {
+    pub(super) method: Method,
+    /// Path and query, `/api/v1/nodes/n1`.
+    pub(super) target: String,
+    /// Content type and body.
+    pub(super) body: Option<(&'static str, Vec<u8>)>,
+}
+
+/// The API server as one process talks to it. Connects with the first request.
+pub(super) struct ApiClient {
+    config: KubernetesConfig,
+    requests: AtomicU64,
+    opened: Mutex<Option<Opened>>,
+}
+
+#[derive(Clone)]
+struct Opened {
+    client: kube::Client,
+    server: String,
+}
+
+impl ApiRequest {
+    /// Reads.
+    pub(super) fn get(target: impl Into<String>) -> Self {
+        ApiRequest { method: Method::GET, target: target.into(), body: None }
+    }
+
+    /// Sends a JSON object.
+    pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
+        ApiRequest { method, target: target.into(), body: Some((JSON, object.to_string().into_bytes())) }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.method == Method::GET
+    }
+
+    fn build(&self) -> Result<Request<Body>, Failure> {
+        let mut request = Request::builder()
+            .method(&self.method)
+            .uri(&self.target)
+            .header(ACCEPT, JSON)
+            .header(USER_AGENT, concat!("calico/", env!("CARGO_PKG_VERSION")));
+        if let Some((content_type, _)) = &self.body {
+            request = request.header(CONTENT_TYPE, *content_type);
+        }
+        let body = self.body.as_ref().map_or_else(Body::empty, |(_, bytes)| Body::from(bytes.clone()));
+        request.body(body).map_err(|e| Failure::NotSent(e.to_string()))
+    }
+}
+
+impl ApiClient {
+    /// Describes the API server; nothing is read and nobody is asked.
+    pub(super) fn new(config: &KubernetesConfig) -> Self {
+        ApiClient { config: config.clone(), requests: AtomicU64::new(0), opened: Mutex::default() }
+    }
+
+    /// How many requests have been sent so far, repeated ones included.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The API server's URL, for errors; before it is known the place that will tell.
+    pub(super) async fn server(&self) -> String {
+        match &*self.opened.lock().await {
+            Some(opened) => opened.server.clone(),
+            None => self.config.kubeconfig.first().map(|file| file.display().to_string()).unwrap_or_default(),
+        }
+    }
+
+    /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
+    /// nothing or is one that only reads.
+    pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
+        let until = Instant::now() + self.config.deadline;
+        let (mut pause, mut renewed) = (FIRST_PAUSE, false);
+        loop {
+            let failure = match timeout_at(until, self.try_once(request)).await {
+                Ok(Ok(object)) => return Ok(object),
+                Ok(Err(failure)) => failure,
+                Err(_) => return Err(Failure::NoAnswer(format!("no answer within {:?}", self.config.deadline))),
+            };
+            let wait = match &failure {
+                Failure::Refused(refusal) if refusal.code == 401 && !renewed => {
+                    // The token may have been renewed since the file was read.
+                    renewed = true;
+                    *self.opened.lock().await = None;
+                    continue;
+                }
+                Failure::Refused(refusal) if refusal.is_busy() => refusal.retry_after.unwrap_or(pause).max(pause),
+                Failure::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => pause,
+                Failure::NotSent(_) => pause,
+                Failure::NoAnswer(_) if request.is_reading() => pause,
+                _ => return Err(self.explain_login(failure)),
+            };
+            if Instant::now() + wait >= until {
+                return Err(failure);
+            }
+            sleep(jittered(wait)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn try_once(&self, request: &ApiRequest) -> Result<Value, Failure> {
+        let opened = self.opened().await.map_err(|error| Failure::NotSent(error.to_string()))?;
+        let request = request.build()?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = opened.client.send(request).await?;
+        let (parts, body) = answer.into_parts();
+        let bytes = body.collect_bytes().await.map_err(Failure::from)?;
+        if !parts.status.is_success() {
+            return Err(Failure::Refused(Refusal::parse(parts.status, &bytes, retry_after(&parts.headers))));
+        }
+        serde_json::from_slice(&bytes).map_err(|e| Failure::Unreadable(e.to_string()))
+    }
+
+    async fn opened(&self) -> Result<Opened, AccessError> {
+        let mut slot = self.opened.lock().await;
+        if let Some(opened) = &*slot {
+            return Ok(opened.clone());
+        }
+        Ok(slot.insert(open(&self.config).await?).clone())
+    }
+
+    /// A token that the API server does not take twice is a stale one; says where it came from.
+    fn explain_login(&self, failure: Failure) -> Failure {
+        let Failure::Refused(mut refusal) = failure else { return failure };
+        if refusal.code == 401 {
+            let place = match (&self.config.overrides.token, self.config.kubeconfig.as_slice()) {
+                (Some(_), _) => "policy.k8s_auth_token".to_owned(),
+                (None, []) => "the service account token of this pod".to_owned(),
+                (None, files) => files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"),
+            };
+            refusal.message = format!("{}; the credentials of {place} are stale or wrong", refusal.message);
+        }
+        Failure::Refused(refusal)
+    }
+}
+
+async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
+    let config = access::config(settings).await?;
+    let tls = match config.cluster_url.scheme_str() {
+        Some("http") => None,
+        _ => Some(tls::client_config(&config)?),
+    };
+    let refuse = |reason: String| AccessError::Tls { what: "connection", reason };
+    let transport = Transport::new(&config.cluster_url, tls, config.tls_server_name.as_deref())
+        .map_err(|e| refuse(e.to_string()))?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(|e| refuse(super::failure::chain(&e)))?)
+        .map_err(tower::BoxError::from)
+        .service(transport);
+    let server = config.cluster_url.to_string();
+    Ok(Opened { client: kube::Client::new(service, config.default_namespace), server })
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// Between half and all of `pause`, so that many that were refused together do not come back together.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 1000;
+    pause / 2 + pause / 2 * random as u32 / 1000
+}
+
+impl std::fmt::Debug for ApiClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ApiClient").field(&self.config).finish()
+    }
+}

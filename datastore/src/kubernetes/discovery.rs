@@ -1,0 +1,138 @@
+//! Which API group holds Calico's custom resources (DS-22): configured, remembered, or asked for with one request.
+//!
+//! Upstream asks in each process, and takes `crd.projectcalico.org/v1` when the question fails: two plugins of one node
+//! could then write to different places. Here a question that fails is an error.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::client::{ApiClient, ApiRequest};
+use super::config::Group;
+use super::failure::{Failure, Refusal};
+
+/// What an earlier process found out.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Remembered {
+    server: String,
+    group: String,
+}
+
+/// A file that remembers the group, for one API server.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    file: PathBuf,
+}
+
+impl Memory {
+    pub(super) fn new(file: impl Into<PathBuf>) -> Self {
+        Memory { file: file.into() }
+    }
+
+    /// What is remembered of this server.
+    pub(super) fn recall(&self, server: &str) -> Option<Group> {
+        let remembered: Remembered = serde_json::from_slice(&fs::read(&self.file).ok()?).ok()?;
+        (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
+    }
+
+    /// Remembers. A file that cannot be written costs the next process a request and nothing else.
+    pub(super) fn keep(&self, server: &str, group: Group) {
+        let remembered = Remembered { server: server.into(), group: name_of(group).into() };
+        if let Err(error) = self.write(&remembered) {
+            tracing::debug!(file = %self.file.display(), %error, "cannot remember the API group");
+        }
+    }
+
+    /// The API server does not have what is remembered.
+    pub(super) fn forget(&self) {
+        let _ = fs::remove_file(&self.file);
+    }
+
+    /// Under another name first: another process may be reading.
+    fn write(&self, remembered: &Remembered) -> std::io::Result<()> {
+        let directory = self.file.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(directory)?;
+        let draft = self.file.with_extension(format!("{}.tmp", std::process::id()));
+        let written = fs::File::create(&draft)
+            .and_then(|mut file| file.write_all(&serde_json::to_vec(remembered)?))
+            .and_then(|()| fs::rename(&draft, &self.file));
+        written.inspect_err(|_| {
+            let _ = fs::remove_file(&draft);
+        })
+    }
+}
+
+/// Asks the API server which groups it has.
+pub(super) async fn ask(client: &ApiClient) -> Result<Group, Failure> {
+    choose(&client.send(&ApiRequest::get("/apis")).await?)
+}
+
+/// `projectcalico.org` counts only where `crd.projectcalico.org` is not: beside it, it is Calico's own API server that
+/// serves the one out of the other.
+fn choose(groups: &Value) -> Result<Group, Failure> {
+    let names: Vec<&str> =
+        groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str()).collect();
+    match (names.contains(&"crd.projectcalico.org"), names.contains(&"projectcalico.org")) {
+        (true, _) => Ok(Group::CrdV1),
+        (false, true) => Ok(Group::V3),
+        (false, false) => Err(Failure::Refused(Refusal {
+            code: 404,
+            reason: "NotFound".into(),
+            message: "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom \
+                      resource definitions (deploy/crds)"
+                .into(),
+            ..Refusal::default()
+        })),
+    }
+}
+
+fn name_of(group: Group) -> &'static str {
+    match group {
+        Group::CrdV1 => "crd.projectcalico.org/v1",
+        Group::V3 => "projectcalico.org/v3",
+    }
+}
+
+fn of_name(name: &str) -> Option<Group> {
+    [Group::CrdV1, Group::V3].into_iter().find(|group| name_of(*group) == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(names: &[&str]) -> Option<Group> {
+        let groups: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+        choose(&json!({ "groups": groups })).ok()
+    }
+
+    #[test]
+    fn v3_only_without_v1() {
+        assert_eq!(of(&["apps", "projectcalico.org"]), Some(Group::V3));
+        assert_eq!(of(&["crd.projectcalico.org"]), Some(Group::CrdV1));
+        assert_eq!(of(&["projectcalico.org", "crd.projectcalico.org"]), Some(Group::CrdV1));
+        assert_eq!(of(&["apps"]), None);
+    }
+
+    #[test]
+    fn a_group_is_remembered_for_one_server_until_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::new(dir.path().join("state/api-group"));
+        assert_eq!(memory.recall("https://a"), None);
+        memory.forget();
+        memory.keep("https://a", Group::V3);
+        assert_eq!(memory.recall("https://a"), Some(Group::V3));
+        assert_eq!(memory.recall("https://b"), None);
+        assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
+        fs::write(dir.path().join("state/api-group"), "{").unwrap();
+        assert_eq!(memory.recall("https://a"), None);
+        memory.keep("https://a", Group::CrdV1);
+        memory.forget();
+        assert_eq!(memory.recall("https://a"), None);
+    }
+}

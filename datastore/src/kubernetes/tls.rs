@@ -1,0 +1,132 @@
+//! The TLS side of the connection to the API server: whom to believe, and our certificate.
+
+use std::sync::Arc;
+
+use data_encoding::BASE64;
+use kube::Config;
+use kube::config::AuthInfo;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
+
+use super::access::AccessError;
+
+/// The protocols we speak, the better one first.
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// How to shake hands with the API server that `config` names.
+pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError> {
+    let refuse = |what: &'static str| move |reason: String| AccessError::Tls { what, reason };
+    let provider = Arc::new(ring::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| refuse("protocols")(e.to_string()))?;
+    let builder = if config.accept_invalid_certs {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
+    } else {
+        builder.with_root_certificates(roots(config).map_err(refuse("authorities"))?)
+    };
+    let mut tls = match identity(&config.auth_info)? {
+        Some((chain, key)) => {
+            builder.with_client_auth_cert(chain, key).map_err(|e| refuse("certificate and key")(e.to_string()))?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+    Ok(tls)
+}
+
+/// The certificates of a PEM text, at least one.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|e| e.to_string())?;
+    if found.is_empty() {
+        return Err("there is no PEM block `-----BEGIN CERTIFICATE-----`".into());
+    }
+    Ok(found.into_iter().map(|certificate| certificate.to_vec()).collect())
+}
+
+fn roots(config: &Config) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    match &config.root_cert {
+        Some(authorities) => {
+            for authority in authorities {
+                roots.add(CertificateDer::from(authority.as_slice())).map_err(|e| e.to_string())?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    Ok(roots)
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
+    use secrecy::ExposeSecret;
+    let key_data = login.client_key_data.as_ref().map(|secret| secret.expose_secret());
+    let certificate =
+        pem("certificate", login.client_certificate_data.as_deref(), login.client_certificate.as_deref())?;
+    let key = pem("key", key_data, login.client_key.as_deref())?;
+    let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
+    let chain = certificates(&certificate).map_err(|reason| AccessError::Tls { what: "certificate", reason })?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&key).map_err(|e| AccessError::Tls { what: "key", reason: e.to_string() })?;
+    Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
+}
+
+/// The PEM text that is given inline, in base64, or in a file.
+fn pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
+    let refuse = |reason: String| AccessError::Tls { what, reason };
+    match (inline, file) {
+        (Some(text), _) => {
+            let text: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            BASE64.decode(&text).map(Some).map_err(|_| refuse("the data in the kubeconfig is not base64".into()))
+        }
+        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| refuse(format!("{file}: {e}"))),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Believes any server, as `insecure-skip-tls-verify` asks; signatures are checked all the same.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        tokio_rustls::rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        tokio_rustls::rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

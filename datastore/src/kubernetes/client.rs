@@ -196,3 +196,6 @@ impl std::fmt::Debug for ApiClient {
         f.debug_tuple("ApiClient").field(&self.config).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

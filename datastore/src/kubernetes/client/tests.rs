@@ -1,0 +1,221 @@
+//! The client against a TLS server in this process that answers from a script.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex as StdMutex};
+
+use hyper::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::*;
+
+/// What the server does with one request.
+#[derive(Debug, Clone, Copy)]
+enum Reply {
+    Ok,
+    Status(u16),
+    /// Closes the connection instead.
+    Cut,
+    Never,
+}
+
+#[derive(Default)]
+struct Seen {
+    connections: usize,
+    /// `METHOD path token`, in order.
+    requests: Vec<String>,
+    replies: VecDeque<Reply>,
+}
+
+struct Server {
+    seen: Arc<StdMutex<Seen>>,
+    kubeconfig: tempfile::TempDir,
+    port: u16,
+    authority: String,
+}
+
+impl Server {
+    async fn start(alpn: &[&str], replies: &[Reply]) -> Server {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
+        let mut tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+        tls.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(StdMutex::new(Seen { replies: replies.iter().copied().collect(), ..Seen::default() }));
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), Arc::clone(&seen)));
+        let server = Server { seen, kubeconfig: tempfile::tempdir().unwrap(), port, authority: cert.pem() };
+        server.set_token("first");
+        server
+    }
+
+    fn set_token(&self, token: &str) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "k", "cluster": {
+                "server": format!("https://localhost:{}", self.port),
+                "certificate-authority-data": data_encoding::BASE64.encode(self.authority.as_bytes()),
+            }}],
+            "users": [{ "name": "u", "user": { "token": token } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+        });
+        std::fs::write(self.file(), config.to_string()).unwrap();
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        Path::new(self.kubeconfig.path()).join("kubeconfig")
+    }
+
+    fn client(&self, deadline: Duration) -> ApiClient {
+        ApiClient::new(&KubernetesConfig { kubeconfig: vec![self.file()], deadline, ..KubernetesConfig::default() })
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.seen.lock().unwrap().requests.clone()
+    }
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex<Seen>>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(stream) = acceptor.accept(stream).await else { continue };
+        seen.lock().unwrap().connections += 1;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let seen = Arc::clone(&seen);
+        let service = service_fn(move |request: Request<Incoming>| answer(request, Arc::clone(&seen)));
+        tokio::spawn(async move {
+            let io = TokioIo::new(stream);
+            // A connection that breaks is what some tests are about.
+            let _ = match http2 {
+                true => http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await,
+                false => http1::Builder::new().serve_connection(io, service).await,
+            };
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result<Response<String>, std::io::Error> {
+    let token = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
+    let line = format!("{} {} {}", request.method(), request.uri().path(), token);
+    let reply = {
+        let mut seen = seen.lock().unwrap();
+        seen.requests.push(line);
+        seen.replies.pop_front().unwrap_or(Reply::Ok)
+    };
+    let (code, body) = match reply {
+        Reply::Ok => (200, json!({ "kind": "Pod" })),
+        Reply::Status(code) => (code, json!({ "kind": "Status", "message": "as scripted" })),
+        Reply::Cut => return Err(std::io::Error::other("as scripted")),
+        Reply::Never => std::future::pending::<Result<_, Infallible>>().await.unwrap(),
+    };
+    Ok(Response::builder().status(code).body(body.to_string()).unwrap())
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn requests_share_one_connection_in_either_protocol() {
+    for alpn in [&["h2", "http/1.1"][..], &["http/1.1"], &[]] {
+        let server = Server::start(alpn, &[]).await;
+        let client = server.client(LONG);
+        let request = |path| ApiRequest::get(path);
+        let (a, b, c) = (request("/a"), request("/b"), request("/c"));
+        let (a, b, c) = tokio::join!(client.send(&a), client.send(&b), client.send(&c));
+        for answer in [a, b, c] {
+            assert_eq!(answer.unwrap(), json!({ "kind": "Pod" }));
+        }
+        assert_eq!(server.seen.lock().unwrap().connections, 1, "{alpn:?}");
+        let mut requests = server.requests();
+        requests.sort();
+        assert_eq!(requests, ["GET /a Bearer first", "GET /b Bearer first", "GET /c Bearer first"], "{alpn:?}");
+        assert_eq!(client.requests(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
+    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Status(503), Reply::Ok, Reply::Status(404)]).await;
+    let client = server.client(LONG);
+    let create = ApiRequest::with_json(Method::POST, "/a", &json!({}));
+    client.send(&create).await.unwrap();
+    assert_eq!(server.requests().len(), 3);
+    let refused = client.send(&create).await.unwrap_err();
+    assert!(matches!(&refused, Failure::Refused(refusal) if refusal.code == 404), "{refused}");
+    assert_eq!(server.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
+    for reply in [Reply::Cut, Reply::Status(500), Reply::Status(504)] {
+        let server = Server::start(&["h2", "http/1.1"], &[reply, Reply::Ok, reply]).await;
+        let client = server.client(LONG);
+        client.send(&ApiRequest::get("/read")).await.unwrap();
+        let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
+        let failure = client.send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let unknown = |error: &libcalico::store::StoreError| {
+            matches!(error, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. })
+        };
+        assert!(unknown(&failure), "{reply:?}: {failure}");
+        assert_eq!(server.requests().len(), 3, "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
+    let server =
+        Server::start(&["h2"], &[Reply::Ok, Reply::Status(401), Reply::Ok, Reply::Status(401), Reply::Status(401)])
+            .await;
+    let client = server.client(LONG);
+    let read = ApiRequest::get("/a");
+    client.send(&read).await.unwrap();
+    server.set_token("second");
+    client.send(&read).await.unwrap();
+    assert_eq!(server.requests(), ["GET /a Bearer first", "GET /a Bearer first", "GET /a Bearer second"]);
+
+    let stale = client.send(&read).await.unwrap_err().to_string();
+    assert_eq!(server.requests().len(), 5);
+    assert!(stale.contains(&server.file().display().to_string()), "{stale}");
+    assert!(!stale.contains("second"), "{stale}");
+}
+
+#[tokio::test]
+async fn every_request_has_a_deadline() {
+    let server = Server::start(&["h2"], &[Reply::Never]).await;
+    let failure = server.client(Duration::from_millis(300)).send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(failure, Failure::NoAnswer(_)), "{failure}");
+    // Nobody listens.
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let config = KubernetesConfig {
+        deadline: Duration::from_millis(300),
+        overrides: super::super::config::Overrides {
+            server: Some(format!("http://127.0.0.1:{gone}")),
+            ..Default::default()
+        },
+        ..KubernetesConfig::default()
+    };
+    let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
+}
+
+#[test]
+fn a_pause_is_shortened_at_random_by_half_at_most() {
+    for _ in 0..1000 {
+        let pause = jittered(Duration::from_secs(1));
+        assert!((Duration::from_millis(500)..=Duration::from_secs(1)).contains(&pause), "{pause:?}");
+    }
+}

@@ -5,5 +5,9 @@ mod client;
 pub mod config;
 mod discovery;
 mod failure;
+mod pages;
+mod store;
 mod tls;
 mod transport;
+
+pub use store::Kubernetes;

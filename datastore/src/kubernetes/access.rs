@@ -9,7 +9,7 @@ use super::config::{KubernetesConfig, Overrides};
 
 /// Why the API server cannot be asked anything. Names what to mend; tokens and keys never show.
 #[derive(Debug, thiserror::Error)]
-pub enum AccessError {
+pub(super) enum AccessError {
     /// A kubeconfig that cannot be read or understood.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {

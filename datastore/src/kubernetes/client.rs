@@ -30,6 +30,8 @@ pub(super) struct ApiRequest {
     pub(super) method: Method,
     /// Path and query, `/api/v1/nodes/n1`.
     pub(super) target: String,
+    /// The form of the answer, if not plain JSON.
+    pub(super) accept: Option<&'static str>,
     /// Content type and body.
     pub(super) body: Option<(&'static str, Vec<u8>)>,
 }
@@ -50,12 +52,12 @@ struct Opened {
 impl ApiRequest {
     /// Reads.
     pub(super) fn get(target: impl Into<String>) -> Self {
-        ApiRequest { method: Method::GET, target: target.into(), body: None }
+        ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None }
     }
 
     /// Sends a JSON object.
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
-        ApiRequest { method, target: target.into(), body: Some((JSON, object.to_string().into_bytes())) }
+        ApiRequest { method, target: target.into(), accept: None, body: Some((JSON, object.to_string().into_bytes())) }
     }
 
     fn is_reading(&self) -> bool {
@@ -66,7 +68,7 @@ impl ApiRequest {
         let mut request = Request::builder()
             .method(&self.method)
             .uri(&self.target)
-            .header(ACCEPT, JSON)
+            .header(ACCEPT, self.accept.unwrap_or(JSON))
             .header(USER_AGENT, concat!("calico/", env!("CARGO_PKG_VERSION")));
         if let Some((content_type, _)) = &self.body {
             request = request.header(CONTENT_TYPE, *content_type);

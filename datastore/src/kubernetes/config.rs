@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use libcalico::kubernetes::ApiGroup;
+
 /// Everything that the settings say about the API server. Nothing has been read yet.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
@@ -14,20 +16,13 @@ pub struct KubernetesConfig {
     /// Overrides the kubeconfig.
     pub overrides: Overrides,
     /// `calico_api_group`; asked from the API server when absent (DS-22).
-    pub group: Option<Group>,
+    pub group: Option<ApiGroup>,
     /// Requests per second, and how many at once above that; no limit when absent (DS-122).
     pub rate: Option<Rate>,
+    /// What names of host interfaces begin with, if not `cali` (CNI-88): an endpoint's is computed, not stored.
+    pub interface_prefix: Option<String>,
     /// How long one request may take, connecting included.
     pub deadline: Duration,
-}
-
-/// Where Calico's custom resources are (DS-22).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// `crd.projectcalico.org/v1`.
-    CrdV1,
-    /// `projectcalico.org/v3`.
-    V3,
 }
 
 /// Settings that are stronger than the kubeconfig.
@@ -67,6 +62,7 @@ impl fmt::Debug for KubernetesConfig {
             .field("overrides", &self.overrides)
             .field("group", &self.group)
             .field("rate", &self.rate)
+            .field("interface_prefix", &self.interface_prefix)
             .field("deadline", &self.deadline)
             .finish()
     }

@@ -7,11 +7,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use libcalico::kubernetes::ApiGroup;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest};
-use super::config::Group;
 use super::failure::{Failure, Refusal};
 
 /// What an earlier process found out.
@@ -33,14 +33,14 @@ impl Memory {
     }
 
     /// What is remembered of this server.
-    pub(super) fn recall(&self, server: &str) -> Option<Group> {
+    pub(super) fn recall(&self, server: &str) -> Option<ApiGroup> {
         let remembered: Remembered = serde_json::from_slice(&fs::read(&self.file).ok()?).ok()?;
         (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
     }
 
     /// Remembers. A file that cannot be written costs the next process a request and nothing else.
-    pub(super) fn keep(&self, server: &str, group: Group) {
-        let remembered = Remembered { server: server.into(), group: name_of(group).into() };
+    pub(super) fn keep(&self, server: &str, group: ApiGroup) {
+        let remembered = Remembered { server: server.into(), group: group.api_version().into() };
         if let Err(error) = self.write(&remembered) {
             tracing::debug!(file = %self.file.display(), %error, "cannot remember the API group");
         }
@@ -66,18 +66,18 @@ impl Memory {
 }
 
 /// Asks the API server which groups it has.
-pub(super) async fn ask(client: &ApiClient) -> Result<Group, Failure> {
+pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
     choose(&client.send(&ApiRequest::get("/apis")).await?)
 }
 
 /// `projectcalico.org` counts only where `crd.projectcalico.org` is not: beside it, it is Calico's own API server that
 /// serves the one out of the other.
-fn choose(groups: &Value) -> Result<Group, Failure> {
+fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     let names: Vec<&str> =
         groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str()).collect();
     match (names.contains(&"crd.projectcalico.org"), names.contains(&"projectcalico.org")) {
-        (true, _) => Ok(Group::CrdV1),
-        (false, true) => Ok(Group::V3),
+        (true, _) => Ok(ApiGroup::CrdV1),
+        (false, true) => Ok(ApiGroup::V3),
         (false, false) => Err(Failure::Refused(Refusal {
             code: 404,
             reason: "NotFound".into(),
@@ -89,15 +89,8 @@ fn choose(groups: &Value) -> Result<Group, Failure> {
     }
 }
 
-fn name_of(group: Group) -> &'static str {
-    match group {
-        Group::CrdV1 => "crd.projectcalico.org/v1",
-        Group::V3 => "projectcalico.org/v3",
-    }
-}
-
-fn of_name(name: &str) -> Option<Group> {
-    [Group::CrdV1, Group::V3].into_iter().find(|group| name_of(*group) == name)
+fn of_name(name: &str) -> Option<ApiGroup> {
+    [ApiGroup::CrdV1, ApiGroup::V3].into_iter().find(|group| group.api_version() == name)
 }
 
 #[cfg(test)]
@@ -106,16 +99,16 @@ mod tests {
 
     use super::*;
 
-    fn of(names: &[&str]) -> Option<Group> {
+    fn of(names: &[&str]) -> Option<ApiGroup> {
         let groups: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
         choose(&json!({ "groups": groups })).ok()
     }
 
     #[test]
     fn v3_only_without_v1() {
-        assert_eq!(of(&["apps", "projectcalico.org"]), Some(Group::V3));
-        assert_eq!(of(&["crd.projectcalico.org"]), Some(Group::CrdV1));
-        assert_eq!(of(&["projectcalico.org", "crd.projectcalico.org"]), Some(Group::CrdV1));
+        assert_eq!(of(&["apps", "projectcalico.org"]), Some(ApiGroup::V3));
+        assert_eq!(of(&["crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
+        assert_eq!(of(&["projectcalico.org", "crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
         assert_eq!(of(&["apps"]), None);
     }
 
@@ -125,13 +118,13 @@ mod tests {
         let memory = Memory::new(dir.path().join("state/api-group"));
         assert_eq!(memory.recall("https://a"), None);
         memory.forget();
-        memory.keep("https://a", Group::V3);
-        assert_eq!(memory.recall("https://a"), Some(Group::V3));
+        memory.keep("https://a", ApiGroup::V3);
+        assert_eq!(memory.recall("https://a"), Some(ApiGroup::V3));
         assert_eq!(memory.recall("https://b"), None);
         assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
         fs::write(dir.path().join("state/api-group"), "{").unwrap();
         assert_eq!(memory.recall("https://a"), None);
-        memory.keep("https://a", Group::CrdV1);
+        memory.keep("https://a", ApiGroup::CrdV1);
         memory.forget();
         assert_eq!(memory.recall("https://a"), None);
     }

@@ -36,6 +36,8 @@ pub(super) struct Refusal {
     pub(super) message: String,
     /// The fields it is about.
     pub(super) fields: Vec<String>,
+    /// Whether it is about one object, and not about a kind that the server does not have.
+    pub(super) names_object: bool,
     /// What the `Retry-After` header asks for.
     pub(super) retry_after: Option<Duration>,
 }
@@ -51,6 +53,7 @@ struct StatusObject {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Details {
+    name: String,
     causes: Vec<Cause>,
 }
 
@@ -75,6 +78,7 @@ impl Refusal {
             code: code.as_u16(),
             reason: status.reason,
             message,
+            names_object: !status.details.name.is_empty(),
             fields: status.details.causes.into_iter().map(|cause| cause.field).collect(),
             retry_after,
         }

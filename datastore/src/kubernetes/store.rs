@@ -1,0 +1,189 @@
+//! [`Kubernetes`]: the API server as a [`Store`].
+//!
+//! The reads of a batch go out together over one connection. Writes go one after another: there are no transactions, so
+//! that each list of writes is legal at every state in between (IPAM-221).
+
+use std::path::PathBuf;
+
+use futures::future::{join_all, try_join_all};
+use hyper::Method;
+use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder};
+use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use super::client::{ApiClient, ApiRequest};
+use super::config::KubernetesConfig;
+use super::discovery::{self, Memory};
+use super::failure::Failure;
+use super::pages;
+
+/// Calico's data in a Kubernetes cluster.
+#[derive(Debug)]
+pub struct Kubernetes {
+    client: ApiClient,
+    group: Option<ApiGroup>,
+    memory: Memory,
+    interface_prefix: Option<String>,
+    transcoder: OnceCell<Transcoder>,
+}
+
+impl Kubernetes {
+    /// Describes the cluster; nothing is read and nobody is asked. `memory` is the file that remembers the API group.
+    pub fn new(config: &KubernetesConfig, memory: impl Into<PathBuf>) -> Self {
+        Kubernetes {
+            client: ApiClient::new(config),
+            group: config.group,
+            memory: Memory::new(memory),
+            interface_prefix: config.interface_prefix.clone(),
+            transcoder: OnceCell::new(),
+        }
+    }
+
+    /// How many requests have been sent so far.
+    pub fn requests(&self) -> u64 {
+        self.client.requests()
+    }
+
+    async fn transcoder(&self) -> Result<&Transcoder, StoreError> {
+        self.transcoder.get_or_try_init(|| self.discover()).await
+    }
+
+    /// Configured, remembered, or asked for.
+    async fn discover(&self) -> Result<Transcoder, StoreError> {
+        let group = match self.group {
+            Some(group) => group,
+            None => {
+                let server = self.client.server().await;
+                match self.memory.recall(&server) {
+                    Some(group) => group,
+                    None => {
+                        let group = discovery::ask(&self.client).await;
+                        let group = group.map_err(|failure| failure.explain("API groups", &server, false))?;
+                        self.memory.keep(&server, group);
+                        group
+                    }
+                }
+            }
+        };
+        let transcoder = Transcoder::new(group);
+        Ok(match &self.interface_prefix {
+            Some(prefix) => transcoder.with_interface_prefix(prefix),
+            None => transcoder,
+        })
+    }
+
+    async fn explain(&self, failure: Failure, key: &str, writing: bool) -> StoreError {
+        failure.explain(key, &self.client.server().await, writing)
+    }
+
+    /// The objects that a query names.
+    async fn ask(&self, query: &Query) -> Result<Vec<Value>, StoreError> {
+        let (answer, path) = match query {
+            Query::Nothing => return Ok(Vec::new()),
+            Query::Get(location) => {
+                let path = location.url_path();
+                (self.client.send(&ApiRequest::get(&path)).await.map(|object| vec![object]), path)
+            }
+            Query::List(list) => (pages::all(&self.client, list).await, list.url_path()),
+        };
+        match answer {
+            Ok(objects) => Ok(objects),
+            Err(Failure::Refused(refusal)) if refusal.code == 404 => {
+                if !refusal.names_object {
+                    // Not the object is missing but its kind: an outdated memory would be the reason.
+                    self.memory.forget();
+                }
+                Ok(Vec::new())
+            }
+            Err(failure) => Err(self.explain(failure, &path, false).await),
+        }
+    }
+
+    /// Finishes a deletion that someone began, and takes the object for gone (DS-72, IPAM-91).
+    async fn bury(&self, transcoder: &Transcoder, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
+        let write = Write {
+            kind: range.kind,
+            path: entry.path.clone(),
+            key: entry.path.clone(),
+            op: WriteOp::Delete(Some(entry.revision.clone())),
+        };
+        match self.write_one(transcoder, &write).await {
+            Err(error) if !error.is_race() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_one(&self, transcoder: &Transcoder, write: &Write) -> Result<Revision, StoreError> {
+        let request = match transcoder.request(write)? {
+            Request::Create { location, body } => ApiRequest::with_json(Method::POST, location.collection(), &body),
+            Request::Replace { location, body } => ApiRequest::with_json(Method::PUT, location.url_path(), &body),
+            Request::Delete { location, preconditions } => match preconditions.body() {
+                Some(body) => ApiRequest::with_json(Method::DELETE, location.url_path(), &body),
+                None => ApiRequest { method: Method::DELETE, ..ApiRequest::get(location.url_path()) },
+            },
+            Request::PatchStatus { location, body } => {
+                let target = format!("{}/status", location.url_path());
+                ApiRequest {
+                    body: Some((STRATEGIC_MERGE_PATCH, body.to_string().into_bytes())),
+                    method: Method::PATCH,
+                    ..ApiRequest::get(target)
+                }
+            }
+        };
+        match self.client.send(&request).await {
+            Ok(reply) => Ok(match &write.op {
+                WriteOp::Delete(revision) => revision.clone().unwrap_or_else(|| Revision(String::new())),
+                _ => transcoder.revision(write.kind, &reply),
+            }),
+            Err(failure) => Err(self.explain(failure, &write.key, true).await),
+        }
+    }
+}
+
+impl Store for Kubernetes {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        let ranges = batch.ranges();
+        if ranges.is_empty() {
+            return Ok(Answers::new(Vec::new()));
+        }
+        let transcoder = self.transcoder().await?;
+        let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
+        let mut distinct: Vec<&Query> = Vec::new();
+        for query in &queries {
+            if !distinct.contains(&query) {
+                distinct.push(query);
+            }
+        }
+        let objects = try_join_all(distinct.iter().map(|query| self.ask(query))).await?;
+
+        let mut answers = Vec::with_capacity(ranges.len());
+        let mut buried = Vec::new();
+        for (range, query) in ranges.iter().zip(&queries) {
+            let position = distinct.iter().position(|other| *other == query).unwrap_or_default();
+            let mut entries = Vec::new();
+            for object in &objects[position] {
+                match transcoder.decode(range, object.clone()) {
+                    Some(Decoded { entry, tombstone: true }) if !range.prefix => buried.push((range, entry)),
+                    Some(Decoded { entry, .. }) => entries.push(entry),
+                    None => {}
+                }
+            }
+            answers.push(entries);
+        }
+        let burials = buried.iter().map(|(range, entry)| self.bury(transcoder, range, entry));
+        join_all(burials).await.into_iter().collect::<Result<(), _>>()?;
+        Ok(Answers::new(answers))
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        crate::check_distinct(writes)?;
+        let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
+        let mut revisions = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let transcoder = self.transcoder().await.map_err(refuse(index))?;
+            revisions.push(self.write_one(transcoder, write).await.map_err(refuse(index))?);
+        }
+        Ok(revisions)
+    }
+}

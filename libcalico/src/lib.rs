@@ -7,6 +7,7 @@
 pub mod api;
 pub mod conversion;
 pub mod ipam;
+pub mod kubernetes;
 pub mod names;
 pub mod net;
 pub mod selector;

@@ -18,6 +18,14 @@ use serde::de::DeserializeOwned;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
+impl Revision {
+    /// The part that an object's `metadata.resourceVersion` shows. The rest, after an `@`, is what a store wants to see
+    /// again with the next write.
+    pub fn resource_version(&self) -> &str {
+        self.0.split_once('@').map_or(&self.0, |(version, _)| version)
+    }
+}
+
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -140,7 +140,7 @@ impl<S: Spec> Kind for Object<S> {
     }
 
     fn set_revision(&mut self, revision: &Revision) {
-        self.metadata.resource_version = revision.0.clone();
+        self.metadata.resource_version = revision.resource_version().to_owned();
     }
 
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {

@@ -1,0 +1,198 @@
+//! BlockAffinity (DS-68, DS-70): names, labels, and the tombstone whose type differs between the groups.
+
+use data_encoding::HEXLOWER;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::error::Malformed;
+use super::group::ApiGroup;
+use super::json::{Fields, require, take_text};
+use crate::ipam::{AffinityKey, Owner};
+use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
+use crate::net::Cidr;
+
+/// What the paths of all affinities begin with (DS-25).
+const ROOT: &str = "/calico/ipam/v2/";
+
+const TYPE_LABEL: &str = "projectcalico.org/affinity-type";
+const VERSION_LABEL: &str = "projectcalico.org/ip-version";
+
+/// Labels that every affinity must have: without them upstream does not find it (DS-70).
+pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_LABEL];
+
+/// Selects the affinities that a release before the labels wrote. Their owners give them labels once (IPAM-47).
+pub const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
+
+/// A name must be shorter than this.
+const NAME_LIMIT: usize = 253;
+/// Hex digits of the hash that stands for the cut part of a long name.
+const HASH: usize = 11;
+
+/// Name of the resource. The owner's type is not part of it (IPAM-71).
+pub fn affinity_name(key: &AffinityKey) -> String {
+    let (owner, cidr) = (key.owner.name(), cidr_name(&key.cidr));
+    let name = format!("{owner}-{cidr}");
+    if name.len() < NAME_LIMIT {
+        return name;
+    }
+    let digest = HEXLOWER.encode(&Sha256::digest(format!("{owner}+{cidr}")));
+    let room = NAME_LIMIT - 1 - cidr.len() - (HASH + 2);
+    let cut = (0..=room).rev().find(|at| owner.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}-{cidr}-{}", &owner[..cut], &digest[..HASH])
+}
+
+/// The labels of the affinity at `key`.
+pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
+    [
+        (HOSTNAME_HASH_LABEL, hostname_hash(key.owner.name())),
+        (TYPE_LABEL, key.owner.kind().into()),
+        (VERSION_LABEL, key.cidr.version().to_string()),
+    ]
+}
+
+/// The label selector for a list below `prefix`; `Some(None)` when all must be listed, `None` when `prefix` is that of
+/// no selection. Affinities of all hosts are not selected by label: those without labels count too.
+pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
+    let mut segments = prefix.strip_prefix(ROOT)?.split('/');
+    let kind = segments.next().filter(|kind| matches!(*kind, "host" | "virtual"))?;
+    let Some(owner) = segments.next().filter(|owner| !owner.is_empty()) else { return Some(None) };
+    let mut selector = format!("{TYPE_LABEL}={kind},{HOSTNAME_HASH_LABEL}={}", hostname_hash(owner));
+    match segments.next().unwrap_or_default() {
+        "" => {}
+        version @ ("ipv4" | "ipv6") => selector.push_str(&format!(",{VERSION_LABEL}={}", &version[3..])),
+        _ => return None,
+    }
+    Some(Some(selector))
+}
+
+/// The affinity that a `spec` describes: its key, and what is stored under it.
+pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
+    let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
+    let node = required("node")?;
+    let cidr: Cidr = required("cidr")?.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
+    let owner = match take_text(&mut spec, "type").as_deref() {
+        None | Some("" | "host") => Owner::Host(node),
+        Some("virtual") => Owner::Virtual(node),
+        Some(other) => return Err(Malformed(format!("spec.type is neither host nor virtual: {other:?}"))),
+    };
+    if group == ApiGroup::CrdV1 {
+        if let Some(text) = take_text(&mut spec, "deleted") {
+            spec.insert("deleted".into(), go_bool(&text)?.into());
+        }
+    }
+    require(&mut spec, "state", "");
+    require(&mut spec, "deleted", false);
+    Ok((AffinityKey { owner, cidr }, spec))
+}
+
+/// The `spec` of the affinity stored under `key`.
+pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) -> Fields {
+    require(&mut stored, "state", "");
+    let deleted = stored.get("deleted") == Some(&Value::Bool(true));
+    stored.insert(
+        "deleted".into(),
+        match group {
+            ApiGroup::CrdV1 => deleted.to_string().into(),
+            ApiGroup::V3 => deleted.into(),
+        },
+    );
+    stored.insert("node".into(), key.owner.name().into());
+    stored.insert("type".into(), key.owner.kind().into());
+    stored.insert("cidr".into(), key.cidr.to_string().into());
+    stored
+}
+
+/// The texts that Go takes for truth values; the empty one is false.
+fn go_bool(text: &str) -> Result<bool, Malformed> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        other => Err(Malformed(format!("spec.deleted is neither true nor false: {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ipam::{AffinitySelect, BlockAffinity};
+    use crate::net::IpVersion;
+    use crate::store::Kind;
+
+    const NODE_1: &str = "A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA";
+
+    fn key(owner: Owner, cidr: &str) -> AffinityKey {
+        AffinityKey { owner, cidr: cidr.parse().unwrap() }
+    }
+
+    fn fields(value: Value) -> Fields {
+        value.as_object().unwrap().clone()
+    }
+
+    /// DS-9.13.
+    #[test]
+    fn long_names_are_hashed() {
+        let name = |host: &str| affinity_name(&key(Owner::Host(host.into()), "10.244.1.0/26"));
+        assert_eq!(name("node-1"), "node-1-10-244-1-0-26");
+        let long = name(&"h".repeat(240));
+        assert_eq!(long, format!("{}-10-244-1-0-26-7b683317581", "h".repeat(226)));
+        assert_eq!(long.len(), 252);
+        assert_eq!(name(&"h".repeat(238)).len(), 252, "252 bytes need no hash");
+        assert!(name(&"ä".repeat(200)).len() <= 252);
+    }
+
+    #[test]
+    fn lists_are_selected_by_label() {
+        let of = |owner, version| selector(&BlockAffinity::prefix(&AffinitySelect { owner, version }));
+        let node = Some(Owner::Host("node-1".into()));
+        assert_eq!(of(None, None), Some(None));
+        assert_eq!(
+            of(node.clone(), None),
+            Some(Some(format!("projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash={NODE_1}")))
+        );
+        assert_eq!(
+            of(node, Some(IpVersion::V6)).unwrap().unwrap(),
+            format!(
+                "projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash={NODE_1},\
+                 projectcalico.org/ip-version=6"
+            )
+        );
+        assert_eq!(selector("/calico/ipam/v2/handle/"), None);
+    }
+
+    /// DS-9.3.
+    #[test]
+    fn the_tombstone_is_text_in_v1() {
+        let key = key(Owner::Host("node-1".into()), "10.244.1.0/29");
+        let stored = fields(json!({"state": "confirmed", "deleted": false}));
+        for (group, deleted) in [(ApiGroup::CrdV1, json!("false")), (ApiGroup::V3, json!(false))] {
+            let spec = to_spec(group, &key, stored.clone());
+            assert_eq!(
+                spec,
+                fields(json!({
+                    "state": "confirmed", "node": "node-1", "type": "host", "cidr": "10.244.1.0/29",
+                    "deleted": deleted,
+                }))
+            );
+            assert_eq!(from_spec(group, spec).unwrap(), (key.clone(), stored.clone()));
+        }
+    }
+
+    #[test]
+    fn old_and_foreign_forms_are_read() {
+        let spec = |more: Value| {
+            let mut spec = fields(json!({"node": "n", "cidr": "10.0.0.0/30"}));
+            spec.append(&mut fields(more));
+            spec
+        };
+        let (read, stored) = from_spec(ApiGroup::CrdV1, spec(json!({"type": "", "deleted": "", "new": 1}))).unwrap();
+        assert_eq!(read, key(Owner::Host("n".into()), "10.0.0.0/30"));
+        assert_eq!(stored, fields(json!({"state": "", "deleted": false, "new": 1})));
+        let (read, stored) = from_spec(ApiGroup::CrdV1, spec(json!({"type": "virtual", "deleted": "T"}))).unwrap();
+        assert_eq!((read.owner.kind(), &stored["deleted"]), ("virtual", &json!(true)));
+        for bad in [json!({"deleted": "yes"}), json!({"type": "@"}), json!({"cidr": "10.0.0.0"}), json!({"node": 1})] {
+            assert!(from_spec(ApiGroup::CrdV1, spec(bad)).is_err());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! IPAMBlock (DS-55, DS-69): the stored block under the names of the custom resource's `spec`.
+
+use serde_json::Value;
+
+use super::error::Malformed;
+use super::json::{Fields, require, text};
+use crate::ipam::Block;
+use crate::names::cidr_name;
+use crate::net::Cidr;
+use crate::store::Kind;
+
+/// `affinity_claim_time` of the stored block.
+const CLAIM_TIME: (&str, &str) = ("affinity_claim_time", "affinityClaimTime");
+
+/// The path of the block that a resource's `spec` describes. Its name is not what counts (DS-69).
+pub(super) fn path_of_spec(spec: &Fields) -> Result<String, Malformed> {
+    let cidr = text(spec, "cidr").ok_or_else(|| Malformed("spec.cidr is missing".into()))?;
+    let cidr: Cidr = cidr.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
+    Ok(Block::path(&cidr))
+}
+
+/// The name of the block at `path`.
+pub(super) fn name_of_path(path: &str) -> Option<String> {
+    Some(cidr_name(&Block::parse_path(path)?))
+}
+
+/// The path of the block called `name`.
+pub(super) fn path_of_name(name: &str) -> Option<String> {
+    Some(Block::path(&cidr_of_name(name)?))
+}
+
+/// The inverse of [`cidr_name`]. No name stands for two blocks: four decimal numbers are no IPv6 address.
+pub fn cidr_of_name(name: &str) -> Option<Cidr> {
+    let (address, prefix) = name.rsplit_once('-')?;
+    let v4 = address.bytes().filter(|b| *b == b'-').count() == 3 && !address.contains("--");
+    let address = address.replace('-', if v4 { "." } else { ":" });
+    let cidr = format!("{address}/{prefix}").parse().ok()?;
+    (cidr_name(&cidr) == name).then_some(cidr)
+}
+
+/// The stored block of a `spec`.
+pub(super) fn from_spec(mut spec: Fields) -> Fields {
+    if let Some(time) = spec.remove(CLAIM_TIME.1) {
+        spec.insert(CLAIM_TIME.0.into(), time);
+    }
+    spec.entry("affinity").or_insert(Value::Null);
+    // A dead field of the resource, which etcd does not have.
+    if spec.get("strictAffinity") == Some(&Value::Bool(false)) {
+        spec.remove("strictAffinity");
+    }
+    spec
+}
+
+/// The `spec` of a stored block. The API server prunes nulls and then misses what it requires.
+pub(super) fn to_spec(mut block: Fields) -> Fields {
+    if let Some(time) = block.remove(CLAIM_TIME.0) {
+        block.insert(CLAIM_TIME.1.into(), time);
+    }
+    block.retain(|_, value| !value.is_null());
+    // Deprecated, and unknown to the API server.
+    block.remove("hostAffinity");
+    for list in ["allocations", "attributes", "unallocated"] {
+        require(&mut block, list, Vec::<Value>::new());
+    }
+    require(&mut block, "sequenceNumberForAllocation", Fields::new());
+    require(&mut block, "strictAffinity", false);
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(value: Value) -> Fields {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn names_and_back() {
+        for (cidr, name) in [
+            ("10.65.0.0/26", "10-65-0-0-26"),
+            ("fd00:10:244:1::/122", "fd00-10-244-1---122"),
+            ("fd00:10:244:0:1::40/122", "fd00-10-244-0-1--40-122"),
+            ("::/116", "---116"),
+        ] {
+            let path = Block::path(&cidr.parse().unwrap());
+            assert_eq!(name_of_path(&path).as_deref(), Some(name));
+            assert_eq!(path_of_name(name), Some(path));
+        }
+        for name in ["", "10-65-0-0", "10-65-0-1-26", "10.65.0.0-26", "010-65-0-0-26", "x-1"] {
+            assert_eq!(path_of_name(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_comes_back(v4: u32, v6: u128, p4 in 0u8..=32, p6 in 0u8..=128) {
+            for (ip, prefix) in [(std::net::Ipv4Addr::from(v4).into(), p4), (std::net::Ipv6Addr::from(v6).into(), p6)] {
+                let cidr = Cidr::new(ip, prefix).unwrap();
+                prop_assert_eq!(cidr_of_name(&cidr_name(&cidr)), Some(cidr));
+            }
+        }
+    }
+
+    /// DS-9.2 (a) and (b).
+    #[test]
+    fn upstream_vector() {
+        let stored = fields(json!({
+            "cidr": "10.244.1.0/31", "affinity": "host:node-1", "affinity_claim_time": "2026-08-22T06:33:20Z",
+            "allocations": [0, null], "unallocated": [1],
+            "attributes": [{"handle_id": "vxlan-tunnel-addr-node-1", "secondary": {"node": "node-1"}}],
+            "sequenceNumber": 1_787_380_400_123_456_789_u64,
+            "sequenceNumberForAllocation": {"0": 1_787_380_400_123_456_789_u64}, "deleted": false,
+        }));
+        let mut spec = stored.clone();
+        let time = spec.remove("affinity_claim_time").unwrap();
+        spec.insert("affinityClaimTime".into(), time);
+        spec.insert("strictAffinity".into(), false.into());
+        assert_eq!(to_spec(stored.clone()), spec);
+        assert_eq!(from_spec(spec), stored);
+    }
+
+    #[test]
+    fn a_block_without_owner_or_allocations() {
+        let stored = fields(json!({
+            "cidr": "10.0.0.0/30", "affinity": null, "allocations": [], "unallocated": [], "attributes": null,
+            "sequenceNumber": 5, "sequenceNumberForAllocation": {}, "deleted": false, "hostAffinity": "node1",
+        }));
+        let spec = to_spec(stored);
+        assert_eq!(
+            spec,
+            fields(json!({
+                "cidr": "10.0.0.0/30", "allocations": [], "unallocated": [], "attributes": [],
+                "sequenceNumber": 5, "sequenceNumberForAllocation": {}, "deleted": false, "strictAffinity": false,
+            }))
+        );
+        assert_eq!(from_spec(spec)["affinity"], Value::Null);
+    }
+
+    #[test]
+    fn what_a_newer_calico_wrote_survives() {
+        let spec = fields(json!({"cidr": "10.0.0.0/30", "affinity": "host:n", "strictAffinity": true, "future": [1],
+            "allocations": [], "unallocated": [], "attributes": [], "sequenceNumberForAllocation": {}}));
+        let block = Block::decode(Value::Object(from_spec(spec.clone())).to_string().as_bytes()).unwrap();
+        let mut written = to_spec(fields(serde_json::to_value(block).unwrap()));
+        assert_eq!((written.remove("sequenceNumber"), written.remove("deleted")), (Some(0.into()), Some(false.into())));
+        assert_eq!(written, spec);
+    }
+}

@@ -1,0 +1,111 @@
+//! IPAMHandle (DS-68, DS-71): the id is in the `spec`, the name is made from it.
+
+use data_encoding::HEXLOWER;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::error::Malformed;
+use super::json::{Fields, require, take_text};
+use crate::ipam::HandleId;
+
+/// The longest name that an object can have.
+const NAME_LIMIT: usize = 253;
+/// Hex digits of the hash that makes a name from an id that is none.
+const HASH: usize = 11;
+
+/// Name of the resource: the id in lower case (IPAM-74).
+///
+/// Upstream cannot store a handle whose id has other characters than names may have, such as the `_` of a network's
+/// name. We replace them and add a hash of the id; upstream finds such a handle in lists, by the id in its `spec`.
+pub fn handle_name(id: &HandleId) -> String {
+    let lower = id.as_str().to_ascii_lowercase();
+    if is_name(&lower) {
+        return lower;
+    }
+    let digest = HEXLOWER.encode(&Sha256::digest(id.as_str()));
+    let legal = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
+    let kept: String = lower.chars().take(NAME_LIMIT - HASH - 1).map(legal).collect();
+    // Each part between dots must begin and end with a letter or digit.
+    let parts: Vec<&str> = kept.split('.').map(|part| part.trim_matches('-')).filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() { digest[..HASH].to_owned() } else { format!("{}-{}", parts.join("."), &digest[..HASH]) }
+}
+
+/// Whether the API server takes it for a name: a DNS subdomain.
+fn is_name(text: &str) -> bool {
+    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        edge(bytes.first())
+            && edge(bytes.last())
+            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+    };
+    text.len() <= NAME_LIMIT && text.split('.').all(label)
+}
+
+/// The handle that a `spec` describes: its id, and what is stored under it.
+pub(super) fn from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
+    let id = take_text(&mut spec, "handleID").filter(|id| !id.is_empty());
+    let id = id.ok_or_else(|| Malformed("spec.handleID is missing".into()))?;
+    Ok((HandleId::new(id), spec))
+}
+
+/// The `spec` of the handle stored under `id`.
+pub(super) fn to_spec(id: &HandleId, mut stored: Fields) -> Fields {
+    require(&mut stored, "block", Value::Object(Fields::new()));
+    require(&mut stored, "deleted", false);
+    stored.insert("handleID".into(), id.as_str().into());
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn name(id: &str) -> String {
+        handle_name(&HandleId::new(id))
+    }
+
+    #[test]
+    fn upstream_vectors() {
+        assert_eq!(name("k8s-pod-network.9C1E5B7D"), "k8s-pod-network.9c1e5b7d");
+        assert_eq!(name("vxlan-tunnel-addr-node-1"), "vxlan-tunnel-addr-node-1");
+    }
+
+    #[test]
+    fn ids_that_are_no_names_are_hashed() {
+        let hashed = name("my_net.9C1E");
+        assert!(hashed.starts_with("my-net.9c1e-") && hashed.len() == "my-net.9c1e-".len() + HASH, "{hashed}");
+        assert_ne!(name("my_net.9C1E"), name("my_net.9c1e"));
+        assert_eq!(name("___").len(), HASH);
+        assert!(is_name(&name("net_.c1")) && is_name(&name("net..c1")));
+    }
+
+    proptest! {
+        #[test]
+        fn every_id_gets_a_name(id in "\\PC{0,300}") {
+            prop_assert!(is_name(&name(&id)), "{}", name(&id));
+        }
+
+        #[test]
+        fn legal_ids_keep_theirs(id in "[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?(\\.[a-z0-9]{1,64})?") {
+            prop_assert_eq!(name(&id), id);
+        }
+    }
+
+    /// DS-9.4.
+    #[test]
+    fn the_id_keeps_its_case() {
+        let stored = json!({"block": {"10.244.1.0/29": 1}, "deleted": false}).as_object().unwrap().clone();
+        let id = HandleId::new("k8s-pod-network.9C1E5B7D");
+        let spec = to_spec(&id, stored.clone());
+        assert_eq!(
+            Value::Object(spec.clone()),
+            json!({"handleID": "k8s-pod-network.9C1E5B7D", "block": {"10.244.1.0/29": 1}, "deleted": false})
+        );
+        assert_eq!(from_spec(spec).unwrap(), (id, stored));
+        assert!(from_spec(Fields::new()).is_err());
+    }
+}

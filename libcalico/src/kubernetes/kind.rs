@@ -1,0 +1,98 @@
+//! Which resource stands for which kind of stored object (DS-53).
+
+use super::group::ApiGroup;
+use super::resource::{NAMESPACES, NODES, PODS, Resource};
+
+/// A kind of stored object, by how it is kept in Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoredKind {
+    /// IPAMBlock.
+    Block,
+    /// BlockAffinity.
+    Affinity,
+    /// IPAMHandle.
+    Handle,
+    /// The allocator's settings.
+    Config,
+    /// A kind whose `spec` is the same everywhere.
+    Object(ObjectKind),
+    /// A pod with annotations.
+    Endpoint,
+    /// A Kubernetes node with annotations.
+    Node,
+    /// A namespace or a service account.
+    Profile,
+    /// A pod as it is.
+    Pod,
+    /// A namespace as it is.
+    Namespace,
+}
+
+/// A v3 kind that is stored as a custom resource of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ObjectKind {
+    /// Kind and plural of the v3 API.
+    pub(super) kind: &'static str,
+    pub(super) plural: &'static str,
+    /// Kind and plural in `crd.projectcalico.org/v1`.
+    v1: (&'static str, &'static str),
+}
+
+const fn same(kind: &'static str, plural: &'static str) -> ObjectKind {
+    ObjectKind { kind, plural, v1: (kind, plural) }
+}
+
+const OBJECTS: [ObjectKind; 5] = [
+    same("ClusterInformation", "clusterinformations"),
+    ObjectKind { kind: "IPAMConfiguration", plural: "ipamconfigurations", v1: ("IPAMConfig", "ipamconfigs") },
+    same("IPPool", "ippools"),
+    same("IPReservation", "ipreservations"),
+    same("Tier", "tiers"),
+];
+
+impl StoredKind {
+    /// The kind called `name` in requests; `None` for one that is not kept in Kubernetes.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "IPAMBlock" => StoredKind::Block,
+            "BlockAffinity" => StoredKind::Affinity,
+            "IPAMHandle" => StoredKind::Handle,
+            "IPAMConfig" => StoredKind::Config,
+            "WorkloadEndpoint" => StoredKind::Endpoint,
+            "Node" => StoredKind::Node,
+            "Profile" => StoredKind::Profile,
+            "Pod" => StoredKind::Pod,
+            "Namespace" => StoredKind::Namespace,
+            name => StoredKind::Object(OBJECTS.into_iter().find(|object| object.kind == name)?),
+        })
+    }
+
+    /// The resource that holds the kind; for profiles that of the namespaces.
+    pub(super) fn resource(self, group: ApiGroup) -> Resource {
+        let custom = |kind, plural| Resource { api_version: group.api_version(), kind, plural, namespaced: false };
+        match self {
+            StoredKind::Block => custom("IPAMBlock", "ipamblocks"),
+            StoredKind::Affinity => custom("BlockAffinity", "blockaffinities"),
+            StoredKind::Handle => custom("IPAMHandle", "ipamhandles"),
+            StoredKind::Config => match group {
+                ApiGroup::CrdV1 => custom("IPAMConfig", "ipamconfigs"),
+                ApiGroup::V3 => custom("IPAMConfiguration", "ipamconfigurations"),
+            },
+            StoredKind::Object(object) => match group {
+                ApiGroup::CrdV1 => custom(object.v1.0, object.v1.1),
+                ApiGroup::V3 => custom(object.kind, object.plural),
+            },
+            StoredKind::Endpoint | StoredKind::Pod => PODS,
+            StoredKind::Node => NODES,
+            StoredKind::Profile | StoredKind::Namespace => NAMESPACES,
+        }
+    }
+
+    /// Whether it is read from objects of Kubernetes' own, which we do not create or delete.
+    pub(super) fn is_kubernetes_own(self) -> bool {
+        matches!(
+            self,
+            StoredKind::Endpoint | StoredKind::Node | StoredKind::Profile | StoredKind::Pod | StoredKind::Namespace
+        )
+    }
+}

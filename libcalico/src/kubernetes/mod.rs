@@ -1,0 +1,50 @@
+//! Calico's objects as a Kubernetes API server keeps them (DS-53), in either of two API groups.
+//!
+//! The program knows objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A [`Transcoder`] says
+//! which request answers a range ([`Query`]) and which a write is ([`Request`]), and turns the API server's objects
+//! into stored pairs ([`Decoded`]). Nothing here does I/O.
+//!
+//! * blocks, affinities, handles and settings have a file each: their `spec` differs from what is stored;
+//! * pools, reservations and the like differ in their metadata alone;
+//! * endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
+
+mod affinity;
+mod block;
+mod error;
+mod group;
+mod handle;
+mod ipam_config;
+mod json;
+mod kind;
+mod metadata;
+mod node;
+mod pod;
+mod pod_patch;
+mod profile;
+mod qos;
+mod quantity;
+mod query;
+#[cfg(test)]
+mod recordings;
+mod request;
+mod resource;
+mod revision;
+mod transcoder;
+mod uid;
+mod workload_endpoint;
+
+pub use affinity::{WITHOUT_LABELS, affinity_name};
+pub use block::cidr_of_name;
+pub use error::TranscodeError;
+pub use group::ApiGroup;
+pub use handle::handle_name;
+pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatus};
+pub use pod_patch::{CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH};
+pub use quantity::quantity;
+pub use query::{List, Query};
+pub use request::{Preconditions, Request};
+pub use resource::{Location, NAMESPACES, NODES, PODS, Resource, SERVICE_ACCOUNTS};
+pub use revision::{Foreign, ObjectRevision};
+pub use transcoder::{Decoded, Transcoder};
+pub use uid::reverse_uid;
+pub use workload_endpoint::{PodEndpoint, PodProblem, endpoint_of_pod};

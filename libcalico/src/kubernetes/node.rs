@@ -1,0 +1,223 @@
+//! Node (DS-88): a Kubernetes node with annotations, as the v3 API shows it. Read only: what the plugins want of it are
+//! the labels that pools select by.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::json::{Fields, put_object, take_object};
+use crate::net::{Cidr, IpVersion};
+
+const LABELS: &str = "projectcalico.org/labels";
+const ANNOTATIONS: &str = "projectcalico.org/annotations";
+const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
+
+/// The v3 node of a Kubernetes node. An annotation that cannot be understood counts as absent.
+pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
+    let mut given = take_object(&mut object, "metadata");
+    let kube_labels = take_object(&mut given, "labels");
+    let annotations = Annotations(take_object(&mut given, "annotations"));
+    let spec = take_object(&mut object, "spec");
+    let status = take_object(&mut object, "status");
+
+    let name = given.get("name").cloned().unwrap_or_default();
+    let mut metadata = Fields::new();
+    for key in ["name", "uid", "creationTimestamp", "deletionTimestamp"] {
+        metadata.extend(given.remove_entry(key));
+    }
+    let mut own = annotations.texts(ANNOTATIONS);
+    let recorded = if kube_labels.is_empty() { "null".into() } else { Value::Object(kube_labels.clone()).to_string() };
+    own.insert(KUBE_LABELS.into(), recorded.into());
+    put_object(&mut metadata, "annotations", own);
+    let mut labels = annotations.texts(LABELS);
+    labels.extend(kube_labels);
+    put_object(&mut metadata, "labels", labels);
+
+    let mut v3 = Fields::new();
+    v3.insert("metadata".into(), metadata.into());
+    v3.insert("spec".into(), v3_spec(&annotations, &name, &status).into());
+    v3.insert("status".into(), v3_status(&annotations, &spec).into());
+    v3
+}
+
+fn v3_spec(annotations: &Annotations, name: &Value, status: &Fields) -> Fields {
+    let mut bgp = Fields::new();
+    let (v4, v6) =
+        (annotations.address("IPv4Address", IpVersion::V4), annotations.address("IPv6Address", IpVersion::V6));
+    put_text(&mut bgp, "ipv4Address", v4);
+    put_text(&mut bgp, "ipv6Address", v6);
+    bgp.extend(annotations.as_number().map(|number| ("asNumber".to_owned(), number)));
+    put_text(&mut bgp, "routeReflectorClusterID", annotations.ip("RouteReflectorClusterID", IpVersion::V4));
+    put_text(&mut bgp, "ipv4IPIPTunnelAddr", annotations.ip("IPv4IPIPTunnelAddr", IpVersion::V4));
+
+    let mut wireguard = Fields::new();
+    put_text(&mut wireguard, "interfaceIPv4Address", annotations.ip("IPv4WireguardInterfaceAddr", IpVersion::V4));
+    put_text(&mut wireguard, "interfaceIPv6Address", annotations.ip("IPv6WireguardInterfaceAddr", IpVersion::V6));
+
+    let mut spec = Fields::new();
+    let addresses = addresses([v4, v6], status);
+    if !addresses.is_empty() {
+        spec.insert("addresses".into(), addresses.into());
+    }
+    put_object(&mut spec, "bgp", bgp);
+    put_object(&mut spec, "wireguard", wireguard);
+    put_text(&mut spec, "ipv4VXLANTunnelAddr", annotations.ip("IPv4VXLANTunnelAddr", IpVersion::V4));
+    put_text(&mut spec, "vxlanTunnelMACAddr", annotations.text("VXLANTunnelMACAddr"));
+    put_text(&mut spec, "ipv6VXLANTunnelAddr", annotations.ip("IPv6VXLANTunnelAddr", IpVersion::V6));
+    put_text(&mut spec, "vxlanTunnelMACAddrV6", annotations.text("VXLANTunnelMACAddrV6"));
+    if let Some(interfaces) = annotations.interfaces() {
+        spec.insert("interfaces".into(), interfaces);
+    }
+    spec.insert("orchRefs".into(), json!([{"nodeName": name, "orchestrator": "k8s"}]));
+    spec
+}
+
+fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
+    let mut status = Fields::new();
+    put_text(&mut status, "wireguardPublicKey", annotations.text("WireguardPublicKey"));
+    put_text(&mut status, "wireguardPublicKeyV6", annotations.text("WireguardPublicKeyV6"));
+    if let Some(cidrs) = spec.get("podCIDRs").filter(|cidrs| cidrs.as_array().is_some_and(|c| !c.is_empty())) {
+        status.insert("podCIDRs".into(), cidrs.clone());
+    }
+    status
+}
+
+/// The addresses that Calico routes by, and those that Kubernetes knows the node by.
+fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
+    let calico = bgp.into_iter().flatten().map(|address| json!({"address": address, "type": "CalicoNodeIP"}));
+    let listed = status.get("addresses").and_then(Value::as_array);
+    let kubernetes = listed.into_iter().flatten().filter(|address| {
+        matches!(address["type"].as_str(), Some("InternalIP" | "ExternalIP")) && address["address"].is_string()
+    });
+    calico.chain(kubernetes.map(|a| json!({"address": a["address"], "type": a["type"]}))).collect()
+}
+
+fn put_text(fields: &mut Fields, key: &str, text: Option<&str>) {
+    fields.extend(text.map(|text| (key.to_owned(), Value::from(text))));
+}
+
+/// Annotations of a Kubernetes node.
+struct Annotations(Fields);
+
+impl Annotations {
+    /// Text under a key of Calico's; `None` for the empty one.
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(&format!("projectcalico.org/{name}"))?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// An address of one family, with or without a prefix length.
+    fn address(&self, name: &str, version: IpVersion) -> Option<&str> {
+        let text = self.text(name)?;
+        let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
+        let address = address.or_else(|| text.parse().ok())?;
+        (IpVersion::of(address) == version).then_some(text)
+    }
+
+    /// An address of one family.
+    fn ip(&self, name: &str, version: IpVersion) -> Option<&str> {
+        let text = self.text(name)?;
+        (IpVersion::of(text.parse().ok()?) == version).then_some(text)
+    }
+
+    /// A number of an autonomous system: decimal, or two halves with a dot (DS-108).
+    fn as_number(&self) -> Option<Value> {
+        let text = self.text("ASNumber")?;
+        let number = match text.split_once('.') {
+            None => text.parse::<u32>().ok()?,
+            Some((high, low)) => (u32::from(high.parse::<u16>().ok()?) << 16) | u32::from(low.parse::<u16>().ok()?),
+        };
+        Some(number.into())
+    }
+
+    /// A JSON object of texts.
+    fn texts(&self, key: &str) -> Map<String, Value> {
+        let parsed = self.0.get(key).and_then(Value::as_str).map(serde_json::from_str::<BTreeMap<String, String>>);
+        let texts = parsed.and_then(Result::ok).unwrap_or_default();
+        texts.into_iter().map(|(key, value)| (key, value.into())).collect()
+    }
+
+    /// The node's interfaces, without addresses that are none.
+    fn interfaces(&self) -> Option<Value> {
+        let mut interfaces: Vec<Value> = serde_json::from_str(self.text("Interfaces")?).ok()?;
+        for addresses in interfaces.iter_mut().filter_map(|interface| interface.get_mut("addresses")?.as_array_mut()) {
+            addresses.retain(|address| address.as_str().is_some_and(is_address));
+        }
+        Some(interfaces.into())
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Node;
+
+    fn v3(node: Value) -> Value {
+        Value::Object(from_kubernetes(node.as_object().unwrap().clone()))
+    }
+
+    /// DS-9.10.
+    #[test]
+    fn upstream_vector() {
+        let node = v3(json!({
+            "metadata": {
+                "name": "node-1", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "resourceVersion": "815",
+                "creationTimestamp": "2026-08-22T06:33:20Z", "labels": {"kubernetes.io/hostname": "node-1"},
+                "annotations": {
+                    "projectcalico.org/IPv4Address": "192.168.0.11/24",
+                    "projectcalico.org/IPv4IPIPTunnelAddr": "10.244.1.1",
+                    "projectcalico.org/IPv4VXLANTunnelAddr": "10.244.1.0",
+                    "projectcalico.org/VXLANTunnelMACAddr": "66:4e:2a:00:00:01",
+                    "projectcalico.org/ASNumber": "64512",
+                    "projectcalico.org/labels": r#"{"rack":"r1","kubernetes.io/hostname":"stale"}"#,
+                },
+            },
+            "spec": {"podCIDRs": ["10.244.1.0/24"]},
+            "status": {"addresses": [
+                {"type": "InternalIP", "address": "192.168.0.11"}, {"type": "Hostname", "address": "node-1"},
+            ]},
+        }));
+        assert_eq!(
+            node,
+            json!({
+                "metadata": {
+                    "name": "node-1", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+                    "creationTimestamp": "2026-08-22T06:33:20Z",
+                    "labels": {"kubernetes.io/hostname": "node-1", "rack": "r1"},
+                    "annotations": {"projectcalico.org/kube-labels": r#"{"kubernetes.io/hostname":"node-1"}"#},
+                },
+                "spec": {
+                    "bgp": {"asNumber": 64512, "ipv4Address": "192.168.0.11/24", "ipv4IPIPTunnelAddr": "10.244.1.1"},
+                    "ipv4VXLANTunnelAddr": "10.244.1.0", "vxlanTunnelMACAddr": "66:4e:2a:00:00:01",
+                    "orchRefs": [{"nodeName": "node-1", "orchestrator": "k8s"}],
+                    "addresses": [
+                        {"address": "192.168.0.11/24", "type": "CalicoNodeIP"},
+                        {"address": "192.168.0.11", "type": "InternalIP"},
+                    ],
+                },
+                "status": {"podCIDRs": ["10.244.1.0/24"]},
+            })
+        );
+        let node: Node = serde_json::from_value(node).unwrap();
+        assert!(node.spec.unknown.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_understood_counts_as_absent() {
+        let node = v3(json!({"metadata": {"name": "n", "annotations": {
+            "projectcalico.org/IPv4Address": "fd00::1/64", "projectcalico.org/IPv6Address": "fd00::1",
+            "projectcalico.org/ASNumber": "1.10", "projectcalico.org/labels": "no JSON",
+            "projectcalico.org/Interfaces": r#"[{"name":"eth0","addresses":["10.0.0.1","x"]}]"#,
+            "projectcalico.org/WireguardPublicKey": "k",
+        }}}));
+        assert_eq!(node["spec"]["bgp"], json!({"ipv6Address": "fd00::1", "asNumber": 65_546}));
+        assert_eq!(node["spec"]["interfaces"], json!([{"name": "eth0", "addresses": ["10.0.0.1"]}]));
+        assert_eq!(node["metadata"].get("labels"), None);
+        assert_eq!(node["metadata"]["annotations"][KUBE_LABELS], "null");
+        assert_eq!(node["status"], json!({"wireguardPublicKey": "k"}));
+    }
+}

@@ -1,0 +1,184 @@
+//! [`Pod`] and [`Namespace`]: what the plugins need of the two, read as they are.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::{EndpointPort, ObjectKey, ObjectMeta, ObjectSelect};
+use crate::conversion::PodFacts;
+use crate::store::{Kind, Revision};
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pod {
+    /// Metadata; owners are in `unknown`.
+    pub metadata: ObjectMeta,
+    /// What is to run.
+    pub spec: PodSpec,
+    /// What runs.
+    pub status: PodStatus,
+}
+
+/// `spec` of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Node it is scheduled to; empty before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// Whether it uses the node's network.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
+    /// Its service account.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_account_name: String,
+    /// Containers.
+    pub containers: Vec<Container>,
+    /// Containers that run before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<Container>,
+}
+
+/// A container of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// Ports it listens on.
+    pub ports: Vec<ContainerPort>,
+}
+
+/// A port of a container.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Name, empty for none.
+    pub name: String,
+    /// Port in the container.
+    pub container_port: u16,
+    /// Port on the node, 0 for none.
+    pub host_port: u16,
+    /// Address of the node it is bound to.
+    #[serde(rename = "hostIP")]
+    pub host_ip: String,
+    /// `TCP` (also when empty), `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// `status` of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub phase: String,
+    /// First address.
+    #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
+    pub pod_ip: String,
+    /// All addresses.
+    #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_ips: Vec<PodIp>,
+}
+
+/// One address of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PodIp {
+    /// The address.
+    pub ip: String,
+}
+
+/// A namespace.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// Metadata: labels and annotations are what matters.
+    pub metadata: ObjectMeta,
+}
+
+impl Pod {
+    /// What an endpoint says about the pod.
+    pub fn facts(&self) -> PodFacts {
+        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
+        PodFacts {
+            namespace: self.metadata.namespace.clone(),
+            name: self.metadata.name.clone(),
+            generate_name: self.metadata.generate_name.clone(),
+            labels: self.metadata.labels.clone(),
+            service_account: self.spec.service_account_name.clone(),
+            ports: containers.flat_map(|container| &container.ports).filter_map(ContainerPort::of_endpoint).collect(),
+        }
+    }
+}
+
+impl ContainerPort {
+    /// The port as endpoints list it: only one that has a name or a port on the node (CNI-116).
+    fn of_endpoint(&self) -> Option<EndpointPort> {
+        let wanted = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
+        let protocol = match self.protocol.as_str() {
+            "" | "TCP" => "TCP",
+            "UDP" => "UDP",
+            "SCTP" => "SCTP",
+            _ => return None,
+        };
+        wanted.then(|| EndpointPort {
+            name: self.name.clone(),
+            protocol: Value::from(protocol),
+            port: self.container_port,
+            host_port: self.host_port,
+            host_ip: self.host_ip.clone(),
+        })
+    }
+}
+
+// === in a read batch ===
+
+/// Paths of objects that are not Calico's, so that they can be read in one batch with those that are.
+const PODS: &str = "/kubernetes/pods/";
+const NAMESPACES: &str = "/kubernetes/namespaces/";
+
+impl Kind for Pod {
+    const KIND: &'static str = "Pod";
+    type Key = ObjectKey;
+    type Select = ObjectSelect;
+
+    fn path(key: &ObjectKey) -> String {
+        format!("{PODS}{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name)
+    }
+
+    fn parse_path(path: &str) -> Option<ObjectKey> {
+        let (namespace, name) = path.strip_prefix(PODS)?.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+    }
+
+    fn prefix(select: &ObjectSelect) -> String {
+        match &select.namespace {
+            Some(namespace) => format!("{PODS}{namespace}/{}", select.name_prefix),
+            None => PODS.to_owned(),
+        }
+    }
+
+    fn set_revision(&mut self, revision: &Revision) {
+        self.metadata.resource_version = revision.resource_version().to_owned();
+    }
+}
+
+impl Kind for Namespace {
+    const KIND: &'static str = "Namespace";
+    type Key = ObjectKey;
+    type Select = ();
+
+    fn path(key: &ObjectKey) -> String {
+        format!("{NAMESPACES}{}", key.name)
+    }
+
+    fn parse_path(path: &str) -> Option<ObjectKey> {
+        let name = path.strip_prefix(NAMESPACES)?;
+        (!name.is_empty() && !name.contains('/')).then(|| ObjectKey::global(name))
+    }
+
+    fn prefix(_: &()) -> String {
+        NAMESPACES.to_owned()
+    }
+
+    fn set_revision(&mut self, revision: &Revision) {
+        self.metadata.resource_version = revision.resource_version().to_owned();
+    }
+}

@@ -1,0 +1,83 @@
+//! What is written of a WorkloadEndpoint: annotations on its pod, by a strategic merge patch of `pods/status` (DS-80,
+//! DS-81, CNI-133, CNI-202).
+
+use serde_json::{Map, Value, json};
+
+use super::revision::ObjectRevision;
+
+/// Sandbox that the pod's addresses belong to.
+pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
+/// First address, with its prefix length.
+pub const POD_IP: &str = "cni.projectcalico.org/podIP";
+/// All addresses, separated by commas.
+pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+
+/// The media type of the patches.
+pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+
+/// The patch of ADD. With `uid` the API server refuses it for a namesake of the pod (CNI-223). The resourceVersion is
+/// left out on purpose: others change the pod all the time.
+pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
+    let mut metadata = Map::new();
+    if let Some(first) = ip_networks.first() {
+        let mut annotations = Map::new();
+        annotations.insert(POD_IP.into(), first.as_str().into());
+        annotations.insert(POD_IPS.into(), ip_networks.join(",").into());
+        if !container_id.is_empty() {
+            annotations.insert(CONTAINER_ID.into(), container_id.into());
+        }
+        metadata.insert("annotations".into(), annotations.into());
+    }
+    if let Some(uid) = uid {
+        metadata.insert("uid".into(), uid.into());
+    }
+    json!({ "metadata": metadata })
+}
+
+/// The patch of DEL: the addresses become empty and the sandbox stays, so that late DELs of it are still recognised.
+/// Goes through only if the pod is still what was read at `revision`.
+pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("annotations".into(), json!({POD_IP: "", POD_IPS: ""}));
+    if let Some(revision) = revision {
+        metadata.insert("resourceVersion".into(), revision.resource_version.as_str().into());
+        if let Some(uid) = &revision.uid {
+            metadata.insert("uid".into(), uid.as_str().into());
+        }
+    }
+    json!({ "metadata": metadata })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DS-9.7 (b).
+    #[test]
+    fn upstream_vectors() {
+        let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
+        assert_eq!(
+            attach("9c1e5b7d", &networks, None),
+            json!({"metadata": {"annotations": {
+                CONTAINER_ID: "9c1e5b7d", POD_IP: "10.244.1.3/32", POD_IPS: "10.244.1.3/32,fd00:10:244:1::3/128",
+            }}})
+        );
+        let revision =
+            ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..ObjectRevision::default() };
+        let annotations = json!({POD_IP: "", POD_IPS: ""});
+        assert_eq!(
+            detach(Some(&revision)),
+            json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
+        );
+        assert_eq!(detach(None), json!({"metadata": {"annotations": annotations}}));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_written() {
+        assert_eq!(attach("c", &[], None), json!({"metadata": {}}));
+        let networks = ["10.0.0.1/32".to_owned()];
+        let patch = attach("", &networks, Some("u"));
+        assert_eq!(patch["metadata"]["annotations"], json!({POD_IP: "10.0.0.1/32", POD_IPS: "10.0.0.1/32"}));
+        assert_eq!(patch["metadata"]["uid"], "u");
+    }
+}

@@ -1,0 +1,100 @@
+//! Profile (DS-85): a namespace or a service account, as the v3 API shows it. Read only.
+
+use serde_json::{Value, json};
+
+use super::error::Malformed;
+use super::json::{Fields, put_object, take_object, take_text, text};
+use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
+use super::uid::reverse_uid;
+
+/// What the names of both sorts begin with.
+const OF_NAMESPACE: &str = "kns.";
+const OF_SERVICE_ACCOUNT: &str = "ksa.";
+
+/// The object that the profile called `name` is made of; `None` for a name that no profile has there.
+pub(super) fn locate(name: &str) -> Option<Location> {
+    if let Some(namespace) = name.strip_prefix(OF_NAMESPACE) {
+        return (!namespace.is_empty()).then(|| Location::global(NAMESPACES, namespace));
+    }
+    // Names of namespaces have no dots, those of service accounts may.
+    let (namespace, account) = name.strip_prefix(OF_SERVICE_ACCOUNT)?.split_once('.')?;
+    let named = !namespace.is_empty() && !account.is_empty();
+    named.then(|| Location::namespaced(SERVICE_ACCOUNTS, namespace, account))
+}
+
+/// The profile of a namespace or service account.
+pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
+    let mut given = take_object(&mut object, "metadata");
+    let labels = take_object(&mut given, "labels");
+    let owner = text(&given, "name").unwrap_or_default();
+    let (name, prefix, rules) = match text(&given, "namespace") {
+        None => (format!("{OF_NAMESPACE}{owner}"), "pcns.", true),
+        Some(namespace) => (format!("{OF_SERVICE_ACCOUNT}{namespace}.{owner}"), "pcsa.", false),
+    };
+    let mut to_apply: Fields = labels.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect();
+    to_apply.insert(format!("{prefix}projectcalico.org/name"), owner.into());
+
+    let mut metadata = Fields::new();
+    metadata.insert("name".into(), name.into());
+    metadata.extend(given.remove_entry("creationTimestamp"));
+    if let Some(uid) = take_text(&mut given, "uid") {
+        let reversed = reverse_uid(&uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))?;
+        metadata.insert("uid".into(), reversed.into());
+    }
+    let mut spec = Fields::new();
+    if rules {
+        spec.insert("ingress".into(), json!([{"action": "Allow"}]));
+        spec.insert("egress".into(), json!([{"action": "Allow"}]));
+    }
+    put_object(&mut spec, "labelsToApply", to_apply);
+    let mut profile = Fields::new();
+    profile.insert("metadata".into(), Value::Object(metadata));
+    profile.insert("spec".into(), Value::Object(spec));
+    Ok(profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+
+    fn profile(metadata: Value) -> Value {
+        let object = json!({"metadata": metadata}).as_object().unwrap().clone();
+        Value::Object(from_kubernetes(object).unwrap())
+    }
+
+    /// DS-9.8.
+    #[test]
+    fn upstream_vectors() {
+        assert_eq!(
+            profile(json!({"name": "default", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z",
+                "labels": {"kubernetes.io/metadata.name": "default", "team": "a"}})),
+            json!({
+                "metadata": {"name": "kns.default", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
+                    "creationTimestamp": "2026-08-22T06:33:20Z"},
+                "spec": {
+                    "egress": [{"action": "Allow"}], "ingress": [{"action": "Allow"}],
+                    "labelsToApply": {"pcns.kubernetes.io/metadata.name": "default",
+                        "pcns.projectcalico.org/name": "default", "pcns.team": "a"},
+                },
+            })
+        );
+        assert_eq!(
+            profile(json!({"name": "web", "namespace": "default", "uid": UID, "labels": {"role": "fe"}})),
+            json!({
+                "metadata": {"name": "ksa.default.web", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef"},
+                "spec": {"labelsToApply": {"pcsa.projectcalico.org/name": "web", "pcsa.role": "fe"}},
+            })
+        );
+    }
+
+    #[test]
+    fn names_lead_to_what_they_are_made_of() {
+        assert_eq!(locate("kns.default"), Some(Location::global(NAMESPACES, "default")));
+        assert_eq!(locate("ksa.ns.a.b"), Some(Location::namespaced(SERVICE_ACCOUNTS, "ns", "a.b")));
+        for none in ["net1", "kns.", "ksa.ns", "ksa..a"] {
+            assert_eq!(locate(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Limits of traffic that a pod asks for in annotations (DS-79, CNI-146, CNI-147).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::quantity::quantity;
+use super::workload_endpoint::PodProblem;
+
+/// A limit: its field in `qosControls`, the annotations it comes from (the last one that is there counts), its bounds.
+struct Limit {
+    field: &'static str,
+    annotations: &'static [&'static str],
+    least: i64,
+    most: i64,
+}
+
+/// Limits of one direction, in upstream's order.
+struct Direction {
+    bandwidth: Limit,
+    burst: Limit,
+    peakrate: Limit,
+    minburst: Limit,
+    packet_rate: Limit,
+    packet_burst: Limit,
+    max_connections: Limit,
+}
+
+/// Burst of a bandwidth that names none, in bits.
+const DEFAULT_BURST: i64 = 4 << 30;
+/// Burst of a packet rate that names none.
+const DEFAULT_PACKET_BURST: i64 = 5;
+
+macro_rules! limit {
+    ($ingress:literal, $name:literal, $least:literal, $most:literal) => {
+        Limit {
+            field: concat!($ingress, $name),
+            annotations: &[concat!("qos.projectcalico.org/", $ingress, $name)],
+            least: $least,
+            most: $most,
+        }
+    };
+}
+
+macro_rules! direction {
+    ($ingress:literal) => {
+        Direction {
+            bandwidth: Limit {
+                field: concat!($ingress, "Bandwidth"),
+                annotations: &[
+                    concat!("kubernetes.io/", $ingress, "-bandwidth"),
+                    concat!("qos.projectcalico.org/", $ingress, "Bandwidth"),
+                ],
+                least: 1_000,
+                most: 1_000_000_000_000_000,
+            },
+            burst: limit!($ingress, "Burst", 1_000, 34_359_738_360),
+            peakrate: limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
+            minburst: limit!($ingress, "Minburst", 1_000, 100_000_000),
+            packet_rate: limit!($ingress, "PacketRate", 1, 10_000),
+            packet_burst: limit!($ingress, "PacketBurst", 1, 10_000),
+            max_connections: limit!($ingress, "MaxConnections", 1, 4_294_967_295),
+        }
+    };
+}
+
+const DIRECTIONS: [Direction; 2] = [direction!("ingress"), direction!("egress")];
+
+const DSCP: &str = "qos.projectcalico.org/dscp";
+const DSCP_NAMES: [&str; 21] = [
+    "DF", "EF", "AF11", "AF12", "AF13", "AF21", "AF22", "AF23", "AF31", "AF32", "AF33", "AF41", "AF42", "AF43", "CS0",
+    "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
+];
+
+/// `spec.qosControls` of a pod with these annotations; `None` when it asks for no limit. What cannot be understood or
+/// is out of bounds is a problem, and never keeps the pod from its endpoint.
+pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
+    let mut controls = Map::new();
+    for direction in &DIRECTIONS {
+        for (limit, value) in direction.values(annotations, problems) {
+            if value != 0 {
+                controls.insert(limit.field.into(), value.into());
+            }
+        }
+    }
+    if let Some(dscp) = annotations.get(DSCP) {
+        match parse_dscp(dscp) {
+            Some(value) => _ = controls.insert("dscp".into(), value),
+            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("{dscp:?} is no DSCP") }),
+        }
+    }
+    (!controls.is_empty()).then_some(Value::Object(controls))
+}
+
+impl Direction {
+    /// The limits with the rules between them applied: a refinement of a limit that is not there does not count.
+    fn values(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [(&Limit, i64); 7] {
+        let mut read = |limit: &Limit| limit.read(annotations, problems);
+        let bandwidth = read(&self.bandwidth);
+        let burst = read(&self.burst);
+        let peakrate = read(&self.peakrate);
+        let minburst = read(&self.minburst);
+        let packet_rate = read(&self.packet_rate);
+        let packet_burst = read(&self.packet_burst);
+        let max_connections = read(&self.max_connections);
+
+        let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
+            if value == 0 || counts {
+                return value;
+            }
+            problems.push(limit.problem(format!("it needs {needs}")));
+            0
+        };
+        let burst = refine(&self.burst, burst, bandwidth != 0, "a bandwidth");
+        let peakrate = refine(&self.peakrate, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
+        let minburst = refine(&self.minburst, minburst, peakrate != 0, "a peak rate");
+        let packet_burst = refine(&self.packet_burst, packet_burst, packet_rate != 0, "a packet rate");
+        let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
+        [
+            (&self.bandwidth, bandwidth),
+            (&self.burst, or_default(burst, bandwidth, DEFAULT_BURST)),
+            (&self.peakrate, peakrate),
+            (&self.minburst, minburst),
+            (&self.packet_rate, packet_rate),
+            (&self.packet_burst, or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST)),
+            (&self.max_connections, max_connections),
+        ]
+    }
+}
+
+impl Limit {
+    /// The limit within its bounds; 0 for none.
+    fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
+        let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
+        let Some(value) = quantity(text) else {
+            problems.push(self.problem(format!("{text:?} is no quantity")));
+            return 0;
+        };
+        let clamped = value.clamp(self.least, self.most);
+        if clamped != value {
+            problems
+                .push(self.problem(format!("{text} is not within {}..={}, taken as {clamped}", self.least, self.most)));
+        }
+        clamped
+    }
+
+    fn problem(&self, reason: String) -> PodProblem {
+        PodProblem::Limit { annotation: self.annotations[self.annotations.len() - 1], reason }
+    }
+}
+
+/// A number of six bits, or a name of one, in any case.
+fn parse_dscp(text: &str) -> Option<Value> {
+    if let Ok(number) = text.parse::<u8>() {
+        return (number < 64).then(|| number.into());
+    }
+    let name = text.to_ascii_uppercase();
+    DSCP_NAMES.contains(&name.as_str()).then(|| name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn controls(annotations: &[(&str, &str)]) -> (Option<Value>, usize) {
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let mut problems = Vec::new();
+        (qos_controls(&annotations, &mut problems), problems.len())
+    }
+
+    #[test]
+    fn calicos_annotation_wins_over_kubernetes() {
+        let bandwidth = ("kubernetes.io/ingress-bandwidth", "1M");
+        assert_eq!(
+            controls(&[bandwidth]),
+            (Some(json!({"ingressBandwidth": 1_000_000, "ingressBurst": 4_294_967_296_i64})), 0)
+        );
+        let (found, _) = controls(&[bandwidth, ("qos.projectcalico.org/ingressBandwidth", "2M")]);
+        assert_eq!(found.unwrap()["ingressBandwidth"], 2_000_000);
+    }
+
+    #[test]
+    fn bounds_and_rubbish_are_problems() {
+        assert_eq!(
+            controls(&[("qos.projectcalico.org/egressMaxConnections", "0"), ("qos.projectcalico.org/dscp", "af41")]),
+            (Some(json!({"egressMaxConnections": 1, "dscp": "AF41"})), 1)
+        );
+        assert_eq!(controls(&[("qos.projectcalico.org/egressPacketRate", "many")]), (None, 1));
+        assert_eq!(controls(&[("qos.projectcalico.org/dscp", "64")]), (None, 1));
+        assert_eq!(controls(&[("qos.projectcalico.org/dscp", "")]), (None, 1));
+    }
+
+    #[test]
+    fn refinements_need_what_they_refine() {
+        let key = |name: &str| format!("qos.projectcalico.org/egress{name}");
+        for lonely in ["Burst", "Peakrate", "Minburst", "PacketBurst"] {
+            assert_eq!(controls(&[(&key(lonely), "2k")]), (None, 1), "{lonely}");
+        }
+        assert_eq!(
+            controls(&[(&key("Bandwidth"), "1M"), (&key("Peakrate"), "1M"), (&key("PacketRate"), "7")]).0,
+            Some(json!({
+                "egressBandwidth": 1_000_000, "egressBurst": 4_294_967_296_i64, "egressPacketRate": 7,
+                "egressPacketBurst": 5,
+            }))
+        );
+    }
+}

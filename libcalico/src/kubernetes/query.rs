@@ -1,0 +1,163 @@
+//! [`Query`]: the request that answers a range.
+
+use super::affinity;
+use super::block;
+use super::error::TranscodeError;
+use super::group::ApiGroup;
+use super::handle::handle_name;
+use super::kind::StoredKind;
+use super::profile;
+use super::resource::{Location, Resource};
+use crate::api::{ObjectKey, WorkloadEndpoint};
+use crate::ipam::{BlockAffinity, Handle};
+use crate::names::EndpointIdentifiers;
+use crate::store::{Kind, Range};
+
+/// What the v3 kinds' paths begin with (DS-24).
+const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
+
+/// The orchestrator whose endpoints are pods.
+const KUBERNETES: &str = "k8s";
+
+/// A read, in the API server's terms.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Query {
+    /// Nothing can be there: no request.
+    Nothing,
+    /// One object. "Not found" is an answer without objects.
+    Get(Location),
+    /// Many objects.
+    List(List),
+}
+
+/// A list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct List {
+    /// Of what.
+    pub resource: Resource,
+    /// In which namespace; `None` for all, and for what lives in none.
+    pub namespace: Option<String>,
+    /// `labelSelector`, not yet escaped for the URL.
+    pub label_selector: Option<String>,
+    /// Names are enough: the list may be asked for as `PartialObjectMetadataList` (IPAM-213).
+    pub metadata_only: bool,
+}
+
+impl List {
+    /// URL path, without parameters.
+    pub fn url_path(&self) -> String {
+        self.resource.collection(self.namespace.as_deref())
+    }
+}
+
+/// The request for a range of `kind`.
+pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<Query, TranscodeError> {
+    if !range.prefix {
+        return match locate(group, kind, &range.path) {
+            Some(location) => Ok(Query::Get(location)),
+            // Profiles of networks and endpoints of containers have valid paths, but no place in Kubernetes.
+            None if matches!(kind, StoredKind::Profile | StoredKind::Endpoint) => Ok(Query::Nothing),
+            None => Err(no_path(range)),
+        };
+    }
+    let list = List {
+        resource: kind.resource(group),
+        namespace: None,
+        label_selector: None,
+        // Of other kinds the path cannot be told from the name.
+        metadata_only: range.keys_only && matches!(kind, StoredKind::Block | StoredKind::Object(_)),
+    };
+    match kind {
+        StoredKind::Affinity => {
+            let label_selector = affinity::selector(&range.path).ok_or_else(|| no_path(range))?;
+            Ok(Query::List(List { label_selector, ..list }))
+        }
+        StoredKind::Config => Ok(Query::Get(config(group, kind))),
+        StoredKind::Endpoint => Ok(endpoints(range, list)),
+        StoredKind::Pod => {
+            let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| no_path(range))?;
+            Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
+        }
+        StoredKind::Profile => Err(TranscodeError::Unsupported {
+            operation: "List",
+            object: range.kind.into(),
+            reason: "they are made of namespaces and service accounts; get them by name",
+        }),
+        _ => Ok(Query::List(list)),
+    }
+}
+
+/// Endpoints below a prefix. The CNI user may get pods and not list them, so a prefix that names one pod asks for that
+/// pod (DS-83).
+fn endpoints(range: &Range, list: List) -> Query {
+    let rest = range.path.strip_prefix(OBJECTS).and_then(|rest| rest.strip_prefix("workloadendpoints/"));
+    let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
+    let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
+    if !ids.orchestrator.is_empty() && ids.orchestrator != KUBERNETES {
+        return Query::Nothing;
+    }
+    let names_one_pod = !ids.pod.is_empty() && (!ids.endpoint.is_empty() || ends_with_separator(name));
+    if names_one_pod {
+        return Query::Get(Location::namespaced(list.resource, namespace, ids.pod));
+    }
+    Query::List(List { namespace: Some(namespace.into()), ..list })
+}
+
+/// Whether the last dash of a name separates, and is no half of a doubled one.
+fn ends_with_separator(name: &str) -> bool {
+    name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
+}
+
+fn namespace_of(rest: &str) -> Option<String> {
+    rest.split_once('/').map(|(namespace, _)| namespace.to_owned())
+}
+
+/// Where the object of a path is; `None` for a path that no object of the kind has.
+pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Location> {
+    let resource = kind.resource(group);
+    let global = |name: String| Location::global(resource, name);
+    match kind {
+        StoredKind::Block => block::name_of_path(path).map(global),
+        StoredKind::Affinity => BlockAffinity::parse_path(path).map(|key| global(affinity::affinity_name(&key))),
+        StoredKind::Handle => Handle::parse_path(path).map(|id| global(handle_name(&id))),
+        StoredKind::Config => Some(config(group, kind)),
+        StoredKind::Object(object) => name_below(path, object.plural).map(global),
+        StoredKind::Node => name_below(path, "nodes").map(global),
+        StoredKind::Profile => profile::locate(&name_below(path, "profiles")?),
+        StoredKind::Endpoint => {
+            let key = WorkloadEndpoint::parse_path(path)?;
+            let ids = EndpointIdentifiers::parse(&key.name).ok()?;
+            let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty();
+            is_pods.then(|| Location::namespaced(resource, key.namespace.unwrap_or_default(), ids.pod))
+        }
+        StoredKind::Pod => {
+            let ObjectKey { namespace, name } = super::Pod::parse_path(path)?;
+            Some(Location { resource, namespace, name })
+        }
+        StoredKind::Namespace => super::Namespace::parse_path(path).map(|key| global(key.name)),
+    }
+}
+
+fn config(group: ApiGroup, kind: StoredKind) -> Location {
+    Location::global(kind.resource(group), "default")
+}
+
+fn name_below(path: &str, plural: &str) -> Option<String> {
+    let name = path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')?;
+    (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
+}
+
+/// The path of the object called `name`; `None` where names do not tell.
+pub(super) fn path_of_name(kind: StoredKind, name: &str) -> Option<String> {
+    match kind {
+        StoredKind::Block => block::path_of_name(name),
+        StoredKind::Object(object) => Some(format!("{OBJECTS}{}/{name}", object.plural)),
+        StoredKind::Node => Some(format!("{OBJECTS}nodes/{name}")),
+        StoredKind::Namespace => Some(super::Namespace::path(&ObjectKey::global(name))),
+        _ => None,
+    }
+}
+
+fn no_path(range: &Range) -> TranscodeError {
+    TranscodeError::Path { kind: range.kind.into(), path: range.path.clone() }
+}

@@ -1,0 +1,210 @@
+//! [`Request`]: the request that a write is.
+
+use serde_json::{Value, json};
+
+use super::affinity;
+use super::block;
+use super::error::{Malformed, TranscodeError};
+use super::group::ApiGroup;
+use super::handle;
+use super::ipam_config;
+use super::json::{Fields, take_object};
+use super::kind::StoredKind;
+use super::metadata;
+use super::pod_patch;
+use super::query::locate;
+use super::resource::Location;
+use super::revision::ObjectRevision;
+use super::workload_endpoint::written_part;
+use crate::ipam::{BlockAffinity, Handle};
+use crate::store::{Kind, Write, WriteOp};
+
+/// A write, in the API server's terms.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// POST to the location's collection.
+    Create {
+        /// Where the object will be.
+        location: Location,
+        /// The object.
+        body: Value,
+    },
+    /// PUT; the body holds the resourceVersion that must still be there.
+    Replace {
+        /// Where the object is.
+        location: Location,
+        /// The object.
+        body: Value,
+    },
+    /// DELETE.
+    Delete {
+        /// Where the object is.
+        location: Location,
+        /// What must still hold.
+        preconditions: Preconditions,
+    },
+    /// PATCH of the location's `status`, a [`super::STRATEGIC_MERGE_PATCH`].
+    PatchStatus {
+        /// Where the object is.
+        location: Location,
+        /// The patch.
+        body: Value,
+    },
+}
+
+impl Request {
+    /// Where the object is or will be.
+    pub fn location(&self) -> &Location {
+        match self {
+            Request::Create { location, .. }
+            | Request::Replace { location, .. }
+            | Request::Delete { location, .. }
+            | Request::PatchStatus { location, .. } => location,
+        }
+    }
+}
+
+/// What must hold for a DELETE to go through. With a resourceVersion it is a compare-and-delete in one request, which
+/// upstream does in three (IPAM-214).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// The object must be this one, and no namesake.
+    pub uid: Option<String>,
+    /// The object must be unchanged.
+    pub resource_version: Option<String>,
+}
+
+impl Preconditions {
+    fn of(revision: Option<&ObjectRevision>) -> Self {
+        let Some(revision) = revision else { return Self::default() };
+        Preconditions {
+            uid: revision.uid.clone(),
+            resource_version: (!revision.resource_version.is_empty()).then(|| revision.resource_version.clone()),
+        }
+    }
+
+    /// The body of the DELETE; `None` when nothing must hold.
+    pub fn body(&self) -> Option<Value> {
+        let mut preconditions = Fields::new();
+        preconditions.extend(self.uid.as_ref().map(|uid| ("uid".into(), uid.as_str().into())));
+        let version = self.resource_version.as_ref();
+        preconditions.extend(version.map(|version| ("resourceVersion".into(), version.as_str().into())));
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+        (*self != Preconditions::default()).then_some(options)
+    }
+}
+
+/// The request for a write of `kind`.
+pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, TranscodeError> {
+    let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
+    if kind == StoredKind::Endpoint {
+        return patch(location, write);
+    }
+    if kind.is_kubernetes_own() {
+        return Err(unsupported(write, "it is an object of Kubernetes, which others write"));
+    }
+    let value = |bytes| body(group, kind, &location, write, bytes, None);
+    Ok(match &write.op {
+        WriteOp::Create(bytes) => Request::Create { body: value(bytes)?, location },
+        WriteOp::Update(bytes, revision) => {
+            let revision = ObjectRevision::parse(revision);
+            Request::Replace { body: body(group, kind, &location, write, bytes, Some(&revision))?, location }
+        }
+        WriteOp::Delete(revision) => {
+            let revision = revision.as_ref().map(ObjectRevision::parse);
+            Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location }
+        }
+    })
+}
+
+fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
+    let body = match &write.op {
+        WriteOp::Create(bytes) => attach(write, bytes, None)?,
+        WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,
+        WriteOp::Delete(revision) => pod_patch::detach(revision.as_ref().map(ObjectRevision::parse).as_ref()),
+    };
+    Ok(Request::PatchStatus { location, body })
+}
+
+fn attach(write: &Write, bytes: &[u8], uid: Option<&str>) -> Result<Value, TranscodeError> {
+    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
+    let (container, networks) = written_part(&endpoint);
+    Ok(pod_patch::attach(&container, &networks, uid))
+}
+
+fn body(
+    group: ApiGroup,
+    kind: StoredKind,
+    location: &Location,
+    write: &Write,
+    bytes: &[u8],
+    revision: Option<&ObjectRevision>,
+) -> Result<Value, TranscodeError> {
+    let fields: Fields = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
+    let mut object = resource(group, kind, location, &write.path, fields, revision).map_err(|e| refused(write, e))?;
+    object.insert("apiVersion".into(), location.resource.api_version.into());
+    object.insert("kind".into(), location.resource.kind.into());
+    Ok(Value::Object(object))
+}
+
+/// Metadata and `spec` of the resource for a stored value.
+fn resource(
+    group: ApiGroup,
+    kind: StoredKind,
+    location: &Location,
+    path: &str,
+    mut stored: Fields,
+    revision: Option<&ObjectRevision>,
+) -> Result<Fields, Malformed> {
+    let mut labels = Vec::new();
+    let spec = match kind {
+        StoredKind::Block => block::to_spec(stored),
+        StoredKind::Affinity => {
+            let key = BlockAffinity::parse_path(path).ok_or_else(|| Malformed(format!("no affinity is at {path}")))?;
+            labels.extend(affinity::labels(&key));
+            affinity::to_spec(group, &key, stored)
+        }
+        StoredKind::Handle => {
+            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("no handle is at {path}")))?;
+            handle::to_spec(&id, stored)
+        }
+        StoredKind::Config => ipam_config::to_spec(stored),
+        _ => {
+            let metadata = take_object(&mut stored, "metadata");
+            let metadata = metadata::write(group, location, metadata, revision)?;
+            stored.insert("metadata".into(), Value::Object(metadata));
+            return Ok(stored);
+        }
+    };
+    let mut metadata = metadata::write_ipam(group, location, &labels, revision)?;
+    if kind == StoredKind::Handle {
+        // A handle made anew under the same id must not be overwritten (DS-71).
+        let uid = revision.and_then(|revision| revision.uid.clone());
+        metadata.extend(uid.map(|uid| ("uid".to_owned(), Value::from(uid))));
+    }
+    let mut object = Fields::new();
+    object.insert("metadata".into(), Value::Object(metadata));
+    object.insert("spec".into(), Value::Object(spec));
+    Ok(object)
+}
+
+fn refused(write: &Write, malformed: Malformed) -> TranscodeError {
+    TranscodeError::Value { object: write.key.clone(), reason: malformed.0 }
+}
+
+fn unplaced(kind: StoredKind, write: &Write) -> TranscodeError {
+    match kind {
+        StoredKind::Profile => unsupported(write, "profiles are made of namespaces and service accounts there"),
+        StoredKind::Endpoint => unsupported(write, "only endpoints of pods have a place there"),
+        _ => TranscodeError::Path { kind: write.kind.into(), path: write.path.clone() },
+    }
+}
+
+fn unsupported(write: &Write, reason: &'static str) -> TranscodeError {
+    let operation = match write.op {
+        WriteOp::Create(_) => "Create",
+        WriteOp::Update(..) => "Update",
+        WriteOp::Delete(_) => "Delete",
+    };
+    TranscodeError::Unsupported { operation, object: write.key.clone(), reason }
+}

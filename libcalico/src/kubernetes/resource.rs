@@ -1,0 +1,119 @@
+//! [`Resource`] and [`Location`]: what the API server calls a kind, and where one object of it is.
+
+use std::fmt::Write;
+
+/// A kind of object in the API server's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Resource {
+    /// Group and version; `v1` alone for the core group.
+    pub api_version: &'static str,
+    /// Kind, as in an object's `kind`.
+    pub kind: &'static str,
+    /// Plural, as in URLs.
+    pub plural: &'static str,
+    /// Whether objects live in a namespace.
+    pub namespaced: bool,
+}
+
+/// Pods.
+pub const PODS: Resource = Resource { api_version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+/// Nodes.
+pub const NODES: Resource = Resource { api_version: "v1", kind: "Node", plural: "nodes", namespaced: false };
+/// Namespaces.
+pub const NAMESPACES: Resource =
+    Resource { api_version: "v1", kind: "Namespace", plural: "namespaces", namespaced: false };
+/// Service accounts.
+pub const SERVICE_ACCOUNTS: Resource =
+    Resource { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
+
+impl Resource {
+    /// URL path of all objects, or of those in one namespace.
+    pub fn collection(&self, namespace: Option<&str>) -> String {
+        let root = if self.api_version.contains('/') { "/apis/" } else { "/api/" };
+        let mut path = format!("{root}{}/", self.api_version);
+        if let Some(namespace) = namespace {
+            path.push_str("namespaces/");
+            push_escaped(&mut path, namespace);
+            path.push('/');
+        }
+        path + self.plural
+    }
+}
+
+/// Where one object is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// What it is.
+    pub resource: Resource,
+    /// Its namespace, for namespaced resources.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Location {
+    /// An object outside namespaces.
+    pub fn global(resource: Resource, name: impl Into<String>) -> Self {
+        Location { resource, namespace: None, name: name.into() }
+    }
+
+    /// An object in a namespace.
+    pub fn namespaced(resource: Resource, namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Location { resource, namespace: Some(namespace.into()), name: name.into() }
+    }
+
+    /// URL path of the object.
+    pub fn url_path(&self) -> String {
+        let mut path = self.collection();
+        path.push('/');
+        push_escaped(&mut path, &self.name);
+        path
+    }
+
+    /// URL path that the object is created at.
+    pub fn collection(&self) -> String {
+        self.resource.collection(self.namespace.as_deref())
+    }
+}
+
+/// Appends one path segment. Names come from configuration too and may hold anything.
+fn push_escaped(path: &mut String, segment: &str) {
+    // A segment of dots alone would be resolved away, by the client or by the server.
+    let only_dots = segment.bytes().all(|b| b == b'.');
+    for byte in segment.bytes() {
+        match byte {
+            b'.' if only_dots => path.push_str("%252E"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => path.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => _ = write!(path, "%{byte:02X}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_paths() {
+        let pod = Location::namespaced(PODS, "default", "web-0");
+        assert_eq!(pod.url_path(), "/api/v1/namespaces/default/pods/web-0");
+        assert_eq!(pod.collection(), "/api/v1/namespaces/default/pods");
+        assert_eq!(PODS.collection(None), "/api/v1/pods");
+        let blocks = Resource {
+            api_version: "crd.projectcalico.org/v1",
+            kind: "IPAMBlock",
+            plural: "ipamblocks",
+            namespaced: false,
+        };
+        let block = Location::global(blocks, "10-0-0-0-26");
+        assert_eq!(block.url_path(), "/apis/crd.projectcalico.org/v1/ipamblocks/10-0-0-0-26");
+    }
+
+    #[test]
+    fn no_name_leaves_its_segment() {
+        for (name, escaped) in [("a/b?c#d%", "a%2Fb%3Fc%23d%25"), ("..", "%252E%252E"), ("ä", "%C3%A4")] {
+            assert_eq!(Location::global(NODES, name).url_path(), format!("/api/v1/nodes/{escaped}"));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! [`Transcoder`]: requests and answers of the store, in the API server's terms and back.
+
+use serde_json::Value;
+
+use super::affinity;
+use super::block;
+use super::error::{Malformed, TranscodeError};
+use super::group::ApiGroup;
+use super::handle;
+use super::ipam_config;
+use super::json::{Fields, take_object, text};
+use super::kind::StoredKind;
+use super::metadata;
+use super::node;
+use super::pod::Pod;
+use super::profile;
+use super::query::{self, Query};
+use super::request::{self, Request};
+use super::revision::{Foreign, ObjectRevision};
+use super::workload_endpoint::endpoint_of_pod;
+use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
+use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
+use crate::names::DEFAULT_INTERFACE_PREFIX;
+use crate::store::{Kind, Range, RawEntry, Revision, Write};
+
+/// Translates between stored pairs and the objects of one API group.
+#[derive(Debug, Clone)]
+pub struct Transcoder {
+    group: ApiGroup,
+    interface_prefix: String,
+}
+
+/// An object of the API server as a stored pair.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// The pair. Its value does not decode when the object could not be read; the error then says why.
+    pub entry: RawEntry,
+    /// Someone decided to delete the object and did not get to it. Whoever gets one finishes the deletion at the
+    /// entry's revision and takes the object for gone (DS-72, IPAM-91).
+    pub tombstone: bool,
+}
+
+/// What an object says: where it would be stored, and what.
+struct Stored {
+    path: String,
+    value: Fields,
+    foreign: Foreign,
+}
+
+impl Transcoder {
+    /// For objects of `group`.
+    pub fn new(group: ApiGroup) -> Self {
+        Transcoder { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
+    }
+
+    /// With another beginning of host interfaces' names than `cali` (CNI-88).
+    pub fn with_interface_prefix(self, prefix: impl Into<String>) -> Self {
+        Transcoder { interface_prefix: prefix.into(), ..self }
+    }
+
+    /// The group.
+    pub fn group(&self) -> ApiGroup {
+        self.group
+    }
+
+    /// The request that answers `range`. Equal queries may share one request: an endpoint and its pod, for example.
+    pub fn query(&self, range: &Range) -> Result<Query, TranscodeError> {
+        query::query(self.group, self.kind("Get", range.kind)?, range)
+    }
+
+    /// The pair that `object` is in the answer to `range`; `None` for one that is not in the range. Objects come from
+    /// the API server in the order of their names, and that is the order to keep (IPAM-94, IPAM-112).
+    pub fn decode(&self, range: &Range, object: Value) -> Option<Decoded> {
+        let kind = StoredKind::named(range.kind)?;
+        let Value::Object(object) = object else { return None };
+        let given = object.get("metadata").and_then(Value::as_object);
+        let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
+        let mut revision = given.map(|given| ObjectRevision::of(given, Foreign::default())).unwrap_or_default();
+        let is_tombstone = kind != StoredKind::Endpoint && object.get("spec").is_some_and(is_tombstone);
+
+        let pair = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
+        if range.keys_only && !object.contains_key("spec") {
+            let path = query::path_of_name(kind, &name).filter(|path| within(range, path))?;
+            return Some(Decoded { entry: pair(path, Vec::new(), &revision), tombstone: false });
+        }
+        let (path, value) = match self.stored(kind, object).and_then(|stored| placed(kind, range, stored)) {
+            Ok(None) => return None,
+            Ok(Some(stored)) => {
+                revision.foreign = stored.foreign;
+                (stored.path, Value::Object(stored.value))
+            }
+            // No kind decodes from a text, and the decoder's error quotes it.
+            Err(Malformed(reason)) => {
+                let path = if range.prefix { query::path_of_name(kind, &name)? } else { range.path.clone() };
+                (path, Value::String(reason))
+            }
+        };
+        // Lists of affinities leave tombstones out, those of blocks and handles do not (DS-72).
+        let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
+        (within(range, &path) && !hidden)
+            .then(|| Decoded { entry: pair(path, value.to_string().into_bytes(), &revision), tombstone: is_tombstone })
+    }
+
+    /// The request that `write` is.
+    pub fn request(&self, write: &Write) -> Result<Request, TranscodeError> {
+        request::request(self.group, self.kind("Create", write.kind)?, write)
+    }
+
+    /// The revision of an object that the API server sent in reply to a write of `kind`.
+    pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
+        let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        // What cannot be read of the metadata is not written back either.
+        let foreign = StoredKind::named(kind).map(|kind| self.foreign(kind, metadata.clone()));
+        ObjectRevision::of(&metadata, foreign.and_then(Result::ok).unwrap_or_default()).revision()
+    }
+
+    fn kind(&self, operation: &'static str, name: &str) -> Result<StoredKind, TranscodeError> {
+        StoredKind::named(name).ok_or_else(|| TranscodeError::Unsupported {
+            operation,
+            object: name.into(),
+            reason: "the kind is not kept in the Kubernetes datastore",
+        })
+    }
+
+    fn foreign(&self, kind: StoredKind, metadata: Fields) -> Result<Foreign, Malformed> {
+        match kind {
+            StoredKind::Affinity => metadata::read_ipam(self.group, metadata, &affinity::LABELS),
+            StoredKind::Block | StoredKind::Handle | StoredKind::Config => {
+                metadata::read_ipam(self.group, metadata, &[])
+            }
+            StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, foreign)| foreign),
+            _ => Ok(Foreign::default()),
+        }
+    }
+
+    fn stored(&self, kind: StoredKind, mut object: Fields) -> Result<Option<Stored>, Malformed> {
+        if kind.is_kubernetes_own() {
+            return self.kubernetes_own(kind, object);
+        }
+        let metadata = take_object(&mut object, "metadata");
+        if let StoredKind::Object(v3) = kind {
+            let name = text(&metadata, "name").unwrap_or_default().to_owned();
+            let (metadata, foreign) = metadata::read(self.group, metadata)?;
+            object.insert("metadata".into(), Value::Object(metadata));
+            let path = query::path_of_name(kind, &name).unwrap_or_default();
+            return Ok(Some(Stored { path, value: typed(object, v3.kind), foreign }));
+        }
+        let spec = take_object(&mut object, "spec");
+        let (path, value) = match kind {
+            StoredKind::Block => (block::path_of_spec(&spec)?, block::from_spec(spec)),
+            StoredKind::Affinity => {
+                let (key, value) = affinity::from_spec(self.group, spec)?;
+                (BlockAffinity::path(&key), value)
+            }
+            StoredKind::Handle => {
+                let (id, value) = handle::from_spec(spec)?;
+                (Handle::path(&id), value)
+            }
+            _ => (IpamConfig::path(&TheConfig), ipam_config::from_spec(spec)),
+        };
+        Ok(Some(Stored { path, value, foreign: self.foreign(kind, metadata)? }))
+    }
+
+    fn kubernetes_own(&self, kind: StoredKind, object: Fields) -> Result<Option<Stored>, Malformed> {
+        let stored = |path, value| Ok(Some(Stored { path, value, foreign: Foreign::default() }));
+        let name_of = |value: &Fields| {
+            let name = value.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
+            name.to_owned()
+        };
+        match kind {
+            StoredKind::Node => {
+                let value = typed(node::from_kubernetes(object), "Node");
+                stored(query::path_of_name(kind, &name_of(&value)).unwrap_or_default(), value)
+            }
+            StoredKind::Profile => {
+                let value = typed(profile::from_kubernetes(object)?, "Profile");
+                stored(crate::api::Profile::path(&ObjectKey::global(name_of(&value))), value)
+            }
+            StoredKind::Endpoint => {
+                let pod: Pod = serde_json::from_value(Value::Object(object))?;
+                let Some(found) = endpoint_of_pod(&pod, &self.interface_prefix) else { return Ok(None) };
+                let path = WorkloadEndpoint::path(&found.endpoint.key());
+                stored(path, serde_json::from_slice(&found.endpoint.encode()?)?)
+            }
+            StoredKind::Namespace => stored(super::Namespace::path(&ObjectKey::global(name_of(&object))), object),
+            _ => {
+                let namespace = object.get("metadata").and_then(|metadata| metadata["namespace"].as_str());
+                let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
+                stored(Pod::path(&key), object)
+            }
+        }
+    }
+}
+
+/// `object` with the kind and version that v3 objects have (DS-30).
+fn typed(mut object: Fields, kind: &str) -> Fields {
+    object.insert("apiVersion".into(), API_VERSION.into());
+    object.insert("kind".into(), kind.into());
+    object
+}
+
+fn is_tombstone(spec: &Value) -> bool {
+    matches!(spec.get("deleted"), Some(Value::Bool(true))) || spec.get("deleted").is_some_and(|text| text == "true")
+}
+
+fn within(range: &Range, path: &str) -> bool {
+    if range.prefix { path.starts_with(&range.path) } else { path == range.path }
+}
+
+/// A single object must be the one that was asked for: names are made of keys, but not every name of one key only.
+fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Option<Stored>, Malformed> {
+    let Some(stored) = stored else { return Ok(None) };
+    if range.prefix || stored.path == range.path {
+        return Ok(Some(stored));
+    }
+    // The pod is there, but on another node: the endpoint is not (DS-82).
+    if kind == StoredKind::Endpoint {
+        return Ok(None);
+    }
+    Err(Malformed(format!("the object of that name is {}", stored.path)))
+}

@@ -1,0 +1,35 @@
+//! The uid that upstream's v1 clients show: that of the custom resource with the bits of its bytes reversed (DS-60).
+
+use uuid::Uuid;
+
+/// The v3 uid of a custom resource's uid, and the other way round: the function is its own inverse. `None` for text
+/// that is no UUID. The bytes that hold version and variant stay, so that the result is a UUID of the same kind.
+pub fn reverse_uid(uid: &str) -> Option<String> {
+    let given = Uuid::try_parse(uid).ok()?.into_bytes();
+    let mut reversed = given.map(u8::reverse_bits);
+    reversed[6] = given[6];
+    reversed[8] = given[8];
+    Some(Uuid::from_bytes(reversed).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn upstream_vector() {
+        let (given, reversed) = ("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "fe392417-dc50-4cba-9ef8-45cd23ab67ef");
+        assert_eq!(reverse_uid(given).as_deref(), Some(reversed));
+        assert_eq!(reverse_uid("no uid"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn reversing_twice_changes_nothing(bytes: [u8; 16]) {
+            let uid = Uuid::from_bytes(bytes).to_string();
+            prop_assert_eq!(reverse_uid(&reverse_uid(&uid).unwrap()), Some(uid));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A WorkloadEndpoint read from its pod (DS-75 … DS-78).
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::pod::Pod;
+use super::pod_patch::{CONTAINER_ID, POD_IP, POD_IPS};
+use super::qos::qos_controls;
+use crate::api::{IpNat, WorkloadEndpoint};
+use crate::conversion::{EndpointFacts, Orchestrator};
+use crate::names::pod_interface;
+use crate::net::{Cidr, CidrParseError, IpVersion};
+
+/// Addresses as Amazon's plugin writes them.
+const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
+/// Floating addresses.
+const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
+/// Source prefixes the pod may use beside its own.
+const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
+/// The only annotation that endpoints take over.
+const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// The interface of every pod's endpoint, whatever `CNI_IFNAME` says.
+const ENDPOINT: &str = "eth0";
+
+/// Something a pod says that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodProblem {
+    /// An address of the pod.
+    #[error("address of the pod: {0}")]
+    Address(#[from] CidrParseError),
+    /// An annotation that is to be a JSON array of texts.
+    #[error("failed to parse '{value}' as JSON: {reason} (annotation {annotation:?})")]
+    Json {
+        /// Its key.
+        annotation: &'static str,
+        /// Its value.
+        value: String,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A prefix in an annotation.
+    #[error("annotation {annotation:?}: {cause}")]
+    Prefix {
+        /// Its key.
+        annotation: &'static str,
+        /// What is wrong.
+        cause: CidrParseError,
+    },
+    /// Floating addresses of a pod whose own address is a network.
+    #[error("annotation {FLOATING_IPS:?}: the pod's address {0} is not a single one")]
+    NotOneAddress(Cidr),
+    /// A limit of traffic.
+    #[error("annotation {annotation:?}: {reason}")]
+    Limit {
+        /// Its key.
+        annotation: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// An endpoint, and what its pod says that is left out of it.
+///
+/// Upstream gives no endpoint at all for a pod whose addresses, floating addresses or source prefixes cannot be parsed,
+/// so that the pod cannot even be deleted (CNI-245).
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodEndpoint {
+    /// The endpoint.
+    pub endpoint: WorkloadEndpoint,
+    /// What could not be understood.
+    pub problems: Vec<PodProblem>,
+}
+
+/// The endpoint of `pod`; `None` for a pod that has none: it uses the node's network, or is on no node yet (DS-75).
+/// `interface_prefix` begins the names of host interfaces (CNI-88).
+pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint> {
+    if pod.spec.host_network || pod.spec.node_name.is_empty() {
+        return None;
+    }
+    let facts = EndpointFacts {
+        node: pod.spec.node_name.clone(),
+        container_id: annotation(pod, CONTAINER_ID).unwrap_or_default().into(),
+        endpoint: ENDPOINT.into(),
+        orchestrator: Orchestrator::Kubernetes(pod.facts()),
+    };
+    let mut endpoint = facts.create(&[]).ok()?;
+    let mut problems = Vec::new();
+
+    let meta = &mut endpoint.metadata;
+    meta.uid.clone_from(&pod.metadata.uid);
+    meta.creation_timestamp.clone_from(&pod.metadata.creation_timestamp);
+    meta.resource_version.clone_from(&pod.metadata.resource_version);
+    meta.annotations.extend(annotation(pod, NETWORK_STATUS).map(|value| (NETWORK_STATUS.into(), value.into())));
+
+    let spec = &mut endpoint.spec;
+    spec.interface_name = pod_interface(interface_prefix, &pod.metadata.namespace, &pod.metadata.name);
+    let addresses = if is_finished(pod) { Vec::new() } else { addresses(pod, &mut problems) };
+    spec.ip_networks = addresses.iter().map(Cidr::to_string).collect();
+    if !addresses.is_empty() {
+        spec.ip_nats = floating(pod, &addresses, &mut problems);
+    }
+    spec.allow_spoofed_source_prefixes = source_prefixes(pod, &mut problems);
+    spec.qos_controls = qos_controls(&pod.metadata.annotations, &mut problems);
+    Some(PodEndpoint { endpoint, problems })
+}
+
+fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
+    pod.metadata.annotations.get(key).map(String::as_str)
+}
+
+/// Whether the pod's addresses are free again, although it is still there (DS-78).
+fn is_finished(pod: &Pod) -> bool {
+    let ended = matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed");
+    let emptied = [POD_IP, AWS_POD_IPS].into_iter().any(|key| annotation(pod, key) == Some(""));
+    ended || (pod.metadata.deletion_timestamp.is_some() && emptied)
+}
+
+/// The pod's addresses from the first source that has any (DS-77).
+fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
+    let listed = |key| annotation(pod, key).filter(|list| !list.is_empty()).map(|list| list.split(',').collect());
+    let status = &pod.status;
+    let texts: Vec<&str> = if !status.pod_ips.is_empty() {
+        status.pod_ips.iter().map(|address| address.ip.as_str()).collect()
+    } else if !status.pod_ip.is_empty() {
+        vec![&status.pod_ip]
+    } else {
+        listed(POD_IPS)
+            .or_else(|| annotation(pod, POD_IP).filter(|ip| !ip.is_empty()).map(|ip| vec![ip]))
+            .or_else(|| listed(AWS_POD_IPS))
+            .unwrap_or_default()
+    };
+    let parsed = texts.into_iter().map(|text| match text.parse::<IpAddr>() {
+        Ok(address) => Ok(Cidr::host(address)),
+        Err(_) => text.parse::<Cidr>(),
+    });
+    keep(parsed.map(|address| address.map_err(PodProblem::from)), problems)
+}
+
+/// Each floating address with the pod's own of its family. A family the pod does not have is left out.
+fn floating(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
+    let external = texts(pod, FLOATING_IPS, problems);
+    if external.is_empty() {
+        return Vec::new();
+    }
+    if let Some(network) = addresses.iter().find(|address| address.size() != 1) {
+        problems.push(PodProblem::NotOneAddress(*network));
+        return Vec::new();
+    }
+    let nat = |external_ip: String| {
+        let version = if external_ip.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
+        let internal = addresses.iter().find(|address| address.version() == version)?;
+        Some(IpNat { internal_ip: internal.network().to_string(), external_ip })
+    };
+    external.into_iter().filter_map(nat).collect()
+}
+
+fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
+    let prefixes = texts(pod, ALLOWED_SOURCE_PREFIXES, problems);
+    let parsed = prefixes.iter().map(|text| match text.parse::<Cidr>() {
+        Ok(prefix) => Ok(prefix.to_string()),
+        Err(cause) => Err(PodProblem::Prefix { annotation: ALLOWED_SOURCE_PREFIXES, cause }),
+    });
+    keep(parsed, problems)
+}
+
+/// The texts of an annotation that is a JSON array of them; absent and empty annotations have none.
+fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
+    let Some(value) = annotation(pod, key).filter(|value| !value.is_empty()) else { return Vec::new() };
+    let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
+    parsed.map(Option::unwrap_or_default).unwrap_or_else(|error| {
+        problems.push(PodProblem::Json { annotation: key, value: value.into(), reason: error.to_string() });
+        Vec::new()
+    })
+}
+
+/// What was understood; what was not is a problem.
+fn keep<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems: &mut Vec<PodProblem>) -> Vec<T> {
+    parsed.filter_map(|one| one.map_err(|problem| problems.push(problem)).ok()).collect()
+}
+
+/// The patch's part of an endpoint to be written: sandbox and addresses.
+pub(super) fn written_part(endpoint: &Value) -> (String, Vec<String>) {
+    let container = endpoint.pointer("/spec/containerID").and_then(Value::as_str).unwrap_or_default();
+    let networks = endpoint.pointer("/spec/ipNetworks").and_then(Value::as_array);
+    let texts = networks.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    (container.into(), texts.collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -219,3 +219,6 @@ fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Opt
     }
     Err(Malformed(format!("the object of that name is {}", stored.path)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::resource::Resource;
@@ -99,7 +100,7 @@ fn what_kubectl_put_there_is_not_moved() {
     let written = fields(rewritten(ApiGroup::CrdV1, &kubectl));
     assert_eq!((&written["labels"], &written["finalizers"]), (&json!({"x": "y"}), &json!(["f"])));
     assert_eq!(written["annotations"]["applied"], "{}");
-    assert_eq!(annotated(&written), json!({"creationTimestamp": "2026-08-22T06:33:21Z"}));
+    assert_eq!(annotated(&written), json!({"creationTimestamp": "2026-08-22T06:33:21Z", "finalizers": ["f"]}));
 }
 
 #[test]
@@ -184,4 +185,56 @@ fn what_is_no_metadata_is_refused() {
     assert!(read(ApiGroup::V3, bad_annotation).is_ok(), "v3 has no such annotation");
     assert!(read(ApiGroup::CrdV1, fields(json!({"name": "p", "uid": "1"}))).is_err());
     assert!(write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), fields(json!({"uid": "1"})), None).is_err());
+}
+
+fn pairs() -> impl Strategy<Value = Fields> {
+    let key = prop::sample::select(vec!["a", "b", "c", "projectcalico.org/x", "operator.tigera.io/y"]);
+    let pair = (key, "[a-z]{0,2}").prop_map(|(key, value)| (key.to_owned(), Value::from(value)));
+    prop::collection::vec(pair, 0..5).prop_map(Fields::from_iter)
+}
+
+prop_compose! {
+    fn some_metadata()(
+        labels in pairs(), annotations in pairs(), finalizers in prop::option::of("[a-z]"), stamped in any::<bool>(),
+    ) -> Fields {
+        let mut metadata = Fields::new();
+        put_object(&mut metadata, "labels", labels);
+        put_object(&mut metadata, "annotations", annotations);
+        metadata.extend(finalizers.map(|finalizer| ("finalizers".to_owned(), json!([finalizer]))));
+        if stamped {
+            metadata.insert("creationTimestamp".into(), "2026-08-22T06:33:20Z".into());
+        }
+        metadata
+    }
+}
+
+proptest! {
+    #[test]
+    fn new_objects_are_read_as_they_were_written(mut metadata in some_metadata()) {
+        metadata.insert("name".into(), "p".into());
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            let written = write(group, &pool(group), metadata.clone(), None).unwrap();
+            prop_assert_eq!(&read(group, written).unwrap().0, &metadata);
+        }
+    }
+
+    /// Whoever wrote a resource: writing it again changes nothing that a reader sees, and nothing that others own.
+    #[test]
+    fn writing_again_changes_nothing(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
+        resource.insert("name".into(), "p".into());
+        if let Some(inner) = inner {
+            put_annotation(&mut resource, &inner).unwrap();
+        }
+        let mut once = rewritten(ApiGroup::CrdV1, &Value::Object(resource.clone()));
+        let stamp = resource.remove("creationTimestamp");
+        once.as_object_mut().unwrap().extend(stamp.clone().map(|stamp| ("creationTimestamp".to_owned(), stamp)));
+        resource.extend(stamp.map(|stamp| ("creationTimestamp".to_owned(), stamp)));
+        let seen = |resource: &Value| read(ApiGroup::CrdV1, fields(resource.clone())).unwrap().0;
+        prop_assert_eq!(seen(&once), seen(&Value::Object(resource.clone())));
+        prop_assert_eq!(once.get("finalizers"), resource.get("finalizers"));
+
+        let twice = rewritten(ApiGroup::CrdV1, &once);
+        once.as_object_mut().unwrap().remove("creationTimestamp");
+        prop_assert_eq!(twice, once);
+    }
 }

@@ -343,7 +343,7 @@ fn kubernetes_own_objects_are_not_written() {
     let container = WorkloadEndpoint::new("n-cni-c1-eth0", Default::default());
     for write in [
         Write::create(&node.key(), &node),
-        Write::delete::<Node>(&node.key(), None).pipe_ok(),
+        Ok(Write::delete::<Node>(&node.key(), None)),
         Write::create(&profile.key(), &profile),
         Write::create(&network.key(), &network),
         Write::create(&ObjectKey::namespaced("default", "n-cni-c1-eth0"), &container),
@@ -352,14 +352,6 @@ fn kubernetes_own_objects_are_not_written() {
         assert!(matches!(error, TranscodeError::Unsupported { .. }), "{error}");
     }
 }
-
-trait PipeOk: Sized {
-    fn pipe_ok(self) -> Result<Self, StoreError> {
-        Ok(self)
-    }
-}
-
-impl PipeOk for Write {}
 
 #[test]
 fn profiles_and_nodes_decode() {

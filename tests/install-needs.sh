@@ -4,11 +4,9 @@
 #   tests/install-needs.sh build|demo|test|bench ...
 #
 # Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
-# (rust-toolchain.toml names the version), Go tools go to ~/.cache/calico-tests/bin.
+# (rust-toolchain.toml names the version), Go programs are built into ~/.cache/calico-tests (install-go-tools.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-TOOLS=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin
 
 # command or file that shows the need is met, and the Debian package that brings it
 declare -A NEEDS=(
@@ -16,7 +14,7 @@ declare -A NEEDS=(
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
-            openssl:openssl sqlite3:sqlite3 go:golang-go strace:strace"
+            openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace"
     [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace"
 )
 
@@ -64,19 +62,15 @@ install_toolchain() {
     fi
 }
 
-# The CNI project's own caller. Debian's Go 1.19 builds the older release.
-install_cnitool() {
-    local version=v1.3.1
-    [ ! -x "$TOOLS/cnitool" ] || return 0
-    case $(go env GOVERSION) in go1.1[0-9]* | go1.20*) version=v1.1.2 ;; esac
-    echo "installing cnitool $version into $TOOLS"
-    GOBIN=$TOOLS GOTOOLCHAIN=local go install "github.com/containernetworking/cni/cnitool@$version" ||
-        echo "note: cnitool cannot be built here; its test will be skipped" >&2
+# Without them the tests that need them name themselves as skipped.
+install_go_tools() {
+    tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
+    tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
 }
 
 for group in "$@"; do
     # shellcheck disable=SC2086 # the entries are words
     install_packages ${NEEDS[$group]}
     [ "$group" != build ] || install_toolchain
-    [ "$group" != test ] || install_cnitool
+    [ "$group" != test ] || install_go_tools
 done

@@ -20,6 +20,9 @@ pub const ENDPOINT: &str = "http://127.0.0.1:2379";
 /// The server, or why it is not installed.
 pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
 
+/// Where an API server keeps its objects, not all of them as JSON.
+const REGISTRY: &str = "/registry/";
+
 /// A single-member etcd. Killed on drop, its data gone with the host's tmpfs.
 #[derive(Debug)]
 pub struct Etcd {
@@ -82,7 +85,7 @@ impl Etcd {
 
     fn await_answer(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while let Err(error) = self.dump() {
+        while let Err(error) = self.dump_raw() {
             let exited = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
             if let Some(status) = exited {
                 let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
@@ -124,13 +127,13 @@ impl Etcd {
         pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
     }
 
-    /// Every pair, values parsed.
+    /// Every pair but those of an API server, values parsed.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let parse = |(key, value): (String, Vec<u8>)| {
             let value = serde_json::from_slice(&value).with_context(|| format!("{key} holds no JSON"))?;
             Ok((key, value))
         };
-        self.dump_raw()?.into_iter().map(parse).collect()
+        self.dump_raw()?.into_iter().filter(|(key, _)| !key.starts_with(REGISTRY)).map(parse).collect()
     }
 }
 

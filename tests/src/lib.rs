@@ -13,6 +13,7 @@ pub mod content;
 pub mod etcd;
 pub mod golden;
 pub mod kernel;
+pub mod kubernetes;
 pub mod machine;
 pub mod namespaces;
 pub mod plugin;

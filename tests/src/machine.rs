@@ -112,7 +112,9 @@ pub fn servers(started_by: Option<u32>) -> Vec<String> {
         let name = head.split_once('(').map_or("", |(_, name)| name);
         let parent = tail.split(' ').nth(1).and_then(|parent| parent.parse().ok());
         let is_ours = started_by.is_none() || parent == started_by;
-        if is_ours && matches!(name, "etcd" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman") {
+        if is_ours
+            && matches!(name, "etcd" | "kube-apiserver" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman")
+        {
             found.push(format!("process {head})"));
         }
     }

@@ -75,10 +75,10 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
         Some("virtual") => Owner::Virtual(node),
         Some(other) => return Err(Malformed(format!("spec.type is neither host nor virtual: {other:?}"))),
     };
-    if group == ApiGroup::CrdV1 {
-        if let Some(text) = take_text(&mut spec, "deleted") {
-            spec.insert("deleted".into(), go_bool(&text)?.into());
-        }
+    if group == ApiGroup::CrdV1
+        && let Some(text) = take_text(&mut spec, "deleted")
+    {
+        spec.insert("deleted".into(), go_bool(&text)?.into());
     }
     require(&mut spec, "state", "");
     require(&mut spec, "deleted", false);

@@ -88,6 +88,11 @@ impl StoredKind {
         }
     }
 
+    /// Whether its objects are marked before they are deleted (DS-72).
+    pub(super) fn has_tombstones(self) -> bool {
+        matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
+    }
+
     /// Whether it is read from objects of Kubernetes' own, which we do not create or delete.
     pub(super) fn is_kubernetes_own(self) -> bool {
         matches!(

@@ -91,8 +91,8 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
     Ok((inner, foreign))
 }
 
-/// What others put on a v1 resource and the annotation does not repeat: labels and annotations without our prefixes,
-/// owners, finalizers.
+/// What others put on a v1 resource: labels and annotations without our prefixes that the annotation does not repeat,
+/// owners, finalizers. The latter stay on the resource, and in the annotation if they are v3 metadata too.
 fn own_of_others(resource: &Fields, inner: &Fields) -> Fields {
     let mut others = resource.clone();
     without(&mut others, &IDENTITY);
@@ -146,8 +146,6 @@ fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malf
         put_object(&mut resource, key, on_resource);
         put_object(&mut inner, key, in_annotation);
     }
-    // Owners and finalizers that others put on the resource itself stay there, and only there.
-    inner.retain(|key, value| matches!(key.as_str(), "labels" | "annotations") || resource.get(key) != Some(value));
     each_owner(&mut inner, |owner| (owner == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version()))?;
     put_annotation(&mut resource, &inner)?;
     Ok(resource)

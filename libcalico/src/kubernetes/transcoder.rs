@@ -76,7 +76,6 @@ impl Transcoder {
         let given = object.get("metadata").and_then(Value::as_object);
         let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
         let mut revision = given.map(|given| ObjectRevision::of(given, Foreign::default())).unwrap_or_default();
-        let is_tombstone = kind != StoredKind::Endpoint && object.get("spec").is_some_and(is_tombstone);
 
         let pair = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
         if range.keys_only && !object.contains_key("spec") {
@@ -95,6 +94,7 @@ impl Transcoder {
                 (path, Value::String(reason))
             }
         };
+        let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
         // Lists of affinities leave tombstones out, those of blocks and handles do not (DS-72).
         let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
         (within(range, &path) && !hidden)
@@ -199,10 +199,6 @@ fn typed(mut object: Fields, kind: &str) -> Fields {
     object
 }
 
-fn is_tombstone(spec: &Value) -> bool {
-    matches!(spec.get("deleted"), Some(Value::Bool(true))) || spec.get("deleted").is_some_and(|text| text == "true")
-}
-
 fn within(range: &Range, path: &str) -> bool {
     if range.prefix { path.starts_with(&range.path) } else { path == range.path }
 }
@@ -219,3 +215,6 @@ fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Opt
     }
     Err(Malformed(format!("the object of that name is {}", stored.path)))
 }
+
+#[cfg(test)]
+mod tests;

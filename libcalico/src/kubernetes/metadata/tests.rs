@@ -1,1 +1,240 @@
+use proptest::prelude::*;
+use serde_json::json;
 
+use super::super::resource::Resource;
+use super::*;
+
+const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+const REVERSED: &str = "fe392417-dc50-4cba-9ef8-45cd23ab67ef";
+
+fn fields(value: Value) -> Fields {
+    value.as_object().unwrap().clone()
+}
+
+fn pool(group: ApiGroup) -> Location {
+    let resource = Resource { api_version: group.api_version(), kind: "IPPool", plural: "ippools", namespaced: false };
+    Location::global(resource, "p")
+}
+
+fn annotated(metadata: &Fields) -> Value {
+    serde_json::from_str(metadata["annotations"][ANNOTATION].as_str().unwrap()).unwrap()
+}
+
+/// Reads `resource` and writes it again at the revision that was read.
+fn rewritten(group: ApiGroup, resource: &Value) -> Value {
+    let given = fields(resource.clone());
+    let (metadata, foreign) = read(group, given.clone()).unwrap();
+    let revision = ObjectRevision::of(&given, foreign);
+    Value::Object(write(group, &pool(group), metadata, Some(&revision)).unwrap())
+}
+
+/// DS-9.12, vector 1: without our annotation the resource's metadata is the object's. We leave out what the server
+/// keeps for itself.
+#[test]
+fn a_resource_without_annotation() {
+    let (metadata, _) = read(
+        ApiGroup::CrdV1,
+        fields(json!({"name": "p", "uid": UID, "resourceVersion": "9", "generation": 3, "labels": {"x": "y"},
+            "creationTimestamp": "2026-08-22T06:33:21Z", "managedFields": [{"manager": "kubectl"}]})),
+    )
+    .unwrap();
+    assert_eq!(
+        Value::Object(metadata),
+        json!({"name": "p", "uid": REVERSED, "creationTimestamp": "2026-08-22T06:33:21Z", "labels": {"x": "y"}})
+    );
+}
+
+/// DS-9.12, vector 2.
+fn annotated_resource() -> Value {
+    json!({
+        "name": "p", "uid": UID, "resourceVersion": "9", "generation": 3,
+        "creationTimestamp": "2026-08-22T06:33:21Z", "deletionTimestamp": "2026-08-22T07:00:00Z",
+        "finalizers": ["f"], "labels": {"x": "y", "projectcalico.org/a": "1"},
+        "annotations": {
+            "foo": "bar",
+            ANNOTATION: json!({
+                "creationTimestamp": "2026-08-22T06:33:20Z", "labels": {"x": "z", "q": "r"}, "annotations": {"k": "v"},
+                "ownerReferences": [{"apiVersion": "crd.projectcalico.org/v1", "kind": "Tier", "name": "t",
+                    "uid": REVERSED}],
+            }).to_string(),
+        },
+    })
+}
+
+#[test]
+fn the_annotation_is_laid_over_the_resource() {
+    let (metadata, _) = read(ApiGroup::CrdV1, fields(annotated_resource())).unwrap();
+    assert_eq!(
+        Value::Object(metadata),
+        json!({
+            "name": "p", "uid": REVERSED, "creationTimestamp": "2026-08-22T06:33:20Z",
+            "labels": {"projectcalico.org/a": "1", "q": "r", "x": "z"}, "annotations": {"foo": "bar", "k": "v"},
+            "ownerReferences": [{"apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "t", "uid": UID}],
+        })
+    );
+}
+
+#[test]
+fn what_others_put_on_a_resource_stays_there() {
+    let written = fields(rewritten(ApiGroup::CrdV1, &annotated_resource()));
+    assert_eq!(written["annotations"]["foo"], "bar");
+    assert_eq!(written["finalizers"], json!(["f"]));
+    assert_eq!(written["labels"], json!({"projectcalico.org/a": "1"}), "x is in the annotation, whose value counts");
+    assert_eq!((&written["uid"], &written["resourceVersion"]), (&json!(UID), &json!("9")));
+    assert!(!written.contains_key("creationTimestamp") && !written.contains_key("generation"));
+    assert_eq!(
+        annotated(&written),
+        json!({
+            "creationTimestamp": "2026-08-22T06:33:20Z", "labels": {"projectcalico.org/a": "1", "q": "r", "x": "z"},
+            "annotations": {"k": "v"},
+            "ownerReferences": [{"apiVersion": "crd.projectcalico.org/v1", "kind": "Tier", "name": "t",
+                "uid": REVERSED}],
+        })
+    );
+}
+
+#[test]
+fn what_kubectl_put_there_is_not_moved() {
+    let kubectl = json!({"name": "p", "uid": UID, "resourceVersion": "9", "labels": {"x": "y"}, "finalizers": ["f"],
+        "creationTimestamp": "2026-08-22T06:33:21Z", "annotations": {"applied": "{}"}});
+    let written = fields(rewritten(ApiGroup::CrdV1, &kubectl));
+    assert_eq!((&written["labels"], &written["finalizers"]), (&json!({"x": "y"}), &json!(["f"])));
+    assert_eq!(written["annotations"]["applied"], "{}");
+    assert_eq!(annotated(&written), json!({"creationTimestamp": "2026-08-22T06:33:21Z", "finalizers": ["f"]}));
+}
+
+#[test]
+fn labels_taken_off_are_gone() {
+    let given =
+        fields(json!({"name": "p", "labels": {"x": "y"}, "annotations": {ANNOTATION: r#"{"labels":{"q":"r"}}"#}}));
+    let (mut metadata, foreign) = read(ApiGroup::CrdV1, given).unwrap();
+    metadata.remove("labels");
+    let revision = ObjectRevision { foreign, ..ObjectRevision::default() };
+    let written = write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), metadata, Some(&revision)).unwrap();
+    assert!(!written.contains_key("labels"));
+    assert_eq!(annotated(&written), json!({}));
+}
+
+/// DS-9.1 (b): upstream's order in the annotation, and its body for a new object.
+#[test]
+fn a_new_object() {
+    let metadata = fields(json!({"name": "p", "uid": REVERSED, "resourceVersion": "", "labels": {"l": "1"},
+        "creationTimestamp": "2026-08-22T06:33:20Z", "generateName": "g", "finalizers": null}));
+    let v1 = write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), metadata.clone(), None).unwrap();
+    assert_eq!(
+        Value::Object(v1),
+        json!({"name": "p", "uid": UID, "annotations": {
+            ANNOTATION: r#"{"generateName":"g","creationTimestamp":"2026-08-22T06:33:20Z","labels":{"l":"1"}}"#,
+        }})
+    );
+    let v3 = write(ApiGroup::V3, &pool(ApiGroup::V3), metadata, None).unwrap();
+    assert_eq!(
+        Value::Object(v3),
+        json!({"name": "p", "uid": REVERSED, "generateName": "g", "creationTimestamp": "2026-08-22T06:33:20Z",
+            "labels": {"l": "1"}})
+    );
+}
+
+#[test]
+fn v3_metadata_is_the_resources_own() {
+    let given = json!({"name": "p", "uid": UID, "resourceVersion": "9", "labels": {"x": "y"}, "finalizers": ["f"],
+        "deletionTimestamp": "2026-08-22T07:00:00Z", "future": {"a": 1}});
+    let (metadata, foreign) = read(ApiGroup::V3, fields(given.clone())).unwrap();
+    assert_eq!(metadata["deletionTimestamp"], "2026-08-22T07:00:00Z");
+    assert!(foreign.is_empty());
+    assert_eq!(rewritten(ApiGroup::V3, &given), given);
+}
+
+#[test]
+fn ipam_objects_keep_what_others_put_on_them() {
+    let label = ("projectcalico.org/ip-version", "4".to_owned());
+    let given = json!({
+        "name": "p", "uid": UID, "resourceVersion": "9", "generation": 1, "creationTimestamp": "2026-08-22T06:33:20Z",
+        "labels": {"team": "a", label.0: "4"}, "finalizers": ["f"],
+        "annotations": {"note": "n", ANNOTATION: r#"{"labels":{"projectcalico.org/ip-version":"4"}}"#},
+    });
+    let foreign = read_ipam(ApiGroup::CrdV1, fields(given.clone()), &[label.0]).unwrap();
+    let revision = ObjectRevision::of(given.as_object().unwrap(), foreign);
+    let written = write_ipam(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), &[label], Some(&revision)).unwrap();
+    let mut expected = fields(given);
+    without(&mut expected, &["uid", "generation", "creationTimestamp"]);
+    assert_eq!(written, expected);
+}
+
+/// The settings made through the v3 API have the time in the annotation, those of old releases a null (IPAM-84).
+#[test]
+fn both_forms_of_an_ipam_objects_annotation_are_read() {
+    for (given, written) in [
+        (r#"{"creationTimestamp":null}"#, "{}"),
+        ("null", "{}"),
+        (r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#, r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#),
+    ] {
+        let metadata = fields(json!({"name": "p", "resourceVersion": "9", "annotations": {ANNOTATION: given}}));
+        let foreign = read_ipam(ApiGroup::CrdV1, metadata.clone(), &[]).unwrap();
+        let revision = ObjectRevision::of(&metadata, foreign);
+        let again = write_ipam(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), &[], Some(&revision)).unwrap();
+        assert_eq!(again["annotations"][ANNOTATION], written);
+    }
+}
+
+#[test]
+fn what_is_no_metadata_is_refused() {
+    let bad_annotation = fields(json!({"name": "p", "annotations": {ANNOTATION: "{"}}));
+    assert!(read(ApiGroup::CrdV1, bad_annotation.clone()).is_err());
+    assert!(read_ipam(ApiGroup::CrdV1, bad_annotation.clone(), &[]).is_err());
+    assert!(read(ApiGroup::V3, bad_annotation).is_ok(), "v3 has no such annotation");
+    assert!(read(ApiGroup::CrdV1, fields(json!({"name": "p", "uid": "1"}))).is_err());
+    assert!(write(ApiGroup::CrdV1, &pool(ApiGroup::CrdV1), fields(json!({"uid": "1"})), None).is_err());
+}
+
+fn pairs() -> impl Strategy<Value = Fields> {
+    let key = prop::sample::select(vec!["a", "b", "c", "projectcalico.org/x", "operator.tigera.io/y"]);
+    let pair = (key, "[a-z]{0,2}").prop_map(|(key, value)| (key.to_owned(), Value::from(value)));
+    prop::collection::vec(pair, 0..5).prop_map(Fields::from_iter)
+}
+
+prop_compose! {
+    fn some_metadata()(
+        labels in pairs(), annotations in pairs(), finalizers in prop::option::of("[a-z]"), stamped in any::<bool>(),
+    ) -> Fields {
+        let mut metadata = Fields::new();
+        put_object(&mut metadata, "labels", labels);
+        put_object(&mut metadata, "annotations", annotations);
+        metadata.extend(finalizers.map(|finalizer| ("finalizers".to_owned(), json!([finalizer]))));
+        if stamped {
+            metadata.insert("creationTimestamp".into(), "2026-08-22T06:33:20Z".into());
+        }
+        metadata
+    }
+}
+
+proptest! {
+    #[test]
+    fn new_objects_are_read_as_they_were_written(mut metadata in some_metadata()) {
+        metadata.insert("name".into(), "p".into());
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            let written = write(group, &pool(group), metadata.clone(), None).unwrap();
+            prop_assert_eq!(&read(group, written).unwrap().0, &metadata);
+        }
+    }
+
+    /// Whoever wrote a resource: writing it again changes nothing that a reader sees, and nothing that others own.
+    #[test]
+    fn writing_again_changes_nothing(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
+        resource.insert("name".into(), "p".into());
+        if let Some(inner) = inner {
+            put_annotation(&mut resource, &inner).unwrap();
+        }
+        let mut once = rewritten(ApiGroup::CrdV1, &Value::Object(resource.clone()));
+        let stamp = resource.remove("creationTimestamp");
+        once.as_object_mut().unwrap().extend(stamp.clone().map(|stamp| ("creationTimestamp".to_owned(), stamp)));
+        resource.extend(stamp.map(|stamp| ("creationTimestamp".to_owned(), stamp)));
+        let seen = |resource: &Value| read(ApiGroup::CrdV1, fields(resource.clone())).unwrap().0;
+        prop_assert_eq!(seen(&once), seen(&Value::Object(resource.clone())));
+        prop_assert_eq!(once.get("finalizers"), resource.get("finalizers"));
+
+        let twice = rewritten(ApiGroup::CrdV1, &once);
+        once.as_object_mut().unwrap().remove("creationTimestamp");
+        prop_assert_eq!(twice, once);
+    }
+}

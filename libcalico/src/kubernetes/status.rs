@@ -1,0 +1,127 @@
+//! [`Status`]: what the API server answers instead of an object, and what it means for the store (DS-119).
+
+use serde::Deserialize;
+
+use crate::store::StoreError;
+
+/// A `Status` object of the API server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// `NotFound`, `AlreadyExists`, `Conflict` …
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// More about the cause.
+    pub details: StatusDetails,
+}
+
+/// `details` of a [`Status`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusDetails {
+    /// What exactly is wrong with the object sent.
+    pub causes: Vec<StatusCause>,
+    /// How long to wait before the next attempt, in seconds; 0 when the server does not say.
+    pub retry_after_seconds: u32,
+}
+
+/// One thing that is wrong with an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct StatusCause {
+    /// `FieldValueInvalid` and the like.
+    pub reason: String,
+    /// Path of the field.
+    pub field: String,
+}
+
+impl Status {
+    /// What the answer means for the object that errors know as `key`. `None` for all that is no plain refusal: too
+    /// many requests, trouble inside the server, an object that does not pass validation. `credential` says who asked.
+    pub fn refusal(&self, key: &str, credential: &str) -> Option<StoreError> {
+        let key = key.to_owned();
+        Some(match (self.code, self.reason.as_str()) {
+            (_, "AlreadyExists") => StoreError::AlreadyExists { key },
+            (404, _) => StoreError::NotFound { key },
+            (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
+            // A namesake of the object that was read.
+            (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
+            (409, _) => StoreError::Conflict { key },
+            // How a patch with a stale uid or resourceVersion is refused (CNI-136).
+            (422, _) => match self.stale()? {
+                Stale::Uid => StoreError::NotFound { key },
+                Stale::ResourceVersion => StoreError::Conflict { key },
+            },
+            _ => return None,
+        })
+    }
+
+    /// Which precondition did not hold, if nothing else is wrong.
+    fn stale(&self) -> Option<Stale> {
+        let causes = &self.details.causes;
+        let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
+        if causes.is_empty()
+            || !causes.iter().all(|cause| is(cause, "metadata.uid") || is(cause, "metadata.resourceVersion"))
+        {
+            return None;
+        }
+        let uid = causes.iter().any(|cause| is(cause, "metadata.uid"));
+        Some(if uid { Stale::Uid } else { Stale::ResourceVersion })
+    }
+}
+
+enum Stale {
+    Uid,
+    ResourceVersion,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refusal(status: Value) -> Option<String> {
+        let status: Status = serde_json::from_value(status).unwrap();
+        status.refusal("K(k)", "token of /t").map(|error| error.to_string())
+    }
+
+    #[test]
+    fn refusals() {
+        let invalid = |fields: &[&str]| {
+            let causes: Vec<Value> =
+                fields.iter().map(|f| json!({"reason": "FieldValueInvalid", "field": f})).collect();
+            json!({"code": 422, "reason": "Invalid", "details": {"causes": causes}})
+        };
+        let uid = "Operation cannot be fulfilled: Precondition failed: UID in precondition: a, UID in object meta: b";
+        for (status, expected) in [
+            (json!({"code": 409, "reason": "AlreadyExists"}), "resource already exists: K(k)"),
+            (json!({"code": 404, "reason": "NotFound"}), "resource does not exist: K(k)"),
+            (json!({"code": 409, "reason": "Conflict", "message": "modified"}), "update conflict: K(k)"),
+            (json!({"code": 409, "reason": "Conflict", "message": uid}), "resource does not exist: K(k)"),
+            (invalid(&["metadata.uid"]), "resource does not exist: K(k)"),
+            (invalid(&["metadata.resourceVersion", "metadata.uid"]), "resource does not exist: K(k)"),
+            (invalid(&["metadata.resourceVersion"]), "update conflict: K(k)"),
+            (json!({"code": 403, "message": "no"}), "connection is unauthorized: no (token of /t)"),
+            (json!({"code": 401, "message": "who"}), "connection is unauthorized: who (token of /t)"),
+        ] {
+            assert_eq!(refusal(status).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn what_is_no_refusal() {
+        for status in [
+            json!({"code": 429, "details": {"retryAfterSeconds": 1}}),
+            json!({"code": 500}),
+            json!({"code": 410, "reason": "Expired"}),
+            json!({"code": 422, "details": {"causes": [{"reason": "FieldValueInvalid", "field": "spec.cidr"}]}}),
+            json!({"code": 422}),
+        ] {
+            assert_eq!(refusal(status), None);
+        }
+    }
+}

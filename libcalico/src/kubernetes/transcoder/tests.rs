@@ -1,0 +1,368 @@
+use serde_json::json;
+
+use super::super::{Location, Preconditions};
+use super::*;
+use crate::api::{IpPool, IpamConfiguration, Node, ObjectSelect, Profile};
+use crate::ipam::{AffinityKey, AffinitySelect, Block, HandleId, Owner};
+use crate::net::IpVersion;
+use crate::store::{ReadBatch, StoreError, WriteOp, decode_entry};
+
+const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+
+const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
+
+fn one<K: Kind>(key: &K::Key) -> Range {
+    let mut batch = ReadBatch::new();
+    batch.get::<K>(key);
+    batch.ranges()[0].clone()
+}
+
+fn many<K: Kind>(select: &K::Select) -> Range {
+    let mut batch = ReadBatch::new();
+    batch.list::<K>(select);
+    batch.ranges()[0].clone()
+}
+
+fn v1() -> Transcoder {
+    Transcoder::new(ApiGroup::CrdV1)
+}
+
+fn location<K: Kind>(group: ApiGroup, key: &K::Key) -> String {
+    match Transcoder::new(group).query(&one::<K>(key)).unwrap() {
+        Query::Get(location) => location.url_path(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// IPAM-81.
+#[test]
+fn where_things_are() {
+    for (group, config) in [(ApiGroup::CrdV1, "ipamconfigs"), (ApiGroup::V3, "ipamconfigurations")] {
+        let root = format!("/apis/{}", group.api_version());
+        let cidr = "fd00:10:244:1::/122".parse().unwrap();
+        let affinity = AffinityKey { owner: Owner::Virtual("load-balancer".into()), cidr };
+        assert_eq!(location::<Block>(group, &cidr), format!("{root}/ipamblocks/fd00-10-244-1---122"));
+        assert_eq!(
+            location::<BlockAffinity>(group, &affinity),
+            format!("{root}/blockaffinities/load-balancer-fd00-10-244-1---122")
+        );
+        assert_eq!(location::<Handle>(group, &HandleId::new("Net.C1")), format!("{root}/ipamhandles/net.c1"));
+        assert_eq!(location::<IpamConfig>(group, &TheConfig), format!("{root}/{config}/default"));
+        let default = ObjectKey::global("default");
+        assert_eq!(location::<IpamConfiguration>(group, &default), format!("{root}/{config}/default"));
+        assert_eq!(location::<IpPool>(group, &ObjectKey::global("p")), format!("{root}/ippools/p"));
+        assert_eq!(location::<Node>(group, &ObjectKey::global("n")), "/api/v1/nodes/n");
+        let endpoint = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
+        assert_eq!(location::<WorkloadEndpoint>(group, &endpoint), "/api/v1/namespaces/ns/pods/web-0");
+        assert_eq!(location::<Profile>(group, &ObjectKey::global("kns.ns")), "/api/v1/namespaces/ns");
+        let account = ObjectKey::global("ksa.ns.sa");
+        assert_eq!(location::<Profile>(group, &account), "/api/v1/namespaces/ns/serviceaccounts/sa");
+        assert_eq!(location::<Pod>(group, &ObjectKey::namespaced("ns", "p")), "/api/v1/namespaces/ns/pods/p");
+        assert_eq!(location::<super::super::Namespace>(group, &ObjectKey::global("ns")), "/api/v1/namespaces/ns");
+    }
+}
+
+#[test]
+fn what_has_no_place_is_not_asked_for() {
+    let network = one::<Profile>(&ObjectKey::global("k8s-pod-network"));
+    assert_eq!(v1().query(&network), Ok(Query::Nothing));
+    let container = one::<WorkloadEndpoint>(&ObjectKey::namespaced("default", "n-cni-c1-eth0"));
+    assert_eq!(v1().query(&container), Ok(Query::Nothing));
+    let containers = ObjectSelect { namespace: Some("default".into()), name_prefix: "n-cni-c1-".into() };
+    assert_eq!(v1().query(&many::<WorkloadEndpoint>(&containers)), Ok(Query::Nothing));
+    assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(TranscodeError::Unsupported { .. })));
+    let elsewhere = Range { kind: "IPPool", path: "/calico/x".into(), prefix: false, keys_only: false };
+    assert!(matches!(v1().query(&elsewhere), Err(TranscodeError::Path { .. })));
+    assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(TranscodeError::Unsupported { .. })));
+}
+
+/// The CNI user may not list pods (DS-83, DS-84).
+#[test]
+fn endpoints_of_one_pod_are_one_get() {
+    let of = |namespace: Option<&str>, prefix: &str| {
+        let select = ObjectSelect { namespace: namespace.map(str::to_owned), name_prefix: prefix.into() };
+        v1().query(&many::<WorkloadEndpoint>(&select)).unwrap()
+    };
+    let pod = Query::Get(Location::namespaced(super::super::PODS, "ns", "web-0"));
+    assert_eq!(of(Some("ns"), "node--1-k8s-web--0-"), pod);
+    assert_eq!(of(Some("ns"), "node--1-k8s-web--0-eth"), pod);
+    let paths: Vec<_> = [of(Some("ns"), "node--1-k8s-web--0"), of(Some("ns"), "node--1-k8s-web--"), of(None, "")]
+        .map(|query| match query {
+            Query::List(list) => list.url_path(),
+            other => panic!("{other:?}"),
+        })
+        .into();
+    assert_eq!(paths, ["/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods", "/api/v1/pods"]);
+    // The pod itself is the same request.
+    assert_eq!(v1().query(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0"))).unwrap(), pod);
+}
+
+#[test]
+fn lists_narrow_where_the_server_can() {
+    let select = AffinitySelect { owner: Some(Owner::Host("node-1".into())), version: Some(IpVersion::V4) };
+    let Ok(Query::List(list)) = v1().query(&many::<BlockAffinity>(&select)) else { panic!() };
+    let selector = "projectcalico.org/affinity-type=host,\
+        projectcalico.org/hostname-hash=A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA,\
+        projectcalico.org/ip-version=4";
+    assert_eq!(list.label_selector.as_deref(), Some(selector));
+    let names_only = |range: Range| match v1().query(&Range { keys_only: true, ..range }) {
+        Ok(Query::List(list)) => list.metadata_only,
+        other => panic!("{other:?}"),
+    };
+    assert!(names_only(many::<Block>(&None)));
+    assert!(!names_only(many::<Handle>(&())), "the name of a handle is not its id");
+}
+
+fn block(more: Value) -> Value {
+    let mut block = json!({
+        "metadata": {"name": "10-0-0-0-30", "uid": UID, "resourceVersion": "7"},
+        "spec": {"cidr": "10.0.0.0/30", "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3],
+            "attributes": [], "sequenceNumber": 1, "sequenceNumberForAllocation": {}, "deleted": false,
+            "strictAffinity": false},
+    });
+    block["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    block
+}
+
+#[test]
+fn lists_hold_what_is_in_their_range() {
+    let of = |version| v1().decode(&many::<Block>(&version), block(json!({}))).is_some();
+    assert!(of(None) && of(Some(IpVersion::V4)) && !of(Some(IpVersion::V6)));
+}
+
+#[test]
+fn names_are_enough_for_keys() {
+    let range = Range { keys_only: true, ..many::<Block>(&Some(IpVersion::V4)) };
+    let named = |name: &str| v1().decode(&range, json!({"metadata": {"name": name, "resourceVersion": "7"}}));
+    assert_eq!(named("10-0-0-0-30").unwrap().entry.path, "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30");
+    assert_eq!(named("fd00---122"), None);
+    assert_eq!(named("what"), None);
+}
+
+/// A single object that cannot be read is an error that says why; in a list its key is known where its name tells.
+#[test]
+fn what_cannot_be_read_is_corrupt() {
+    let cidr = "10.0.0.0/30".parse().unwrap();
+    let reason = |range: &Range, object: Value| {
+        let decoded = v1().decode(range, object).unwrap();
+        match decode_entry::<Block>(&decoded.entry) {
+            Err(StoreError::Corrupt { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let one = one::<Block>(&cidr);
+    assert!(reason(&one, block(json!({"cidr": "10.0.0.0"}))).contains("spec.cidr"));
+    assert!(reason(&one, block(json!({"cidr": "10.0.0.4/30"}))).contains("ipv4/block/10.0.0.4-30"));
+    assert!(reason(&one, block(json!({"allocations": ["x"]}))).contains("invalid type"));
+    let mut unreadable = block(json!({}));
+    unreadable["metadata"]["annotations"] = json!({"projectcalico.org/metadata": "{"});
+    assert!(reason(&many::<Block>(&None), unreadable).contains("projectcalico.org/metadata"));
+    assert_eq!(v1().decode(&many::<Handle>(&()), json!({"metadata": {"name": "h"}, "spec": {}})), None);
+    assert_eq!(v1().decode(&one, json!("no object")), None);
+}
+
+/// DS-72.
+#[test]
+fn tombstones() {
+    let cidr = "10.0.0.0/30".parse().unwrap();
+    let deleted = block(json!({"deleted": true}));
+    assert!(v1().decode(&one::<Block>(&cidr), deleted.clone()).unwrap().tombstone);
+    assert!(v1().decode(&many::<Block>(&None), deleted).unwrap().tombstone);
+    for (group, deleted) in [(ApiGroup::CrdV1, json!("true")), (ApiGroup::V3, json!(true))] {
+        let affinity = json!({
+            "metadata": {"name": "n-10-0-0-0-30", "resourceVersion": "7", "uid": UID},
+            "spec": {"state": "pendingDeletion", "node": "n", "type": "host", "cidr": "10.0.0.0/30",
+                "deleted": deleted},
+        });
+        let transcoder = Transcoder::new(group);
+        let key = AffinityKey { owner: Owner::Host("n".into()), cidr };
+        let found = transcoder.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
+        assert!(found.tombstone);
+        assert_eq!(transcoder.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
+        // Finishing the deletion takes what was read, and nothing else.
+        let request = transcoder.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
+        let Request::Delete { preconditions, .. } = request else { panic!("{request:?}") };
+        assert_eq!(
+            preconditions.body().unwrap()["preconditions"],
+            json!({"uid": UID, "resourceVersion": "7"}),
+            "{group:?}"
+        );
+    }
+}
+
+#[test]
+fn a_delete_of_whatever_is_there_has_no_body() {
+    let write = Write::delete::<Handle>(&HandleId::new("h"), None);
+    let Ok(Request::Delete { preconditions, location }) = v1().request(&write) else { panic!() };
+    assert_eq!((preconditions.body(), preconditions), (None, Preconditions::default()));
+    assert_eq!(location.name, "h");
+}
+
+/// DS-71: only the handle's replacement names its uid.
+#[test]
+fn a_handle_is_replaced_only_if_it_is_the_same() {
+    for group in GROUPS {
+        let transcoder = Transcoder::new(group);
+        let stored = json!({
+            "metadata": {"name": "net.c1", "uid": UID, "resourceVersion": "7"},
+            "spec": {"handleID": "Net.C1", "block": {"10.0.0.0/30": 1}, "deleted": false},
+        });
+        let id = HandleId::new("Net.C1");
+        let read = decode_entry::<Handle>(&transcoder.decode(&one::<Handle>(&id), stored).unwrap().entry).unwrap();
+        let write = Write::update(&id, &read.value, &read.revision).unwrap();
+        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!(UID), &json!("7")));
+        let entry = transcoder.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let read = decode_entry::<Block>(&entry).unwrap();
+        let write = Write::update(&read.key, &read.value, &read.revision).unwrap();
+        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        assert_eq!(body["metadata"].get("uid"), None);
+    }
+}
+
+/// Ids that differ in case share a name; the second one's handle cannot be read, rather than be taken for the first's.
+#[test]
+fn the_handle_of_another_id_is_not_ours() {
+    let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
+    let found = v1().decode(&one::<Handle>(&HandleId::new("Net.C1")), stored).unwrap();
+    assert!(decode_entry::<Handle>(&found.entry).unwrap_err().to_string().contains("handle/net.c1"));
+}
+
+/// DS-9.1 and DS-9.5.
+#[test]
+fn v3_kinds_in_both_groups() {
+    let canonical = json!({
+        "kind": "IPPool", "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": "p", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z"},
+        "spec": {"cidr": "10.244.0.0/16", "future": [1]}, "future": true,
+    });
+    let key = ObjectKey::global("p");
+    let write = |op| Write { kind: "IPPool", path: IpPool::path(&key), key: "IPPool(p)".into(), op };
+    let bytes = canonical.to_string().into_bytes();
+    let Ok(Request::Create { body, .. }) = v1().request(&write(WriteOp::Create(bytes.clone()))) else { panic!() };
+    assert_eq!(
+        body,
+        json!({
+            "kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",
+            "metadata": {"name": "p", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef", "annotations": {
+                "projectcalico.org/metadata": r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#,
+            }},
+            "spec": {"cidr": "10.244.0.0/16", "future": [1]}, "future": true,
+        })
+    );
+    let read = v1().decode(&one::<IpPool>(&key), body).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&read.entry.value).unwrap(), canonical);
+    let v3 = Transcoder::new(ApiGroup::V3);
+    let Ok(Request::Create { body, .. }) = v3.request(&write(WriteOp::Create(bytes))) else { panic!() };
+    assert_eq!(body, canonical);
+
+    let settings = IpamConfiguration::new("default", Default::default());
+    let write = Write::create(&settings.key(), &settings).unwrap();
+    let Ok(Request::Create { body, .. }) = v1().request(&write) else { panic!() };
+    assert_eq!((&body["kind"], &body["spec"]["strictAffinity"]), (&json!("IPAMConfig"), &json!(false)));
+}
+
+/// The two views of the settings are one object (DS-53).
+#[test]
+fn settings_are_read_through_either_name() {
+    for (group, kind) in [(ApiGroup::CrdV1, "IPAMConfig"), (ApiGroup::V3, "IPAMConfiguration")] {
+        let transcoder = Transcoder::new(group);
+        let stored = json!({
+            "apiVersion": group.api_version(), "kind": kind, "metadata": {"name": "default", "resourceVersion": "7"},
+            "spec": {"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2},
+        });
+        let entry = transcoder.decode(&one::<IpamConfig>(&TheConfig), stored.clone()).unwrap().entry;
+        let config = decode_entry::<IpamConfig>(&entry).unwrap();
+        assert!(config.value.strict_affinity && config.value.unknown.is_empty());
+        let entry = transcoder.decode(&one::<IpamConfiguration>(&ObjectKey::global("default")), stored).unwrap().entry;
+        let settings = decode_entry::<IpamConfiguration>(&entry).unwrap();
+        assert_eq!((settings.value.spec.max_blocks_per_host, settings.value.kind.as_str()), (2, "IPAMConfiguration"));
+
+        let write = Write::update(&TheConfig, &config.value, &config.revision).unwrap();
+        let Request::Replace { body, .. } = transcoder.request(&write).unwrap() else { panic!() };
+        assert_eq!(body["kind"], kind);
+        assert_eq!(body["spec"], json!({"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2}));
+    }
+}
+
+fn pod(node: &str) -> Value {
+    json!({
+        "metadata": {"name": "web-0", "namespace": "ns", "uid": UID, "resourceVersion": "4711",
+            "annotations": {"cni.projectcalico.org/containerID": "c1"}},
+        "spec": {"nodeName": node},
+    })
+}
+
+#[test]
+fn endpoints_are_pods() {
+    let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
+    let range = one::<WorkloadEndpoint>(&key);
+    let transcoder = v1().with_interface_prefix("eni");
+    let read = decode_entry::<WorkloadEndpoint>(&transcoder.decode(&range, pod("node-1")).unwrap().entry).unwrap();
+    assert!(read.value.spec.interface_name.starts_with("eni"));
+    assert_eq!((read.value.metadata.resource_version.as_str(), read.value.metadata.uid.as_str()), ("4711", UID));
+    assert_eq!(transcoder.decode(&range, pod("node-2")), None, "a pod on another node has another endpoint");
+    assert_eq!(transcoder.decode(&range, pod("")), None);
+    let select = ObjectSelect { namespace: Some("ns".into()), name_prefix: "node--1-k8s-web--0-".into() };
+    assert!(transcoder.decode(&many::<WorkloadEndpoint>(&select), pod("node-1")).is_some());
+
+    let mut value = read.value.clone();
+    value.spec.ip_networks = vec!["10.0.0.1/32".into()];
+    let patch = |write: Write| match transcoder.request(&write).unwrap() {
+        Request::PatchStatus { location, body } => (location.url_path(), body["metadata"].clone()),
+        other => panic!("{other:?}"),
+    };
+    let (path, metadata) = patch(Write::update(&key, &value, &read.revision).unwrap());
+    assert_eq!(path, "/api/v1/namespaces/ns/pods/web-0");
+    assert_eq!(metadata["annotations"]["cni.projectcalico.org/podIPs"], "10.0.0.1/32");
+    assert_eq!((&metadata["uid"], metadata.get("resourceVersion")), (&json!(UID), None));
+    // Whoever creates an endpoint made its uid up.
+    let (_, metadata) = patch(Write::create(&key, &value).unwrap());
+    assert_eq!(metadata.get("uid"), None);
+    let (_, metadata) = patch(Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision)));
+    assert_eq!((&metadata["uid"], &metadata["resourceVersion"]), (&json!(UID), &json!("4711")));
+    assert_eq!(transcoder.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
+}
+
+#[test]
+fn pods_and_namespaces_are_read_as_they_are() {
+    let found = v1().decode(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0")), pod("node-1")).unwrap();
+    let read = decode_entry::<Pod>(&found.entry).unwrap();
+    assert_eq!((read.value.spec.node_name.as_str(), read.value.metadata.resource_version.as_str()), ("node-1", "4711"));
+    let namespace = json!({"metadata": {"name": "ns", "labels": {"a": "b"}, "resourceVersion": "1"}});
+    let found = v1().decode(&one::<super::super::Namespace>(&ObjectKey::global("ns")), namespace).unwrap();
+    let read = decode_entry::<super::super::Namespace>(&found.entry).unwrap();
+    assert_eq!(read.value.metadata.labels["a"], "b");
+}
+
+#[test]
+fn kubernetes_own_objects_are_not_written() {
+    let node = Node::new("n", Default::default());
+    let profile = Profile::new("kns.ns", Default::default());
+    let network = Profile::new("k8s-pod-network", Default::default());
+    let container = WorkloadEndpoint::new("n-cni-c1-eth0", Default::default());
+    for write in [
+        Write::create(&node.key(), &node),
+        Ok(Write::delete::<Node>(&node.key(), None)),
+        Write::create(&profile.key(), &profile),
+        Write::create(&network.key(), &network),
+        Write::create(&ObjectKey::namespaced("default", "n-cni-c1-eth0"), &container),
+    ] {
+        let error = v1().request(&write.unwrap()).unwrap_err();
+        assert!(matches!(error, TranscodeError::Unsupported { .. }), "{error}");
+    }
+}
+
+#[test]
+fn profiles_and_nodes_decode() {
+    let namespace = json!({"metadata": {"name": "ns", "uid": UID, "resourceVersion": "1"}});
+    let found = v1().decode(&one::<Profile>(&ObjectKey::global("kns.ns")), namespace).unwrap();
+    assert_eq!(
+        decode_entry::<Profile>(&found.entry).unwrap().value.spec.labels_to_apply["pcns.projectcalico.org/name"],
+        "ns"
+    );
+    let node = json!({"metadata": {"name": "n", "uid": UID, "resourceVersion": "1", "labels": {"a": "b"}}});
+    let found = v1().decode(&one::<Node>(&ObjectKey::global("n")), node.clone()).unwrap();
+    assert_eq!(decode_entry::<Node>(&found.entry).unwrap().value.metadata.labels["a"], "b");
+    assert!(v1().decode(&many::<Node>(&ObjectSelect::default()), node).is_some());
+}

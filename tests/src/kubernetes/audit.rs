@@ -1,0 +1,138 @@
+//! The audit log: who asked what, in which order, and how it was answered.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use time::OffsetDateTime;
+
+mod event;
+
+/// Longer than the server needs to write down an answer that the client has.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// The requests since [`super::ApiServer::audit`].
+#[derive(Debug)]
+pub struct Audit {
+    log: PathBuf,
+    begin: u64,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` …
+    pub verb: String,
+    /// API group, empty for the core.
+    pub group: String,
+    /// The plural, or `<plural>/<subresource>`; the path when it is about no resource.
+    pub resource: String,
+    /// Namespace, empty without one.
+    pub namespace: String,
+    /// Name, empty without one.
+    pub name: String,
+    /// Who asked; empty when the server could not tell.
+    pub user: String,
+    /// HTTP status, `None` when it was never answered.
+    pub code: Option<u16>,
+    /// Path and query.
+    pub uri: String,
+    /// What the client calls itself.
+    pub user_agent: String,
+    /// When it arrived.
+    pub received: OffsetDateTime,
+    /// When it was answered.
+    pub answered: OffsetDateTime,
+}
+
+/// The policy: everything but what the server asks itself, and the harness's waiting for it.
+pub(super) fn policy(admin: &str) -> String {
+    format!(
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
+         - {{ level: None, users: [\"system:apiserver\"] }}\n\
+         - {{ level: None, users: [\"{admin}\"], nonResourceURLs: [\"/readyz\"] }}\n\
+         - {{ level: Metadata }}\n"
+    )
+}
+
+impl Audit {
+    pub(super) fn from_now(log: PathBuf) -> Result<Audit> {
+        let begin = match std::fs::metadata(&log) {
+            Ok(data) => data.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Audit { log, begin })
+    }
+
+    /// Every request that arrived, in order of arrival. Waits for the answers of those that are still being carried out.
+    pub fn requests(&self) -> Result<Vec<Request>> {
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let requests = event::requests(&self.read()?)?;
+            if requests.iter().all(|request| request.code.is_some()) || Instant::now() > deadline {
+                return Ok(requests);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The requests of one user.
+    pub fn of(&self, user: &str) -> Result<Vec<Request>> {
+        Ok(self.requests()?.into_iter().filter(|request| request.user == user).collect())
+    }
+
+    /// Every request as text, see [`Request`].
+    pub fn lines(&self) -> Result<Vec<String>> {
+        Ok(self.requests()?.iter().map(Request::to_string).collect())
+    }
+
+    fn read(&self) -> Result<String> {
+        let mut text = String::new();
+        if let Ok(mut log) = File::open(&self.log) {
+            log.seek(SeekFrom::Start(self.begin))?;
+            log.read_to_string(&mut text)?;
+        }
+        // What follows the last line is still being written.
+        text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+        Ok(text)
+    }
+}
+
+/// How many of these requests came one after the other's answer: the round trips in sequence.
+pub fn rounds(requests: &[Request]) -> usize {
+    let mut requests: Vec<_> = requests.iter().collect();
+    requests.sort_by_key(|request| request.answered);
+    let mut last = OffsetDateTime::UNIX_EPOCH;
+    let mut rounds = 0;
+    for request in requests {
+        if request.received >= last {
+            rounds += 1;
+            last = request.answered;
+        }
+    }
+    rounds
+}
+
+/// `get pods/status golden/pod1: 200`
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        match (self.namespace.is_empty(), self.name.is_empty()) {
+            (true, true) => {}
+            (true, false) => write!(f, " {}", self.name)?,
+            (false, _) => write!(f, " {}/{}", self.namespace, self.name)?,
+        }
+        match self.code {
+            Some(code) => write!(f, ": {code}"),
+            None => f.write_str(": no answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! A small client of the API server: one request, one answer, no retries, no cache.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use ureq::http::{Method, Request};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+use super::api_server::ENDPOINT;
+use super::identity::Identity;
+
+/// A client of one identity.
+#[derive(Debug, Clone)]
+pub struct Client {
+    agent: ureq::Agent,
+    token: Option<String>,
+}
+
+/// What the server said.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub code: u16,
+    /// The object, or the `Status` that says why there is none. Text when it is no JSON.
+    pub body: Value,
+}
+
+impl Client {
+    /// A client that trusts one authority, PEM.
+    pub fn new(authority: &str, identity: &Identity) -> Result<Client> {
+        let authority = Certificate::from_pem(authority.as_bytes())?;
+        let mut tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[authority]));
+        let mut token = None;
+        match identity {
+            Identity::Certificate { certificate, key } => {
+                let chain = [Certificate::from_pem(certificate.as_bytes())?];
+                tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, PrivateKey::from_pem(key.as_bytes())?)));
+            }
+            Identity::Token(text) => token = Some(text.clone()),
+        }
+        let agent = ureq::Agent::config_builder()
+            .tls_config(tls.build())
+            .timeout_global(Some(Duration::from_secs(10)))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
+        Ok(Client { agent: agent.into(), token })
+    }
+
+    /// One request for a path of the server.
+    pub fn request(&self, method: Method, path: &str, content_type: &str, body: &str) -> Result<Answer> {
+        let mut request = Request::builder().method(&method).uri(format!("{ENDPOINT}{path}"));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if !body.is_empty() {
+            request = request.header("content-type", content_type);
+        }
+        let sent = self.agent.run(request.body(body.to_owned())?);
+        let mut answer = sent.with_context(|| format!("{method} {path}"))?;
+        let text = answer.body_mut().read_to_string().with_context(|| format!("{method} {path}"))?;
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Ok(Answer { code: answer.status().as_u16(), body })
+    }
+
+    /// Reads an object, a list, or anything else that has a path.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        self.request(Method::GET, path, "", "")
+    }
+
+    /// Creates an object in a collection.
+    pub fn create(&self, collection: &str, object: &Value) -> Result<Answer> {
+        self.request(Method::POST, collection, "application/json", &object.to_string())
+    }
+
+    /// Replaces an object, or its subresource.
+    pub fn replace(&self, path: &str, object: &Value) -> Result<Answer> {
+        self.request(Method::PUT, path, "application/json", &object.to_string())
+    }
+
+    /// Merges a patch (RFC 7386) into an object, or its subresource.
+    pub fn patch(&self, path: &str, patch: &Value) -> Result<Answer> {
+        self.request(Method::PATCH, path, "application/merge-patch+json", &patch.to_string())
+    }
+
+    /// Deletes an object, without the grace period that a pod has by itself.
+    pub fn delete(&self, path: &str) -> Result<Answer> {
+        self.request(Method::DELETE, path, "application/json", r#"{"gracePeriodSeconds":0}"#)
+    }
+}
+
+impl Answer {
+    /// The object of a success.
+    pub fn success(self) -> Result<Value> {
+        if !(200..300).contains(&self.code) {
+            bail!("the API server answered {}: {}", self.code, self.reason());
+        }
+        Ok(self.body)
+    }
+
+    /// What a failure says.
+    pub fn reason(&self) -> String {
+        self.body["message"].as_str().map_or_else(|| self.body.to_string(), str::to_owned)
+    }
+}

@@ -1,0 +1,86 @@
+//! Manifests, as `kubectl apply` takes them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use ureq::http::Method;
+
+use super::client::Client;
+
+impl Client {
+    /// Applies each object of a YAML manifest in turn, and waits for the resources that a CustomResourceDefinition
+    /// brings, so that objects of it may follow.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        for document in serde_norway::Deserializer::from_str(manifest) {
+            let object = Value::deserialize(document).context("a manifest is no YAML")?;
+            if !object.is_null() {
+                self.apply_object(&object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies one object and returns it as the server keeps it.
+    pub fn apply_object(&self, object: &Value) -> Result<Value> {
+        let path = self.path(object)?;
+        let query = format!("{path}?fieldManager=integration-tests&force=true");
+        let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
+        let kept = answer.success().with_context(|| path.clone())?;
+        if object["kind"] == "CustomResourceDefinition" {
+            self.await_established(&path)?;
+        }
+        Ok(kept)
+    }
+
+    /// Where an object is, by what the server says of its kind.
+    fn path(&self, object: &Value) -> Result<String> {
+        let field = |value: &Value, name: &str| {
+            value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
+        };
+        let (version, kind) = (field(object, "apiVersion")?, field(object, "kind")?);
+        let name = field(&object["metadata"], "name")?;
+        let group = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+        let resources = self.get(&group)?.success().with_context(|| group.clone())?;
+        let resources = resources["resources"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |r: &&Value| r["kind"] == kind.as_str() && !r["name"].as_str().unwrap_or("/").contains('/');
+        let resource = resources.iter().find(is_it).with_context(|| format!("{version} has no {kind}"))?;
+        let plural = field(resource, "name")?;
+        if resource["namespaced"] == true {
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+            return Ok(format!("{group}/namespaces/{namespace}/{plural}/{name}"));
+        }
+        Ok(format!("{group}/{plural}/{name}"))
+    }
+
+    /// The definition is accepted, and what it defines is served in every version.
+    fn await_established(&self, path: &str) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.is_served(&self.get(path)?.success()?)? {
+            ensure!(Instant::now() < deadline, "{path} is not established");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn is_served(&self, definition: &Value) -> Result<bool> {
+        let conditions = definition["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+        if !conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True") {
+            return Ok(false);
+        }
+        let spec = &definition["spec"];
+        let (group, plural) = (spec["group"].as_str().unwrap_or(""), spec["names"]["plural"].as_str().unwrap_or(""));
+        for version in spec["versions"].as_array().into_iter().flatten().filter(|v| v["served"] == true) {
+            let version = format!("/apis/{group}/{}", version["name"].as_str().unwrap_or(""));
+            let known = self.get(&version)?;
+            let mut names = known.body["resources"].as_array().into_iter().flatten().map(|r| &r["name"]);
+            // Known to discovery and answered: two caches of the server.
+            if !names.any(|name| name == plural) || self.get(&format!("{version}/{plural}?limit=1"))?.code != 200 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,49 @@
+//! Where the programs of Kubernetes are.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Names the version of Kubernetes that tests/install-go-tools.sh builds.
+const GO_MOD: &str = include_str!("../../kubernetes/go.mod");
+
+/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` if set, else where tests/install-go-tools.sh puts it.
+pub fn program(name: &str) -> Result<PathBuf> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|assets| !assets.is_empty()) {
+        let path = Path::new(&assets).join(name);
+        ensure!(path.is_file(), "KUBEBUILDER_ASSETS has no {name}");
+        return Ok(path);
+    }
+    let path = cache()?.join(format!("calico-tests/kubernetes-{}", version()?)).join(name);
+    ensure!(path.is_file(), "{name} is not built (tests/install-go-tools.sh {name})");
+    Ok(path)
+}
+
+/// The version that go.mod requires.
+fn version() -> Result<&'static str> {
+    let requirement = GO_MOD.lines().find_map(|line| line.strip_prefix("\tk8s.io/kubernetes "));
+    requirement.and_then(|line| line.split(' ').next()).context("go.mod does not require k8s.io/kubernetes")
+}
+
+/// Where the user's caches are.
+fn cache() -> Result<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    cache.context("neither XDG_CACHE_HOME nor HOME is set")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_of_kubernetes_is_of_one_release() {
+        let release = version().unwrap().strip_prefix("v1.").unwrap();
+        let replaced: Vec<&str> = GO_MOD.lines().filter(|line| line.contains(" => ")).collect();
+        assert_eq!(replaced.len(), 33);
+        for line in replaced {
+            let (from, to) = line.trim().split_once(" => ").unwrap();
+            assert_eq!(to, format!("{from} v0.{release}"));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Namespaces, service accounts and what they may do: what controllers and an operator would make.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::api_server::ApiServer;
+use super::client::Client;
+use super::identity::Identity;
+
+/// A service account with a token that holds for an hour. It may do nothing until [`ApiServer::bind`].
+#[derive(Debug)]
+pub struct ServiceAccount {
+    /// `system:serviceaccount:<namespace>:<name>`, as the audit log has it.
+    pub user: String,
+    /// Its token.
+    pub identity: Identity,
+    /// A kubeconfig with the token inline.
+    pub kubeconfig: PathBuf,
+    /// A client with the token.
+    pub client: Client,
+    namespace: String,
+    name: String,
+}
+
+/// Something that RBAC allows or refuses.
+#[derive(Debug, Clone, Copy)]
+pub struct Access<'a> {
+    /// `get`, `patch` …
+    pub verb: &'a str,
+    /// API group, empty for the core.
+    pub group: &'a str,
+    /// The plural, or `<plural>/<subresource>`.
+    pub resource: &'a str,
+}
+
+impl ApiServer {
+    /// Makes a namespace with the `default` service account, without which no pod is admitted.
+    pub fn namespace(&self, name: &str) -> Result<()> {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        self.admin().apply_object(&namespace)?;
+        self.apply_account(name, "default")
+    }
+
+    /// Makes a service account, and its namespace if need be.
+    pub fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount> {
+        self.namespace(namespace)?;
+        self.apply_account(namespace, name)?;
+        let identity = Identity::Token(self.token(namespace, name)?);
+        Ok(ServiceAccount {
+            user: format!("system:serviceaccount:{namespace}:{name}"),
+            kubeconfig: self.kubeconfig(&format!("{namespace}-{name}"), &identity)?,
+            client: self.client(&identity)?,
+            identity,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// A new token of a service account, good for an hour or until the account is deleted. The server remembers a token
+    /// that it has seen for ten seconds more.
+    pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let made = self.admin().create(&path, &request)?.success().with_context(|| path)?;
+        Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
+    }
+
+    /// Makes a ClusterRole.
+    pub fn cluster_role(&self, name: &str, rules: &Value) -> Result<()> {
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": name }, "rules": rules,
+        });
+        self.admin().apply_object(&role).map(drop)
+    }
+
+    /// Binds a ClusterRole to a service account and waits until the authorizer has seen both. One rule at least must be
+    /// for all objects of a resource.
+    pub fn bind(&self, account: &ServiceAccount, role: &str) -> Result<()> {
+        let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": format!("{role}.{}.{}", account.namespace, account.name) },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [subject],
+        });
+        self.admin().apply_object(&binding)?;
+        let role = self.admin().get(&format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"))?.success()?;
+        let first = |rule: &Value, list: &str| rule[list][0].as_str().map(str::to_owned);
+        // The rules of one role become known at once.
+        let rule = role["rules"].as_array().into_iter().flatten().find_map(|rule| {
+            rule["resourceNames"].is_null().then_some(())?;
+            Some((first(rule, "verbs")?, first(rule, "apiGroups")?, first(rule, "resources")?))
+        });
+        let (verb, group, resource) = rule.context("a role has no rule without resourceNames to wait for")?;
+        let access = Access { verb: &verb, group: &group, resource: &resource };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.allows(&account.user, access)? {
+            ensure!(Instant::now() < deadline, "{} is bound and still may not: {access:?}", account.user);
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Whether a user may do something in all namespaces, as the authorizer sees it now.
+    pub fn allows(&self, user: &str, access: Access<'_>) -> Result<bool> {
+        let (resource, subresource) = access.resource.split_once('/').unwrap_or((access.resource, ""));
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": { "user": user, "resourceAttributes": {
+                "verb": access.verb, "group": access.group, "resource": resource, "subresource": subresource,
+            }},
+        });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        Ok(self.admin().create(path, &review)?.success()?["status"]["allowed"] == true)
+    }
+
+    fn apply_account(&self, namespace: &str, name: &str) -> Result<()> {
+        let metadata = json!({ "namespace": namespace, "name": name });
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
+        self.admin().apply_object(&account).map(drop)
+    }
+}

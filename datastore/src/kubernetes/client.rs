@@ -109,7 +109,7 @@ impl ApiClient {
                 Err(_) => return Err(Failure::NoAnswer(format!("no answer within {:?}", self.config.deadline))),
             };
             let wait = match &failure {
-                Failure::Refused(refusal) if refusal.code == 401 && !renewed => {
+                Failure::Refused(refusal) if refusal.status.code == 401 && !renewed => {
                     // The token may have been renewed since the file was read.
                     renewed = true;
                     *self.opened.lock().await = None;
@@ -137,9 +137,9 @@ impl ApiClient {
         let (parts, body) = answer.into_parts();
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
-            return Err(Failure::Refused(Refusal::parse(parts.status, &bytes, retry_after(&parts.headers))));
+            return Err(Failure::Refused(Box::new(Refusal::parse(parts.status, &bytes, retry_after(&parts.headers)))));
         }
-        serde_json::from_slice(&bytes).map_err(|e| Failure::Unreadable(e.to_string()))
+        serde_json::from_slice(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
 
     async fn opened(&self) -> Result<Opened, AccessError> {
@@ -153,13 +153,13 @@ impl ApiClient {
     /// A token that the API server does not take twice is a stale one; says where it came from.
     fn explain_login(&self, failure: Failure) -> Failure {
         let Failure::Refused(mut refusal) = failure else { return failure };
-        if refusal.code == 401 {
+        if refusal.status.code == 401 {
             let place = match (&self.config.overrides.token, self.config.kubeconfig.as_slice()) {
                 (Some(_), _) => "policy.k8s_auth_token".to_owned(),
                 (None, []) => "the service account token of this pod".to_owned(),
                 (None, files) => files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"),
             };
-            refusal.message = format!("{}; the credentials of {place} are stale or wrong", refusal.message);
+            refusal.credential = format!("the credentials of {place} are stale or wrong");
         }
         Failure::Refused(refusal)
     }

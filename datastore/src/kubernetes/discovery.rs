@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest};
-use super::failure::{Failure, Refusal};
+use super::failure::Failure;
 
 /// What an earlier process found out.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,14 +78,11 @@ fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     match (names.contains(&"crd.projectcalico.org"), names.contains(&"projectcalico.org")) {
         (true, _) => Ok(ApiGroup::CrdV1),
         (false, true) => Ok(ApiGroup::V3),
-        (false, false) => Err(Failure::Refused(Refusal {
-            code: 404,
-            reason: "NotFound".into(),
-            message: "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom \
-                      resource definitions (deploy/crds)"
+        (false, false) => Err(Failure::Unreadable(
+            "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
+             definitions (deploy/crds)"
                 .into(),
-            ..Refusal::default()
-        })),
+        )),
     }
 }
 

@@ -4,102 +4,72 @@ use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use libcalico::kubernetes::Status;
 use libcalico::store::StoreError;
-use serde::Deserialize;
 
 use super::transport::TransportError;
+
+/// How much of a text that is no `Status` an error quotes.
+const LONGEST_QUOTE: usize = 200;
 
 /// A request that did not do what it was sent for.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The API server refused.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// No connection: nothing was sent.
     #[error("{0}")]
     NotSent(String),
     /// Sent, and no answer: it may have been carried out.
     #[error("{0}")]
     NoAnswer(String),
-    /// An answer that is no JSON, or none of the API's.
-    #[error("the answer cannot be read: {0}")]
+    /// An answer that does not help: no JSON, or without what was asked for.
+    #[error("{0}")]
     Unreadable(String),
 }
 
-/// What a `Status` object says.
+/// An answer that is no success.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
-    pub(super) code: u16,
-    /// `NotFound`, `Conflict` …
-    pub(super) reason: String,
-    /// For people.
-    pub(super) message: String,
-    /// The fields it is about.
-    pub(super) fields: Vec<String>,
-    /// Whether it is about one object, and not about a kind that the server does not have.
-    pub(super) names_object: bool,
+    pub(super) status: Status,
     /// What the `Retry-After` header asks for.
     pub(super) retry_after: Option<Duration>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct StatusObject {
-    reason: String,
-    message: String,
-    details: Details,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Details {
-    name: String,
-    causes: Vec<Cause>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Cause {
-    field: String,
+    /// Whose credentials were refused, where they were; for the error.
+    pub(super) credential: String,
 }
 
 impl Refusal {
     /// Reads the answer of a refused request. A proxy on the way answers in its own words.
     pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
-        let status: StatusObject = serde_json::from_slice(body).unwrap_or_else(|_| StatusObject {
-            message: String::from_utf8_lossy(body).trim().chars().take(200).collect(),
-            ..StatusObject::default()
+        let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect(),
+            ..Status::default()
         });
-        let message = match status.message.is_empty() {
-            true => code.to_string(),
-            false => status.message,
-        };
-        Refusal {
-            code: code.as_u16(),
-            reason: status.reason,
-            message,
-            names_object: !status.details.name.is_empty(),
-            fields: status.details.causes.into_iter().map(|cause| cause.field).collect(),
-            retry_after,
+        status.code = code.as_u16();
+        if status.message.is_empty() {
+            status.message = code.to_string();
         }
+        Refusal { status, retry_after, credential: String::new() }
     }
 
     /// Busy or on its way down or up: the same request may do better later. Nothing was carried out.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(self.code, 429 | 503)
+        matches!(self.status.code, 429 | 503)
     }
 
     /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
     pub(super) fn is_doubtful(&self) -> bool {
-        matches!(self.code, 500 | 502 | 504)
+        matches!(self.status.code, 500 | 502 | 504)
     }
 }
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.reason.is_empty() {
-            true => write!(f, "{} ({})", self.message, self.code),
-            false => write!(f, "{} ({} {})", self.message, self.code, self.reason),
+        let Status { code, reason, message, .. } = &self.status;
+        match reason.is_empty() {
+            true => write!(f, "{message} ({code})"),
+            false => write!(f, "{message} ({code} {reason})"),
         }
     }
 }
@@ -123,7 +93,6 @@ impl From<kube::Error> for Failure {
 impl Failure {
     /// What it means for the object `key`. `writing`: whether carrying it out would have changed something.
     pub(super) fn explain(self, key: &str, server: &str, writing: bool) -> StoreError {
-        let key = || key.to_owned();
         let unavailable = |reason: String, outcome_unknown| StoreError::Unavailable {
             datastore: format!("kubernetes {server}"),
             reason,
@@ -134,29 +103,13 @@ impl Failure {
             Failure::NoAnswer(reason) => unavailable(reason, writing),
             Failure::Refused(refusal) if refusal.is_busy() => unavailable(refusal.to_string(), false),
             Failure::Refused(refusal) if refusal.is_doubtful() => unavailable(refusal.to_string(), writing),
-            Failure::Refused(refusal) => match (refusal.code, refusal.reason.as_str()) {
-                (409, "AlreadyExists") => StoreError::AlreadyExists { key: key() },
-                (404, _) => StoreError::NotFound { key: key() },
-                (401 | 403, _) => StoreError::Unauthorized { reason: refusal.to_string() },
-                // Another object of the same name.
-                (409, _) if refusal.message.contains("UID in precondition") => StoreError::NotFound { key: key() },
-                (409, _) => StoreError::Conflict { key: key() },
-                // What a patch answers that names an outdated object.
-                (422, _) if only(&refusal.fields, &["metadata.uid", "metadata.resourceVersion"]) => {
-                    match refusal.fields.iter().any(|field| field == "metadata.uid") {
-                        true => StoreError::NotFound { key: key() },
-                        false => StoreError::Conflict { key: key() },
-                    }
-                }
-                _ => StoreError::Other(format!("{}: {refusal}", key())),
-            },
-            Failure::Unreadable(reason) => StoreError::Other(format!("{}: {reason}", key())),
+            Failure::Refused(refusal) => refusal
+                .status
+                .refusal(key, &refusal.credential)
+                .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
+            Failure::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
         }
     }
-}
-
-fn only(fields: &[String], allowed: &[&str]) -> bool {
-    !fields.is_empty() && fields.iter().all(|field| allowed.contains(&field.as_str()))
 }
 
 /// An error with its causes, each said once.
@@ -179,41 +132,11 @@ mod tests {
 
     fn explained(code: u16, status: &str) -> StoreError {
         let refusal = Refusal::parse(StatusCode::from_u16(code).unwrap(), status.as_bytes(), None);
-        Failure::Refused(refusal).explain("IPPool(p)", "https://k:6443", true)
+        Failure::Refused(Box::new(refusal)).explain("IPPool(p)", "https://k:6443", true)
     }
 
     #[test]
-    fn answers_of_the_api_server_become_the_stores_errors() {
-        let key = || "IPPool(p)".to_owned();
-        for (code, status, expected) in [
-            (409, r#"{"reason":"AlreadyExists"}"#, StoreError::AlreadyExists { key: key() }),
-            (404, r#"{"reason":"NotFound"}"#, StoreError::NotFound { key: key() }),
-            (
-                409,
-                r#"{"reason":"Conflict","message":"the object has been modified"}"#,
-                StoreError::Conflict { key: key() },
-            ),
-            (
-                409,
-                r#"{"reason":"Conflict","message":"Precondition failed: UID in precondition: a"}"#,
-                StoreError::NotFound { key: key() },
-            ),
-            (
-                422,
-                r#"{"reason":"Invalid","details":{"causes":[{"field":"metadata.uid"}]}}"#,
-                StoreError::NotFound { key: key() },
-            ),
-            (
-                422,
-                r#"{"reason":"Invalid","details":{"causes":[{"field":"metadata.resourceVersion"}]}}"#,
-                StoreError::Conflict { key: key() },
-            ),
-        ] {
-            assert_eq!(explained(code, status), expected, "{code} {status}");
-        }
-        for code in [401, 403] {
-            assert!(matches!(explained(code, "{}"), StoreError::Unauthorized { .. }), "{code}");
-        }
+    fn what_may_have_been_carried_out_is_told() {
         for (code, unknown) in [(429, false), (503, false), (500, true), (502, true), (504, true)] {
             let error = explained(code, "{}");
             assert!(
@@ -228,7 +151,7 @@ mod tests {
     #[test]
     fn a_proxys_own_words_are_kept_in_bounds() {
         let refusal = Refusal::parse(StatusCode::BAD_GATEWAY, "<html>".repeat(1000).as_bytes(), None);
-        assert_eq!(refusal.message.len(), 200);
+        assert_eq!(refusal.status.message.len(), LONGEST_QUOTE);
         assert_eq!(Refusal::parse(StatusCode::BAD_GATEWAY, b"", None).to_string(), "502 Bad Gateway (502)");
     }
 }

@@ -17,7 +17,7 @@ pub(super) async fn all(client: &ApiClient, list: &List) -> Result<Vec<Value>, F
     loop {
         let answer = client.send(&page(list, next.as_deref(), true)).await;
         let mut answer = match answer {
-            Err(Failure::Refused(refusal)) if refusal.code == 410 && next.is_some() => {
+            Err(Failure::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
                 client.send(&page(list, None, false)).await?
             }

@@ -89,8 +89,8 @@ impl Kubernetes {
         };
         match answer {
             Ok(objects) => Ok(objects),
-            Err(Failure::Refused(refusal)) if refusal.code == 404 => {
-                if !refusal.names_object {
+            Err(Failure::Refused(refusal)) if refusal.status.code == 404 => {
+                if refusal.status.details.name.is_empty() {
                     // Not the object is missing but its kind: an outdated memory would be the reason.
                     self.memory.forget();
                 }

@@ -22,6 +22,8 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
+    /// Name of the object that it is about; empty when it is about a kind that the server does not have.
+    pub name: String,
     /// What exactly is wrong with the object sent.
     pub causes: Vec<StatusCause>,
     /// How long to wait before the next attempt, in seconds; 0 when the server does not say.

@@ -155,7 +155,7 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
     client.send(&create).await.unwrap();
     assert_eq!(server.requests().len(), 3);
     let refused = client.send(&create).await.unwrap_err();
-    assert!(matches!(&refused, Failure::Refused(refusal) if refusal.code == 404), "{refused}");
+    assert!(matches!(&refused, Failure::Refused(refusal) if refusal.status.code == 404), "{refused}");
     assert_eq!(server.requests().len(), 4);
 }
 
@@ -187,7 +187,7 @@ async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
     client.send(&read).await.unwrap();
     assert_eq!(server.requests(), ["GET /a Bearer first", "GET /a Bearer first", "GET /a Bearer second"]);
 
-    let stale = client.send(&read).await.unwrap_err().to_string();
+    let stale = client.send(&read).await.unwrap_err().explain("Pod(p)", "k", false).to_string();
     assert_eq!(server.requests().len(), 5);
     assert!(stale.contains(&server.file().display().to_string()), "{stale}");
     assert!(!stale.contains("second"), "{stale}");

@@ -178,6 +178,7 @@ impl Session {
                 format!("etcd {}", endpoints.join(","))
             }
             DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
+            DatastoreConfig::Kubernetes(kubernetes) => format!("kubernetes {kubernetes}"),
         }
     }
 }

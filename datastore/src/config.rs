@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::kubernetes::config::KubernetesConfig;
+
 /// Where the embedded datastore lives when nothing else is said.
 pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
 
@@ -20,7 +22,7 @@ const KUBERNETES: &str = "kubernetes";
 /// What a network configuration can say about the datastore. An empty string says nothing (CNI-15).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `datastore_type`: `etcdv3` or `local`.
+    /// `datastore_type`: `kubernetes`, `etcdv3` or `local`.
     pub datastore_type: String,
     /// `datastore_path`: file of the embedded datastore.
     pub datastore_path: String,
@@ -40,10 +42,24 @@ pub struct Settings {
     pub etcd_cert: String,
     /// The key of our certificate inline, as PEM or as base64 of PEM.
     pub etcd_key: String,
-    /// `kubernetes.kubeconfig`.
+    /// `kubernetes.kubeconfig`: one path, or several with colons between.
     pub kubeconfig: String,
-    /// `kubernetes.k8s_api_root`.
+    /// `kubernetes.k8s_api_root`, else that of `policy`: URL of the API server.
     pub k8s_api_root: String,
+    /// `policy.k8s_auth_token`.
+    pub k8s_auth_token: String,
+    /// `policy.k8s_client_certificate`: a file.
+    pub k8s_client_certificate: String,
+    /// `policy.k8s_client_key`: a file.
+    pub k8s_client_key: String,
+    /// `policy.k8s_certificate_authority`: a file.
+    pub k8s_certificate_authority: String,
+    /// `calico_api_group`.
+    pub calico_api_group: String,
+    /// `qps`: requests per second to the API server; 0: not said, below: no limit.
+    pub qps: i32,
+    /// `burst`: requests beyond that; 0: not said.
+    pub burst: i32,
     /// How long one request may take; [`DEFAULT_DEADLINE`] when absent.
     pub deadline: Option<Duration>,
 }
@@ -55,6 +71,8 @@ pub enum DatastoreConfig {
     Etcd(EtcdConfig),
     /// A SQLite file on this node.
     Local(LocalConfig),
+    /// A Kubernetes API server.
+    Kubernetes(Box<KubernetesConfig>),
 }
 
 /// How to reach etcd.
@@ -110,21 +128,15 @@ pub struct LocalConfig {
 /// A configuration that names no usable datastore.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Neither type, endpoints nor path: upstream would use Kubernetes (DS-8).
+    /// Nothing that leads anywhere. Upstream would look for a Kubernetes API server (DS-8).
     #[error(
-        "no datastore is configured; set datastore_type to `local` (one file, {DEFAULT_PATH}) or to `etcdv3` with \
-         etcd_endpoints, in the network configuration or as DATASTORE_TYPE in the environment (without these, \
-         Calico means `kubernetes`, which this build does not support)"
+        "no datastore is configured; set datastore_type to `kubernetes` (with kubernetes.kubeconfig), to `etcdv3` (with \
+         etcd_endpoints) or to `local` (one file, {DEFAULT_PATH}), in the network configuration or as DATASTORE_TYPE in \
+         the environment"
     )]
     Nothing,
-    /// A type this build has no client for.
-    #[error("datastore_type `{found}` is not supported by this build; set it to `etcdv3` or `local`")]
-    UnsupportedType {
-        /// The type asked for, or implied.
-        found: String,
-    },
     /// A type nobody knows.
-    #[error("unknown datastore type: {found}; datastore_type must be `etcdv3` or `local`")]
+    #[error("unknown datastore type: {found}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
     UnknownType {
         /// The type asked for.
         found: String,
@@ -176,6 +188,16 @@ pub enum ConfigError {
         /// Its other half.
         missing: &'static str,
     },
+    /// A number or truth value that is none.
+    #[error("{setting}: `{found}` is not {wanted}")]
+    Value {
+        /// The setting.
+        setting: &'static str,
+        /// What it says.
+        found: String,
+        /// What it should say.
+        wanted: &'static str,
+    },
     /// TLS material that cannot be read.
     #[error("{setting}: {reason}")]
     Pem {
@@ -200,7 +222,9 @@ impl DatastoreConfig {
         let chosen = match asked.as_str() {
             "" if !endpoints.is_empty() => ETCD,
             "" if !path.is_empty() => LOCAL,
-            "" => return Err(implied_kubernetes(settings, &source)),
+            // What upstream always means by silence (DS-8), here only with a hint at where it is.
+            "" if KubernetesConfig::is_hinted_at(settings, &source) => KUBERNETES,
+            "" => return Err(ConfigError::Nothing),
             other => other,
         };
         match chosen {
@@ -209,34 +233,31 @@ impl DatastoreConfig {
                 let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };
                 Ok(DatastoreConfig::Local(LocalConfig { path: path.into(), deadline }))
             }
-            KUBERNETES => Err(ConfigError::UnsupportedType { found: KUBERNETES.into() }),
+            KUBERNETES => {
+                KubernetesConfig::new(settings, &source, deadline).map(Box::new).map(DatastoreConfig::Kubernetes)
+            }
             other => Err(ConfigError::UnknownType { found: other.into() }),
         }
     }
 }
 
-/// Nothing was said, which upstream reads as Kubernetes (DS-8): the error depends on whether it was hinted at.
-fn implied_kubernetes(settings: &Settings, source: &Source<'_>) -> ConfigError {
-    let hinted = !source.get(&settings.kubeconfig, "KUBECONFIG").is_empty()
-        || !source.get(&settings.k8s_api_root, "K8S_API_ENDPOINT").is_empty();
-    match hinted {
-        true => ConfigError::UnsupportedType { found: KUBERNETES.into() },
-        false => ConfigError::Nothing,
-    }
-}
-
 /// The three places of a setting.
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl Source<'_> {
     /// `CALICO_X`, else what the network configuration says, else `X` (DS-3, DS-10, DS-11).
-    fn get(&self, configured: &str, variable: &str) -> String {
+    pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
+        self.lookup(configured, variable).unwrap_or_default()
+    }
+
+    /// The same, telling what is set to nothing from what is not set.
+    pub(crate) fn lookup(&self, configured: &str, variable: &str) -> Option<String> {
         match (self.env)(&format!("CALICO_{variable}")) {
-            Some(value) => value,
-            None if !configured.is_empty() => configured.to_owned(),
-            None => (self.env)(variable).unwrap_or_default(),
+            None if !configured.is_empty() => Some(configured.to_owned()),
+            None => (self.env)(variable),
+            value => value,
         }
     }
 }

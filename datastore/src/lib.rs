@@ -1,7 +1,8 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
-//! [`Datastore`] is either an etcd cluster or one SQLite file. Both hold the same pairs, the paths and JSON of
-//! upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]). Which one a process
+//! [`Datastore`] is an etcd cluster, one SQLite file or a Kubernetes API server. The first two hold the same pairs, the
+//! paths and JSON of upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]); the
+//! third holds them as custom resources, pods and nodes. Which one a process
 //! uses comes from a [`DatastoreConfig`]. Nothing is opened before the first request, and each process has one
 //! connection.
 
@@ -16,6 +17,7 @@ use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError
 
 pub use config::{ConfigError, DatastoreConfig, Settings};
 pub use etcd::Etcd;
+pub use kubernetes::Kubernetes;
 pub use local::Local;
 
 /// The datastore of this process.
@@ -25,6 +27,8 @@ pub enum Datastore {
     Etcd(Box<Etcd>),
     /// A SQLite file on this node.
     Local(Local),
+    /// A Kubernetes cluster.
+    Kubernetes(Box<Kubernetes>),
 }
 
 impl Datastore {
@@ -34,6 +38,9 @@ impl Datastore {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
             DatastoreConfig::Local(config) => Datastore::Local(Local::new(config)),
+            DatastoreConfig::Kubernetes(config) => {
+                Datastore::Kubernetes(Box::new(Kubernetes::new(config, kubernetes::GROUP_FILE)))
+            }
         })
     }
 
@@ -42,6 +49,7 @@ impl Datastore {
         match self {
             Datastore::Etcd(etcd) => etcd.requests(),
             Datastore::Local(local) => local.requests(),
+            Datastore::Kubernetes(kubernetes) => kubernetes.requests(),
         }
     }
 
@@ -50,6 +58,9 @@ impl Datastore {
         match self {
             Datastore::Etcd(etcd) => etcd.scan(prefix).await,
             Datastore::Local(local) => local.scan(prefix),
+            Datastore::Kubernetes(_) => Err(StoreError::Other(
+                "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
+            )),
         }
     }
 
@@ -66,6 +77,7 @@ impl Store for Datastore {
         match self {
             Datastore::Etcd(etcd) => Box::pin(etcd.read(batch)).await,
             Datastore::Local(local) => local.read(batch).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.read(batch)).await,
         }
     }
 
@@ -73,6 +85,7 @@ impl Store for Datastore {
         match self {
             Datastore::Etcd(etcd) => Box::pin(etcd.write(writes)).await,
             Datastore::Local(local) => local.write(writes).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.write(writes)).await,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use datastore::{ConfigError, DatastoreConfig, Settings};
-use netconf::conf::DatastoreType;
+use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
 /// The datastore that `conf` and the environment of this process describe (CNI-15). A request may take `deadline`, or as
@@ -52,9 +52,24 @@ fn settings(conf: &NetConf, deadline: Option<Duration>) -> Settings {
         etcd_cert: datastore.etcd_cert.clone(),
         etcd_key: datastore.etcd_key.reveal().to_owned(),
         kubeconfig: conf.kubernetes.kubeconfig.clone(),
-        k8s_api_root: conf.kubernetes.k8s_api_root.clone(),
+        k8s_api_root: first([&conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root]),
+        k8s_auth_token: conf.policy.k8s_auth_token.reveal().to_owned(),
+        k8s_client_certificate: conf.policy.k8s_client_certificate.clone(),
+        k8s_client_key: conf.policy.k8s_client_key.clone(),
+        k8s_certificate_authority: conf.policy.k8s_certificate_authority.clone(),
+        calico_api_group: match datastore.calico_api_group {
+            None => String::new(),
+            Some(ApiGroup::CrdV1) => "crd.projectcalico.org/v1".into(),
+            Some(ApiGroup::V3) => "projectcalico.org/v3".into(),
+        },
+        qps: datastore.qps,
+        burst: datastore.burst,
         deadline,
     }
+}
+
+fn first(texts: [&String; 2]) -> String {
+    texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,9 @@
+use std::path::Path;
+
+use libcalico::kubernetes::ApiGroup;
+
 use super::*;
+use crate::kubernetes::config::Rate;
 
 fn resolve(settings: &Settings, env: &[(&str, &str)]) -> Result<DatastoreConfig, ConfigError> {
     DatastoreConfig::new(settings, |name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
@@ -50,15 +55,57 @@ fn type_defaults_from_endpoints_then_path_then_error() {
     assert_eq!(resolve(&Settings::default(), &[]), Err(ConfigError::Nothing));
 }
 
+fn kubernetes(settings: &Settings, env: &[(&str, &str)]) -> KubernetesConfig {
+    match resolve(settings, env) {
+        Ok(DatastoreConfig::Kubernetes(config)) => *config,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn kubernetes_in_any_form_names_the_supported_types() {
-    let kubernetes = ConfigError::UnsupportedType { found: "kubernetes".into() };
-    let kubeconfig = Settings { kubeconfig: "/k".into(), ..Settings::default() };
-    assert_eq!(resolve(&kubeconfig, &[]), Err(kubernetes.clone()));
-    assert_eq!(resolve(&Settings::default(), &[("DATASTORE_TYPE", "kubernetes")]), Err(kubernetes.clone()));
-    assert!(kubernetes.to_string().contains("`etcdv3` or `local`"));
+fn kubernetes_when_asked_for_or_hinted_at() {
+    let kubeconfig = Settings { kubeconfig: "/k:/l".into(), ..Settings::default() };
+    assert_eq!(kubernetes(&kubeconfig, &[]).kubeconfig, [Path::new("/k"), Path::new("/l")]);
+    for hint in
+        [("DATASTORE_TYPE", "kubernetes"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("K8S_API_ENDPOINT", "https://k")]
+    {
+        kubernetes(&Settings::default(), &[hint]);
+    }
+    // Only for people, who call the commands from their own account (DS-9).
+    assert_eq!(resolve(&Settings::default(), &[("HOME", "/root")]), Err(ConfigError::Nothing));
+    let home = kubernetes(&Settings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
+    assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));
     let upper = resolve(&Settings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
     assert_eq!(upper, Err(ConfigError::UnknownType { found: "ETCDv3".into() }));
+}
+
+#[test]
+fn kubernetes_settings_reach_the_client() {
+    let settings = Settings {
+        datastore_type: "kubernetes".into(),
+        k8s_api_root: "https://k:6443/api/v1/".into(),
+        k8s_auth_token: "t".into(),
+        k8s_certificate_authority: "/ca".into(),
+        calico_api_group: "projectcalico.org/v3".into(),
+        qps: 7,
+        ..Settings::default()
+    };
+    let config = kubernetes(&settings, &[("K8S_CLIENT_BURST", "0x10"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "true")]);
+    assert_eq!(config.overrides.server.as_deref(), Some("https://k:6443"));
+    assert_eq!(config.overrides.token.as_deref(), Some("t"));
+    assert_eq!(config.overrides.authorities.as_deref(), Some(Path::new("/ca")));
+    assert_eq!(config.group, Some(ApiGroup::V3));
+    assert_eq!(config.rate, Some(Rate { per_second: 7, burst: 16 }));
+    assert!(config.overrides.insecure);
+    assert!(!format!("{config:?}").contains("\"t\""));
+    let unlimited = kubernetes(&Settings { qps: -1, ..settings.clone() }, &[]);
+    assert_eq!(unlimited.rate, None);
+    for (variable, value) in
+        [("K8S_CLIENT_QPS", "fast"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "perhaps"), ("K8S_CLIENT_BURST", "")]
+    {
+        let refused = resolve(&Settings { qps: 0, ..settings.clone() }, &[(variable, value)]);
+        assert!(matches!(refused, Err(ConfigError::Value { .. })), "{variable}={value}: {refused:?}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) enum AccessError {
     /// A kubeconfig that cannot be read or understood.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// The file, or `inline`.
+        /// The file.
         place: String,
         /// The reader's words.
         reason: String,
@@ -36,7 +36,7 @@ pub(super) enum AccessError {
          a token or a client certificate"
     )]
     LoginProgram {
-        /// The file, or `inline`.
+        /// The file.
         place: String,
         /// The user of the context.
         user: String,
@@ -63,12 +63,10 @@ pub(super) enum AccessError {
 
 /// Reads what the settings name.
 pub(super) async fn config(settings: &KubernetesConfig) -> Result<Config, AccessError> {
-    if let Some(text) = &settings.kubeconfig_inline {
-        let kubeconfig = Kubeconfig::from_yaml(text).map_err(|e| unreadable("inline", &e))?;
-        return of_kubeconfig(kubeconfig, "inline", &Overrides::default()).await;
-    }
     let overrides = &settings.overrides;
-    match (read(&settings.kubeconfig)?, &overrides.server) {
+    let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
+    let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
+    match (read(files)?, &overrides.server) {
         (Some((kubeconfig, place)), _) => of_kubeconfig(kubeconfig, &place, overrides).await,
         // A server that is named is another than the one this pod runs under: its credentials stay here (DS-19).
         (None, Some(server)) => {

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
+use crate::config::{ConfigError, Settings, Source};
+
 /// Everything that the settings say about the API server. Nothing has been read yet.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
     /// Kubeconfig files. One must exist; of several the missing ones are skipped, and earlier ones win.
     pub kubeconfig: Vec<PathBuf>,
-    /// A kubeconfig as text, used alone (DS-20).
-    pub kubeconfig_inline: Option<String>,
+    /// Taken where neither kubeconfig nor server is named, if it exists (DS-9).
+    pub home_kubeconfig: Option<PathBuf>,
     /// Overrides the kubeconfig.
     pub overrides: Overrides,
     /// `calico_api_group`; asked from the API server when absent (DS-22).
@@ -53,12 +55,103 @@ pub struct Rate {
     pub burst: u32,
 }
 
-// By hand: kubeconfig and token are secrets.
+/// What client-go allows when nothing is said (DS-122).
+const DEFAULT_QPS: i32 = 5;
+const DEFAULT_BURST: i32 = 100;
+
+impl KubernetesConfig {
+    /// Whether something says where an API server is, though nobody said that it is to be used.
+    pub(crate) fn is_hinted_at(settings: &Settings, source: &Source<'_>) -> bool {
+        let in_cluster = !source.get("", "KUBERNETES_SERVICE_HOST").is_empty();
+        let kubeconfig = source.get(&settings.kubeconfig, "KUBECONFIG");
+        let server = source.get(&settings.k8s_api_root, "K8S_API_ENDPOINT");
+        in_cluster || !kubeconfig.is_empty() || !server.is_empty()
+    }
+
+    /// From the settings and the environment (DS-5, DS-10, DS-12).
+    pub(crate) fn new(settings: &Settings, source: &Source<'_>, deadline: Duration) -> Result<Self, ConfigError> {
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let file = |configured: &str, variable| some(source.get(configured, variable)).map(PathBuf::from);
+        let server = some(source.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
+        let insecure = source.get("", "K8S_INSECURE_SKIP_TLS_VERIFY");
+        let overrides = Overrides {
+            context: some(source.get("", "K8S_CURRENT_CONTEXT")),
+            // The path below the API's root is of no use here, and upstream cuts it off too (DS-12).
+            server: server.map(|url| url.split_once("/api/").map_or(url.clone(), |(root, _)| root.into())),
+            token: some(source.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
+            authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
+            certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
+            key: file(&settings.k8s_client_key, "K8S_KEY_FILE"),
+            insecure: truth("K8S_INSECURE_SKIP_TLS_VERIFY", &insecure)?,
+        };
+        let kubeconfig = source.get(&settings.kubeconfig, "KUBECONFIG");
+        let named = !kubeconfig.is_empty() || overrides.server.is_some();
+        let home = some(source.get("", "HOME")).filter(|_| !named);
+        let prefixes = source.get("", "FELIX_INTERFACEPREFIX");
+        Ok(KubernetesConfig {
+            kubeconfig: kubeconfig.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
+            home_kubeconfig: home.map(|home| PathBuf::from(home).join(".kube/config")),
+            overrides,
+            group: ApiGroup::from_config(&source.get(&settings.calico_api_group, "CALICO_API_GROUP")),
+            rate: rate(settings, source)?,
+            interface_prefix: prefixes.split(',').next().and_then(|first| some(first.to_owned())),
+            deadline,
+        })
+    }
+}
+
+fn rate(settings: &Settings, source: &Source<'_>) -> Result<Option<Rate>, ConfigError> {
+    let number = |configured: i32, variable: &'static str, default: i32| {
+        let configured = if configured == 0 { String::new() } else { configured.to_string() };
+        match source.lookup(&configured, variable) {
+            None => Ok(default),
+            Some(text) => integer(variable, &text).map(|number| if number == 0 { default } else { number }),
+        }
+    };
+    let per_second = number(settings.qps, "K8S_CLIENT_QPS", DEFAULT_QPS)?;
+    let burst = number(settings.burst, "K8S_CLIENT_BURST", DEFAULT_BURST)?;
+    // A negative rate is none.
+    Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
+}
+
+/// As Go reads numbers, which may have a fraction here, and a base in front (DS-4).
+fn integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let number = match hexadecimal {
+        Some(digits) => i32::from_str_radix(digits, 16).ok(),
+        None => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number.ceil() as i32),
+    };
+    number.ok_or_else(|| ConfigError::Value { setting, found: text.into(), wanted: "a number" })
+}
+
+fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(ConfigError::Value { setting, found: text.into(), wanted: "true or false" }),
+    }
+}
+
+/// Where it leads, as far as the settings tell.
+impl fmt::Display for KubernetesConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = || self.kubeconfig.iter().chain(&self.home_kubeconfig);
+        match (&self.overrides.server, files().next()) {
+            (Some(server), _) => f.write_str(server),
+            (None, Some(_)) => {
+                f.write_str(&files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"))
+            }
+            (None, None) => f.write_str("of this pod"),
+        }
+    }
+}
+
+// By hand: a token is a secret.
 impl fmt::Debug for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KubernetesConfig")
             .field("kubeconfig", &self.kubeconfig)
-            .field("kubeconfig_inline", &self.kubeconfig_inline.is_some())
+            .field("home_kubeconfig", &self.home_kubeconfig)
             .field("overrides", &self.overrides)
             .field("group", &self.group)
             .field("rate", &self.rate)

@@ -107,6 +107,7 @@ impl Connection {
         match &self.config {
             DatastoreConfig::Local(local) => local.path.display().to_string(),
             DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
+            DatastoreConfig::Kubernetes(kubernetes) => kubernetes.to_string(),
         }
     }
 

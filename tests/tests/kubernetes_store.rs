@@ -1,0 +1,205 @@
+//! The Store on a real API server, in both API groups.
+
+use std::time::Duration;
+
+use datastore::kubernetes::config::KubernetesConfig;
+use datastore::{Datastore, DatastoreConfig};
+use integration_tests::kubernetes::{ApiServer, on_kubernetes};
+use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::kubernetes::{ApiGroup, Pod};
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store, StoreError, Write};
+use serde_json::json;
+use time::OffsetDateTime;
+
+const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
+
+/// Definitions that take any object: what they check is not the matter here.
+fn define(api: &ApiServer, group: ApiGroup) {
+    let config = match group {
+        ApiGroup::CrdV1 => ("IPAMConfig", "ipamconfigs"),
+        ApiGroup::V3 => ("IPAMConfiguration", "ipamconfigurations"),
+    };
+    let (name, version) = group.api_version().split_once('/').unwrap();
+    for (kind, plural) in [
+        ("ClusterInformation", "clusterinformations"),
+        ("IPPool", "ippools"),
+        ("IPReservation", "ipreservations"),
+        ("IPAMBlock", "ipamblocks"),
+        ("BlockAffinity", "blockaffinities"),
+        ("IPAMHandle", "ipamhandles"),
+        config,
+    ] {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{name}") },
+            "spec": {
+                "group": name,
+                "scope": "Cluster",
+                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+                "versions": [{
+                    "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
+                }],
+            },
+        });
+        api.admin().apply(&definition.to_string()).unwrap();
+    }
+}
+
+fn open(api: &ApiServer, group: ApiGroup) -> Datastore {
+    let config = KubernetesConfig {
+        kubeconfig: vec![api.admin_kubeconfig()],
+        group: Some(group),
+        deadline: Duration::from_secs(20),
+        ..KubernetesConfig::default()
+    };
+    Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config))).unwrap()
+}
+
+fn block_on<T>(operation: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(operation)
+}
+
+fn cidr() -> Cidr {
+    "10.65.0.0/26".parse().unwrap()
+}
+
+#[test]
+fn objects_of_each_kind_are_kept_compared_and_deleted() {
+    on_kubernetes(|_, kubernetes| {
+        for group in GROUPS {
+            define(&kubernetes.api, group);
+            let store = open(&kubernetes.api, group);
+            block_on(keep_compare_delete(&store));
+        }
+    });
+}
+
+async fn keep_compare_delete(store: &Datastore) {
+    let owner = Owner::Host("node1".into());
+    let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+    let affinity_key = AffinityKey { owner, cidr: cidr() };
+    let affinity = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    let handle = HandleId::from("Net.Container-1");
+
+    let writes = [
+        Write::create::<Handle>(&handle, &Handle::new(&handle)).unwrap(),
+        Write::create::<BlockAffinity>(&affinity_key, &affinity).unwrap(),
+        Write::create::<Block>(&cidr(), &block).unwrap(),
+    ];
+    store.write(&writes).await.unwrap();
+    let again = store.write(&writes[1..]).await.unwrap_err();
+    assert!(matches!(again.cause, StoreError::AlreadyExists { .. }), "{again:?}");
+    assert_eq!((again.index, again.applied), (0, 0));
+
+    let mut batch = ReadBatch::new();
+    let (block_ticket, handle_ticket) = (batch.get::<Block>(&cidr()), batch.get::<Handle>(&handle));
+    let missing = batch.get::<Block>(&"10.65.0.64/26".parse().unwrap());
+    let owned = batch.list::<BlockAffinity>(&Some(Owner::Host("node1".into())));
+    let others = batch.list::<BlockAffinity>(&Some(Owner::Host("node2".into())));
+    let before = store.requests();
+    let answers = store.read(&batch).await.unwrap();
+    assert_eq!(store.requests() - before, 5);
+    let kept = answers.get(&block_ticket).unwrap().unwrap();
+    assert_eq!((kept.key, &kept.value), (cidr(), &block));
+    assert_eq!(answers.get(&handle_ticket).unwrap().unwrap().key, handle);
+    assert!(answers.get(&missing).unwrap().is_none());
+    assert_eq!(answers.list(&owned).len(), 1);
+    assert!(answers.list(&others).is_empty());
+
+    let newer = store.update::<Block>(&cidr(), &block, &kept.revision).await.unwrap();
+    let outdated = store.update::<Block>(&cidr(), &block, &kept.revision).await.unwrap_err();
+    assert!(matches!(outdated, StoreError::Conflict { .. }), "{outdated}");
+    let outdated = store.delete::<Block>(&cidr(), Some(&kept.revision)).await.unwrap_err();
+    assert!(matches!(outdated, StoreError::Conflict { .. }), "{outdated}");
+    store.delete::<Block>(&cidr(), Some(&newer)).await.unwrap();
+    let gone = store.get::<Block>(&cidr()).await.unwrap_err();
+    assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
+}
+
+#[test]
+fn whoever_reads_a_tombstone_finishes_the_deletion() {
+    on_kubernetes(|_, kubernetes| {
+        for group in GROUPS {
+            define(&kubernetes.api, group);
+            let store = open(&kubernetes.api, group);
+            block_on(async {
+                let owner = Owner::Host("node1".into());
+                let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+                store.create::<Block>(&cidr(), &block).await.unwrap();
+            });
+            let path = format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version());
+            let mut object = kubernetes.api.admin().get(&path).unwrap().success().unwrap();
+            object["spec"]["deleted"] = true.into();
+            kubernetes.api.admin().replace(&path, &object).unwrap().success().unwrap();
+            assert!(block_on(store.get::<Block>(&cidr())).is_err());
+            assert_eq!(kubernetes.api.admin().get(&path).unwrap().code, 404);
+        }
+    });
+}
+
+#[test]
+fn an_endpoint_is_its_pods_annotations() {
+    on_kubernetes(|_, kubernetes| {
+        let api = &kubernetes.api;
+        define(api, ApiGroup::V3);
+        api.namespace("web").unwrap();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        });
+        api.admin().apply_object(&pod).unwrap();
+        let store = open(api, ApiGroup::V3);
+        block_on(async {
+            let key = ObjectKey::namespaced("web", "node1-k8s-p1-eth0");
+            let mut batch = ReadBatch::new();
+            let (endpoint, pod) =
+                (batch.get::<WorkloadEndpoint>(&key), batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")));
+            let answers = store.read(&batch).await.unwrap();
+            // One request answers both.
+            assert_eq!(store.requests(), 1);
+            assert_eq!(answers.get(&pod).unwrap().unwrap().value.spec.node_name, "node1");
+            let found = answers.get(&endpoint).unwrap().unwrap();
+            let mut value = found.value;
+            value.spec.container_id = "cid".into();
+            value.spec.ip_networks = vec!["10.65.0.1/32".into()];
+            store.update::<WorkloadEndpoint>(&key, &value, &found.revision).await.unwrap();
+            let kept = store.get::<WorkloadEndpoint>(&key).await.unwrap();
+            assert_eq!(kept.value.spec.ip_networks, ["10.65.0.1/32"]);
+            assert_eq!(kept.value.spec.container_id, "cid");
+        });
+        let pod = api.admin().get("/api/v1/namespaces/web/pods/p1").unwrap().success().unwrap();
+        assert_eq!(
+            pod["metadata"]["annotations"],
+            json!({
+                "cni.projectcalico.org/containerID": "cid",
+                "cni.projectcalico.org/podIP": "10.65.0.1/32",
+                "cni.projectcalico.org/podIPs": "10.65.0.1/32",
+            })
+        );
+    });
+}
+
+#[test]
+fn a_stopped_api_server_is_out_of_reach_and_a_restarted_one_is_not() {
+    on_kubernetes(|_, kubernetes| {
+        define(&kubernetes.api, ApiGroup::V3);
+        let mut config = KubernetesConfig {
+            kubeconfig: vec![kubernetes.api.admin_kubeconfig()],
+            group: Some(ApiGroup::V3),
+            deadline: Duration::from_millis(500),
+            ..KubernetesConfig::default()
+        };
+        kubernetes.api.stop();
+        let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config.clone()))).unwrap();
+        let error = block_on(store.list::<IpPool>(&Default::default())).unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        kubernetes.api.restart().unwrap();
+        config.deadline = Duration::from_secs(20);
+        let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config))).unwrap();
+        assert!(block_on(store.list::<IpPool>(&Default::default())).unwrap().is_empty());
+    });
+}

@@ -57,6 +57,10 @@ build_kubernetes() {
     echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
 }
 
+# One build at a time: the second finds what the first has built.
+mkdir -p "$CACHE"
+exec {lock}>"$CACHE/lock"
+flock "$lock"
 for program in "$@"; do
     build=build_kubernetes place=$CACHE/kubernetes-$KUBERNETES
     if [ "$program" = cnitool ]; then

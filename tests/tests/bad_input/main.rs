@@ -17,6 +17,7 @@ on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_no
 /// Values of the right type that are out of range or of the wrong shape, and the code they get.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/mtu", "-1"),
+    ("/mtu", "67"),
     ("/mtu", "4294967296"),
     ("/num_queues", "1e10"),
     ("/vxlan_vni", "-1"),

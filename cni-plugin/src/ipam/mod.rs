@@ -1,6 +1,7 @@
 //! Where addresses come from: `calico-ipam` in process, by the same code as its own binary, or a foreign plugin by exec
 //! (design decision 1).
 
+mod child;
 mod delegate;
 
 use std::collections::BTreeSet;
@@ -143,7 +144,7 @@ pub async fn status(session: &Session) -> Result<(), CniError> {
     if let Some(call) = call_of(session) {
         return cni::status(&session.store, &call).await;
     }
-    let delegate = foreign(session)?;
+    let delegate = foreign(session)?.within(crate::status::DEADLINE);
     if session.call.version < Version::V1_1_0 {
         return Ok(());
     }

@@ -34,8 +34,10 @@ pub struct Attachment {
 pub enum Recorded<'a> {
     /// Its endpoint.
     Endpoint(&'a WorkloadEndpoint),
-    /// Nothing, or it could not be asked.
+    /// Nothing.
     Nothing,
+    /// It could not be asked.
+    Unknown,
     /// The endpoint of another interface of the container: the host's end, named after the container, is that one's.
     OtherInterface,
 }

@@ -89,7 +89,7 @@ async fn release(
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
-    let removal = attach::remove(session, Recorded::Nothing).await?;
+    let removal = attach::remove(session, Recorded::Unknown).await?;
     let foreign = ipam::release_foreign(session);
     removal.finish()?;
     foreign?;

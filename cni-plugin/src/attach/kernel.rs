@@ -33,11 +33,12 @@ pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardo
     let call = &session.call;
     let (host_ifname, addresses) = match recorded {
         Recorded::Endpoint(endpoint) => host_link_of(&endpoint.spec),
-        Recorded::Nothing | Recorded::OtherInterface => Default::default(),
+        Recorded::Nothing | Recorded::Unknown | Recorded::OtherInterface => Default::default(),
     };
     let proof = match (&session.facts.orchestrator, recorded) {
         (_, Recorded::OtherInterface) => HostLinkProof::Absent,
-        // Named after this very container.
+        // Named after this very container, whatever its interface is called.
+        (Orchestrator::Cni(_), Recorded::Unknown) => HostLinkProof::NameUnlessPeerInPod,
         (Orchestrator::Cni(_), _) => HostLinkProof::Name,
         // Named after the pod, whose next sandbox may have it by now.
         (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,

@@ -161,7 +161,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
         let error = cluster.verb("ADD", &newcomer, &conf).env("CNI_ARGS", args).run().unwrap().error();
         assert_eq!(error.code, 4, "CNI_ARGS={args}: {error:?}");
     }
-    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd"] {
+    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd", "/proc/self/ns/mnt"] {
         let call = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", netns);
         let error = call.run().unwrap().error();
         assert_eq!((error.code, error.msg.contains(netns)), (4, true), "CNI_NETNS={netns}: {error:?}");

@@ -30,9 +30,10 @@ struct WriteList {
     takes: Vec<(Option<usize>, usize)>,
 }
 
-/// Writes the takes. `Ok` means that each address is held by the handle, each block written, and each claim that was
-/// made confirmed. After an error `known` is out of date, and what does not belong to `done` has been undone as far as
-/// the datastore let us.
+/// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim that
+/// was made is confirmed or will be: one that could not be is confirmed by the node's next allocation from the block.
+/// After an error `known` is out of date, and what does not belong to `done` has been undone as far as the datastore let
+/// us.
 pub(crate) async fn commit<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -110,11 +111,7 @@ async fn finish<S: Store>(
         if let (Some(index), Some(from)) = (claim, &take.claim) {
             match confirm(store, from.written(owner, take.cidr(), revisions[*index].clone())).await {
                 Ok(confirmed) => known.wrote_affinity(confirmed),
-                // The address is ours. The block is not advertised until a later allocation confirms the claim.
-                Err(error) if error.is_race() => {
-                    tracing::warn!(block = %take.cidr(), %error, "claim changed before it was confirmed");
-                }
-                Err(cause) => return Err(CommitError { done: takes, cause }),
+                Err(error) => warn_unconfirmed(take.cidr(), &error),
             }
         }
     }
@@ -206,7 +203,12 @@ async fn confirm_again<S: Store>(store: &S, owner: &Owner, done: &[Take]) {
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
-            tracing::warn!(block = %take.cidr(), %error, "claim not confirmed; a later allocation will");
+            warn_unconfirmed(take.cidr(), &error);
         }
     }
+}
+
+/// The addresses are ours all the same.
+fn warn_unconfirmed(block: Cidr, error: &StoreError) {
+    tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
 }

@@ -79,6 +79,22 @@ pub async fn attach(
     Ok(attachment)
 }
 
+/// Whether neither end of an endpoint's interface exists. An empty name cannot be looked up, and what another dataplane
+/// made cannot be looked at: these count as there.
+pub fn is_gone(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+    if session.call.conf.dataplane_options.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
+        return Ok(false);
+    }
+    kernel::is_gone(session, netns, &endpoint.spec)
+}
+
+/// Makes the interface of an endpoint again that [`is_gone`], with the addresses and the MAC address that it records.
+pub fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+    let attachment = kernel::remake(session, netns, &endpoint.spec)?;
+    tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "the interface was gone; it is up again");
+    Ok(attachment)
+}
+
 /// Cuts the container's traffic and begins to remove its interface.
 pub async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Removal, CniError> {
     match session.call.conf.dataplane_options.grpc_socket() {

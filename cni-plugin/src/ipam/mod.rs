@@ -155,10 +155,10 @@ pub async fn lost_addresses(session: &Session, endpoint: &WorkloadEndpoint) -> R
     cni::differences(&session.store, &call, &addresses).await.map_err(|error| store_error(READ_BLOCKS, &error))
 }
 
-/// STATUS: whether addresses can be had.
-pub async fn status(session: &Session) -> Result<(), CniError> {
-    if let Some(call) = call_of(session) {
-        return cni::status(&session.store, &call).await;
+/// STATUS: whether addresses can be had, by what an ADD reads first, or by asking the foreign plugin.
+pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelude>) -> Result<(), CniError> {
+    if let (Some(call), Some(prelude)) = (call, prelude) {
+        return cni::status_of(call, prelude);
     }
     let delegate = foreign(session)?.within(crate::status::DEADLINE);
     if session.call.version < Version::V1_1_0 {

@@ -34,22 +34,49 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
-        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, &known)).await?,
+        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, netns, &known)).await?,
         _ => network(session, netns, call, known).await?,
     };
     Ok(chain::joined(previous, result))
 }
 
-/// A container that is networked already keeps its interface and addresses; only its profiles may grow (CNI-149).
-async fn join(session: &mut Session, known: &Known) -> Result<CniResult, CniError> {
+/// A container that is networked already keeps its interface and addresses; only its profiles may grow (CNI-149). One
+/// whose interface is gone, as all are after a reboot, gets it again: upstream promises one that is not there.
+async fn join(session: &mut Session, netns: Option<NetnsFd>, known: &Known) -> Result<CniResult, CniError> {
     let existing = &known.endpoints[0];
     refuse_second_interface(session, &existing.value)?;
     tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
     let updated = session.facts.update(existing.value.clone(), &[]);
+    let remade = match netns {
+        Some(netns) if attach::is_gone(session, &netns, &updated)? => Some(remake(session, &netns, &updated).await?),
+        _ => None,
+    };
+    session.timings.stage("dataplane");
+    let updated = match &remade {
+        Some(attachment) => attached(updated, attachment),
+        None => updated,
+    };
     let write = EndpointWrite::of(Some(existing.clone()), updated).with_profile(profile_wanted(session, known));
-    let endpoint = write.apply(&session.store).await.map_err(|failure| failure.error)?;
+    let endpoint = match (write.apply(&session.store).await, &remade) {
+        (Ok(endpoint), _) => endpoint,
+        (Err(failure), None) => return Err(failure.error),
+        (Err(failure), Some(attachment)) => return Err(undo(session, attachment, failure.error).await),
+    };
     session.timings.stage("write");
     endpoint::result_of(&endpoint, &session.call)
+}
+
+/// Only with addresses that are still the container's: a DEL that was killed half-way may have released them.
+async fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+    let lost = ipam::lost_addresses(session, endpoint).await?;
+    if lost.is_empty() {
+        return attach::remake(session, netns, endpoint);
+    }
+    let name = &endpoint.metadata.name;
+    let lost = lost.join("; ");
+    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    Err(CniError::new(Code::TRY_AGAIN, msg)
+        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
 }
 
 /// One interface per container: a result that names another would promise one that is not there (CNI-259).
@@ -173,15 +200,19 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
 
 async fn detach(session: &Session, lease: &Lease, attachment: &Attachment, failure: WriteFailure) -> CniError {
     const STEP: &str = "writing the WorkloadEndpoint";
-    let error = match attachment.undo(session).await {
-        Ok(()) => failure.error,
-        Err(left) => with_detail(failure.error, &format!("the interface could not be removed: {left}")),
-    };
+    let error = undo(session, attachment, failure.error).await;
     if failure.perhaps_written {
         // Given back, they could be another's while an endpoint still claims them.
         return with_detail(error, &format!("failed while {STEP}, which may be there; DEL will release its addresses"));
     }
     give_back(session, lease, STEP, error).await
+}
+
+async fn undo(session: &Session, attachment: &Attachment, error: CniError) -> CniError {
+    match attachment.undo(session).await {
+        Ok(()) => error,
+        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+    }
 }
 
 async fn give_back(session: &Session, lease: &Lease, step: &str, error: CniError) -> CniError {

@@ -34,8 +34,10 @@ pub struct Attachment {
 pub enum Recorded<'a> {
     /// Its endpoint.
     Endpoint(&'a WorkloadEndpoint),
-    /// Nothing, or it could not be asked.
+    /// Nothing.
     Nothing,
+    /// It could not be asked.
+    Unknown,
     /// The endpoint of another interface of the container: the host's end, named after the container, is that one's.
     OtherInterface,
 }
@@ -74,6 +76,22 @@ pub async fn attach(
         None => kernel::attach(session, netns, &lease.addresses)?,
     };
     tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "interface is up");
+    Ok(attachment)
+}
+
+/// Whether neither end of an endpoint's interface exists. An empty name cannot be looked up, and what another dataplane
+/// made cannot be looked at: these count as there.
+pub fn is_gone(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+    if session.call.conf.dataplane_options.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
+        return Ok(false);
+    }
+    kernel::is_gone(session, netns, &endpoint.spec)
+}
+
+/// Makes the interface of an endpoint again that [`is_gone`], with the addresses and the MAC address that it records.
+pub fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+    let attachment = kernel::remake(session, netns, &endpoint.spec)?;
+    tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "the interface was gone; it is up again");
     Ok(attachment)
 }
 

@@ -7,14 +7,14 @@
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::Entry;
 use netconf::{CniError, Code};
 
 use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
-use crate::owed;
-use crate::session::{Question, Session, naming_error, reading_cluster, store_error};
+use crate::session::{Question, Session, naming_error, reading_cluster};
+use crate::{endpoint, owed};
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
@@ -56,9 +56,9 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
 /// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200).
 fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let holder = &entry.value.spec.container_id;
-    let ours = holder.is_empty() || *holder == session.call.container_id;
+    let ours = endpoint::is_of_container(entry, &session.call.container_id);
     if !ours {
+        let holder = &entry.value.spec.container_id;
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
     }
     ours
@@ -82,31 +82,14 @@ async fn release(
 ) -> Result<(), ReleaseError> {
     ipam::release(session, prelude).await?;
     let Some(entry) = endpoint else { return Ok(()) };
-    delete_endpoint(session, entry).await
-}
-
-/// Deletes the endpoint unless it passed to another container meanwhile.
-async fn delete_endpoint(session: &Session, mut entry: Entry<WorkloadEndpoint>) -> Result<(), ReleaseError> {
-    const TRIES: u32 = 6;
-    for _ in 0..TRIES {
-        match session.store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(ReleaseError::of_store("delete the WorkloadEndpoint", error)),
-        }
-        entry = match session.store.get::<WorkloadEndpoint>(&entry.key).await {
-            Ok(entry) if is_ours(session, &entry) => entry,
-            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(ReleaseError::of_store("read the WorkloadEndpoint", error)),
-        };
-    }
-    let conflict = StoreError::Conflict { key: entry.key.to_string() };
-    Err(ReleaseError::Refused(store_error("delete the WorkloadEndpoint", &conflict)))
+    endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
+        .await
+        .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
-    let removal = attach::remove(session, Recorded::Nothing).await?;
+    let removal = attach::remove(session, Recorded::Unknown).await?;
     let foreign = ipam::release_foreign(session);
     removal.finish()?;
     foreign?;

@@ -14,6 +14,9 @@ use crate::session::{Session, store_error};
 /// How often a write that broke off is looked after.
 const TRIES: u32 = 3;
 
+/// How often an endpoint that others write meanwhile is deleted.
+const DELETE_TRIES: u32 = 6;
+
 /// An endpoint that was there before.
 pub type Existing = Entry<WorkloadEndpoint>;
 
@@ -112,6 +115,41 @@ impl From<CniError> for WriteFailure {
     fn from(error: CniError) -> Self {
         WriteFailure { error, perhaps_written: false }
     }
+}
+
+/// Deletes an endpoint while it is `ours`: its name may pass to another container meanwhile, and it stays then. One
+/// that is gone already is success.
+pub async fn delete<S: Store>(
+    store: &S,
+    mut entry: Existing,
+    ours: impl Fn(&Existing) -> bool,
+) -> Result<(), StoreError> {
+    for _ in 0..DELETE_TRIES {
+        if !ours(&entry) {
+            return Ok(());
+        }
+        match store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
+            Ok(()) => {
+                tracing::info!(endpoint = %entry.key, "deleted the endpoint");
+                return Ok(());
+            }
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        entry = match store.get::<WorkloadEndpoint>(&entry.key).await {
+            Ok(entry) => entry,
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+    }
+    Err(StoreError::Conflict { key: entry.key.to_string() })
+}
+
+/// Whether an endpoint is of this container. One that names no container is anybody's.
+pub fn is_of_container(entry: &Existing, container_id: &str) -> bool {
+    let holder = &entry.value.spec.container_id;
+    holder.is_empty() || holder == container_id
 }
 
 fn profile_exists(cause: &StoreError, write: &Write) -> bool {

@@ -84,6 +84,9 @@ pub fn netns_error(error: NetnsError) -> CniError {
             CniError::new(code, format!("failed to Statfs {path:?}: no such file or directory"))
                 .with_details("CNI_NETNS: the network namespace does not exist")
         }
+        NetnsError::NotANamespace { .. } => {
+            CniError::new(code, error.to_string()).with_details("CNI_NETNS must be the path of a network namespace")
+        }
         _ => CniError::new(code, error.to_string()),
     }
 }

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::{Entry, Store};
 use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
 use crate::dataplane::{DataplaneError, Endpoint, HostLinkProof, Teardown};
 use crate::session::{Question, Session, store_error};
-use crate::{ipam, owed};
+use crate::{endpoint, ipam, owed};
 
 /// What the runtime says exists.
 struct Valid {
@@ -49,10 +49,10 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         removed.is_ok()
     });
     failures.extend(ipam::gc(session, &keeping).await);
-    for entry in &stale {
-        if let Err(error) = delete(session, entry).await {
-            failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
-        }
+    for entry in stale {
+        let name = entry.key.to_string();
+        let deleted = endpoint::delete(&session.store, entry, |entry| is_stale(session, &valid, entry)).await;
+        failures.extend(deleted.err().map(|error| format!("delete WorkloadEndpoint {name}: {error}")));
     }
     match failures.first() {
         None => Ok(()),
@@ -87,14 +87,4 @@ fn remove_link(entry: &Entry<WorkloadEndpoint>) -> Result<(), DataplaneError> {
         proof: HostLinkProof::RouteTo(addresses),
     };
     Teardown::start(endpoint).and_then(Teardown::finish).map(drop)
-}
-
-async fn delete(session: &Session, entry: &Entry<WorkloadEndpoint>) -> Result<(), StoreError> {
-    match session.store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
-        Ok(()) | Err(StoreError::NotFound { .. }) => {
-            tracing::info!(endpoint = %entry.key, "deleted the endpoint of a container that is gone");
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
 }

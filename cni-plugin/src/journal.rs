@@ -8,7 +8,9 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
 use serde::{Deserialize, Serialize};
 
 /// Where entries live unless a test says otherwise.
@@ -16,6 +18,9 @@ pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
 /// Entries settled by one invocation: a long outage must not make one pod wait for all others.
 pub const ENTRIES_PER_INVOCATION: usize = 16;
+
+/// Age at which a file still being written is nobody's any more: writing takes milliseconds.
+const ABANDONED: Duration = Duration::from_secs(60);
 
 /// What is owed for one attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,11 +43,20 @@ pub struct Debt {
 
 /// Why an entry could not be kept or read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path}: {source}")]
-pub struct JournalError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
+pub enum JournalError {
+    /// A file or the directory.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried: `create`, `write` …
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The lock was not to be had.
+    #[error("the journal of DELs that are not finished: {0}")]
+    Lock(#[from] LockError),
 }
 
 /// The journal of this node.
@@ -55,7 +69,7 @@ pub struct Journal {
 #[derive(Debug)]
 pub struct Locked<'a> {
     journal: &'a Journal,
-    _lock: File,
+    _lock: HostLock,
 }
 
 impl Journal {
@@ -68,11 +82,11 @@ impl Journal {
     pub fn record(&self, debt: &Debt) -> Result<(), JournalError> {
         let at = |action, path: &Path| {
             let path = path.to_owned();
-            move |source| JournalError { action, path, source }
+            move |source| JournalError::File { action, path, source }
         };
         fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
         let target = self.file_of(&debt.network, &debt.container_id, &debt.ifname);
-        let scratch = target.with_extension(format!("{}.tmp", std::process::id()));
+        let scratch = target.with_extension(format!("{}.{SCRATCH}", std::process::id()));
         let text = serde_json::to_vec_pretty(debt).map_err(io::Error::from).map_err(at("encode", &target))?;
         let write = || -> io::Result<()> {
             let mut file = File::create(&scratch)?;
@@ -83,7 +97,7 @@ impl Journal {
         };
         write().map_err(|source| {
             let _ = fs::remove_file(&scratch);
-            JournalError { action: "write", path: target.clone(), source }
+            JournalError::File { action: "write", path: target.clone(), source }
         })
     }
 
@@ -92,40 +106,32 @@ impl Journal {
         self.file_of(network, container_id, ifname).exists()
     }
 
-    /// Whether anything at all may be owed: one system call on the usual path, where the directory is absent or empty.
+    /// Whether there is anything to do, owed or left behind: one system call on the usual path, where the directory is
+    /// absent or empty.
     pub fn is_empty(&self) -> bool {
         match fs::read_dir(&self.directory) {
-            Ok(entries) => !entries.flatten().any(|entry| is_entry(&entry.path())),
+            Ok(entries) => !entries.flatten().any(|file| is_entry(&file.path()) || is_scratch(&file.path())),
             Err(_) => true,
         }
     }
 
     /// Takes the lock if nobody settles entries now.
     pub fn try_lock(&self) -> Result<Option<Locked<'_>>, JournalError> {
-        let lock = self.lock_file()?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(Locked { journal: self, _lock: lock })),
-            Err(fs::TryLockError::WouldBlock) => Ok(None),
-            Err(fs::TryLockError::Error(source)) => {
-                Err(JournalError { action: "lock", path: self.directory.clone(), source })
-            }
+        match self.lock_within(Duration::ZERO) {
+            Ok(locked) => Ok(Some(locked)),
+            Err(LockError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock, as long as for the one of the addresses: one stuck process must not make a stuck node.
     pub fn lock(&self) -> Result<Locked<'_>, JournalError> {
-        let lock = self.lock_file()?;
-        lock.lock().map_err(|source| JournalError { action: "lock", path: self.directory.clone(), source })?;
-        Ok(Locked { journal: self, _lock: lock })
+        self.lock_within(LONGEST_WAIT).map_err(JournalError::from)
     }
 
-    fn lock_file(&self) -> Result<File, JournalError> {
-        let path = self.directory.join("lock");
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(|source| JournalError {
-            action: "open",
-            path,
-            source,
-        })
+    fn lock_within(&self, wait: Duration) -> Result<Locked<'_>, LockError> {
+        let lock = HostLock::acquire_within(&self.directory.join("lock"), wait)?;
+        Ok(Locked { journal: self, _lock: lock })
     }
 
     fn file_of(&self, network: &str, container_id: &str, ifname: &str) -> PathBuf {
@@ -157,12 +163,25 @@ impl Locked<'_> {
         found.into_iter().map(|(_, debt)| debt).collect()
     }
 
+    /// Removes what processes left that were killed while they wrote an entry.
+    pub fn remove_abandoned(&self) {
+        let files = fs::read_dir(&self.journal.directory).into_iter().flatten().flatten();
+        for file in files.filter(|file| is_scratch(&file.path())) {
+            let age = file.metadata().and_then(|metadata| metadata.modified()).map(|written| written.elapsed());
+            if matches!(age, Ok(Ok(age)) if age > ABANDONED)
+                && let Err(error) = fs::remove_file(file.path())
+            {
+                tracing::warn!(path = %file.path().display(), %error, "cannot remove an unfinished journal entry");
+            }
+        }
+    }
+
     /// Forgets a debt that was paid.
     pub fn settle(&self, debt: &Debt) -> Result<(), JournalError> {
         let path = self.journal.file_of(&debt.network, &debt.container_id, &debt.ifname);
         match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(JournalError { action: "remove", path, source })
+                Err(JournalError::File { action: "remove", path, source })
             }
             _ => Ok(()),
         }
@@ -171,6 +190,13 @@ impl Locked<'_> {
 
 fn is_entry(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Extension of an entry that is being written.
+const SCRATCH: &str = "tmp";
+
+fn is_scratch(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == SCRATCH)
 }
 
 fn read(path: &Path) -> io::Result<Debt> {
@@ -221,6 +247,34 @@ mod tests {
         assert!(journal.try_lock().unwrap().is_none());
         drop(held);
         assert!(journal.try_lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn waiting_for_the_lock_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let held = journal.lock().unwrap();
+        let error = journal.lock_within(Duration::from_millis(30)).unwrap_err();
+        assert!(error.to_string().contains("lock stayed locked for 30ms"), "{error}");
+        drop(held);
+        journal.lock().unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let [abandoned, fresh] = ["a.1.tmp", "b.2.tmp"].map(|name| directory.path().join(name));
+        fs::write(&fresh, "{").unwrap();
+        let file = File::create(&abandoned).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).unwrap();
+        assert!(!journal.is_empty(), "or nobody would look");
+        journal.record(&debt("a", "one")).unwrap();
+
+        let locked = journal.lock().unwrap();
+        locked.remove_abandoned();
+        assert!(!abandoned.exists() && fresh.exists());
+        assert_eq!(locked.debts("one").len(), 1);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! Pays what earlier DELs owe the datastore (design decision 7).
 
+use ipam_plugin::lock::LockError;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::HandleId;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
 
-use crate::ipam;
-use crate::journal::{Debt, ENTRIES_PER_INVOCATION, Locked};
+use crate::journal::{Debt, ENTRIES_PER_INVOCATION, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
+use crate::{endpoint, ipam};
 
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
@@ -65,6 +67,7 @@ pub async fn settle_some(session: &Session) {
         Ok(None) => return,
         Err(error) => return tracing::warn!(%error, "journal"),
     };
+    locked.remove_abandoned();
     let mut paid = 0;
     for owed in locked.debts(&session.datastore_name()) {
         match pay(session, &locked, &owed).await {
@@ -84,35 +87,109 @@ pub async fn settle_some(session: &Session) {
 }
 
 async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), CniError> {
-    let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
-    ipam::release_handles(session, &handles).await?;
-    delete_endpoint(session, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;
+    let store = &session.store;
+    let shared = has_other_interface(store, owed).await.map_err(|error| store_error("list the endpoints", &error))?;
+    if shared {
+        tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
+    } else {
+        let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
+        ipam::release_handles(session, &handles).await?;
+    }
+    delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;
     locked.settle(owed).map_err(journal_error)?;
-    tracing::info!(container = %owed.container_id, network = %owed.network, "released what an earlier DEL could not");
+    tracing::info!(container = %owed.container_id, network = %owed.network, "settled what an earlier DEL could not");
     Ok(())
 }
 
-async fn delete_endpoint(session: &Session, owed: &Debt) -> Result<(), StoreError> {
+/// Whether a plain container has an endpoint under another interface's name. What is owed is named after the container
+/// alone, and is that one's then: as for a DEL that reached the datastore.
+async fn has_other_interface<S: Store>(store: &S, owed: &Debt) -> Result<bool, StoreError> {
+    let (namespace, name) = &owed.endpoint;
+    let container = ContainerFacts { namespace: namespace.clone(), ..ContainerFacts::new(&owed.network) };
+    let facts = EndpointFacts {
+        node: owed.node.clone(),
+        container_id: owed.container_id.clone(),
+        endpoint: owed.ifname.clone(),
+        orchestrator: Orchestrator::Cni(container),
+    };
+    // A pod's is named otherwise, and so is one that cannot be named.
+    let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
+    if key.name != *name {
+        return Ok(false);
+    }
+    let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
+    Ok(endpoints.iter().any(|entry| facts.owns(&entry.key.name) && entry.key.name != *name))
+}
+
+async fn delete_endpoint<S: Store>(store: &S, owed: &Debt) -> Result<(), StoreError> {
     let (namespace, name) = &owed.endpoint;
     if name.is_empty() {
         return Ok(());
     }
-    let key = ObjectKey::namespaced(namespace, name);
-    let entry = match session.store.get::<WorkloadEndpoint>(&key).await {
-        Ok(entry) => entry,
-        Err(StoreError::NotFound { .. }) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    // The pod's next sandbox may own the name by now.
-    if !entry.value.spec.container_id.is_empty() && entry.value.spec.container_id != owed.container_id {
-        return Ok(());
-    }
-    match session.store.delete::<WorkloadEndpoint>(&key, Some(&entry.revision)).await {
-        Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+    match store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await {
+        // The pod's next sandbox may own the name by now.
+        Ok(entry) => endpoint::delete(store, entry, |entry| endpoint::is_of_container(entry, &owed.container_id)).await,
+        Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-fn journal_error(error: crate::journal::JournalError) -> CniError {
-    CniError::new(Code::IO, error.to_string())
+fn journal_error(error: JournalError) -> CniError {
+    let code = match &error {
+        JournalError::Lock(LockError::Busy { .. }) => Code::TRY_AGAIN,
+        _ => Code::IO,
+    };
+    CniError::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use datastore::Local;
+    use datastore::config::LocalConfig;
+    use libcalico::conversion::PodFacts;
+
+    use super::*;
+
+    fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
+        let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
+        EndpointFacts { node, container_id, endpoint, orchestrator }
+    }
+
+    fn debt_of(facts: &EndpointFacts) -> Debt {
+        let key = facts.key().unwrap();
+        Debt {
+            network: "net1".into(),
+            container_id: facts.container_id.clone(),
+            ifname: facts.endpoint.clone(),
+            node: facts.node.clone(),
+            datastore: "local".into(),
+            endpoint: (key.namespace.unwrap(), key.name),
+            handles: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_containers_other_interface_is_seen_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
+        let store = Local::new(&config);
+        let plain = || Orchestrator::Cni(ContainerFacts::new("net1"));
+        let pod = || {
+            let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+            Orchestrator::Kubernetes(names)
+        };
+        for there in [facts("c1", "eth0", plain()), facts("c1", "eth0", pod())] {
+            let endpoint = there.create(&["10.0.0.1".parse().unwrap()]).unwrap();
+            store.create(&endpoint.key(), &endpoint).await.unwrap();
+        }
+        for (owes, expected) in [
+            (facts("c1", "eth1", plain()), true),
+            (facts("c1", "eth0", plain()), false),
+            (facts("c", "eth1", plain()), false),
+            (facts("c2", "eth1", plain()), false),
+            (facts("c1", "eth1", pod()), false),
+        ] {
+            assert_eq!(has_other_interface(&store, &debt_of(&owes)).await.unwrap(), expected, "{owes:?}");
+        }
+    }
 }

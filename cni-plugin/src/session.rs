@@ -102,6 +102,8 @@ pub enum Question<'a> {
     Endpoint,
     /// These, and what the allocator needs first.
     Assign(&'a IpamCall),
+    /// What the allocator needs first, for a call without a container.
+    Allocator(&'a IpamCall),
     /// The endpoint, and what these handles hold.
     Release(&'a [HandleId]),
 }
@@ -132,17 +134,17 @@ impl Session {
         let mut batch = ReadBatch::new();
         let cluster = batch.get::<ClusterInformation>(&cluster_key());
         let endpoints = match (question, self.facts.select()) {
-            (Question::Cluster, _) | (_, Err(_)) => None,
+            (Question::Cluster | Question::Allocator(_), _) | (_, Err(_)) => None,
             (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
         };
         let profile = match question {
             Question::Endpoint | Question::Assign(_) => {
                 Some(batch.get::<Profile>(&ObjectKey::global(&self.call.conf.name)))
             }
-            Question::Cluster | Question::Release(_) => None,
+            Question::Cluster | Question::Allocator(_) | Question::Release(_) => None,
         };
         let assign = match question {
-            Question::Assign(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
+            Question::Assign(call) | Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
             _ => None,
         };
         let release = match question {

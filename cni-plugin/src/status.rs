@@ -18,9 +18,13 @@ pub async fn status(session: &mut Session) -> Result<(), CniError> {
     let interface = &session.call.conf.interface;
     mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
-    let known = session.read(Question::Cluster).await.map_err(|error| not_available(&error))?;
-    known.ensure_ready().map_err(|error| not_available(&error))?;
-    let ready = timeout_at(until, ipam::status(session)).await.unwrap_or_else(|_| Err(too_slow(session)));
+    let call = ipam::call_of(session);
+    let question = call.as_ref().map_or(Question::Cluster, Question::Allocator);
+    let known = timeout_at(until, session.read(question)).await.unwrap_or_else(|_| Err(too_slow(session)));
+    let ready = known.and_then(|known| {
+        known.ensure_ready()?;
+        ipam::status(session, call.as_ref(), known.assign.as_ref())
+    });
     ready.map_err(|error| not_available(&error))?;
     // What is not paid in the time that is left waits for the next call.
     let _ = timeout_at(until, owed::settle_some(session)).await;

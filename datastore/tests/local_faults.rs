@@ -175,6 +175,42 @@ fn a_damaged_file_is_said_with_the_way_out() {
 }
 
 #[test]
+fn every_kind_of_damage_is_said_with_the_way_out() {
+    for (what, damage) in [
+        ("a table is gone", "DROP TABLE kv"),
+        ("the counter is gone", "DROP TABLE counter"),
+        ("the counter is empty", "DELETE FROM counter"),
+        ("a column has another name", "ALTER TABLE kv RENAME COLUMN value TO valve"),
+        ("a revision is no number", "UPDATE kv SET revision = 'x'"),
+    ] {
+        let fixture = Fixture::local();
+        let path = path_of(&fixture);
+        create(&fixture.open(), "p").unwrap();
+        assert!(Command::new("sqlite3").arg(&path).arg(damage).status().unwrap().success(), "{what}");
+        let store = fixture.open();
+        let read = block_on(store.list::<IpPool>(&ObjectSelect::default())).err();
+        let error = read.unwrap_or_else(|| create(&store, "q").expect_err(what)).to_string();
+        assert!(error.contains("is damaged (") && error.contains("calico-ipam import"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_value_that_is_no_text_concerns_its_entry_alone() {
+    let fixture = Fixture::local();
+    let path = path_of(&fixture);
+    let store = fixture.open();
+    for name in ["p", "q"] {
+        create(&store, name).unwrap();
+    }
+    let damage = "UPDATE kv SET value = CAST(x'7b22ff227d' AS TEXT) WHERE path LIKE '%/ippools/p'";
+    assert!(Command::new("sqlite3").arg(&path).arg(damage).status().unwrap().success());
+    let error = block_on(store.get::<IpPool>(&ObjectKey::global("p"))).unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt { key, .. } if key.ends_with("/ippools/p")), "{error:?}");
+    let listed = block_on(store.list::<IpPool>(&ObjectSelect::default())).unwrap();
+    assert_eq!(listed.iter().map(|entry| entry.key.name.as_str()).collect::<Vec<_>>(), ["q"]);
+}
+
+#[test]
 fn a_process_that_keeps_the_lock_is_waited_for_and_then_named() {
     let fixture = Fixture::local();
     let path = path_of(&fixture);

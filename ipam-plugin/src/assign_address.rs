@@ -166,7 +166,8 @@ fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Poo
     let mut refused = Vec::new();
     for object in prelude.pools.iter().map(|entry| &entry.value) {
         let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
-        match enabled_pool(object, version) {
+        let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size(None).map(|()| pool));
+        match usable {
             Ok(pool) if pool.allows(request.purpose) => return Ok(pool),
             Ok(pool) => {
                 let (wanted, allowed) = (request.purpose, pool.allowed_uses);

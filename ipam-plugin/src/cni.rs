@@ -17,4 +17,4 @@ pub use self::check::{check, differences};
 pub use self::del::{del, release_call};
 pub use self::error::cni_error;
 pub use self::gc::{Collected, gc};
-pub use self::status::status;
+pub use self::status::{status, status_of};

@@ -3,15 +3,15 @@
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write, WriteError};
 
 use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count::decrement;
 use crate::knowledge::Knowledge;
-use crate::mend::{confirm, no_revision, set_state};
+use crate::mend::{confirm, no_revision};
 use crate::request::AssignRequest;
-use crate::take::{ClaimFrom, Take};
+use crate::take::Take;
 
 /// A list of writes that was not applied as a whole.
 #[derive(Debug)]
@@ -30,9 +30,10 @@ struct WriteList {
     takes: Vec<(Option<usize>, usize)>,
 }
 
-/// Writes the takes. `Ok` means that each address is held by the handle, each block written, and each claim that was
-/// made confirmed. After an error `known` is out of date, and what does not belong to `done` has been undone as far as
-/// the datastore let us.
+/// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim that
+/// was made is confirmed or will be: one that could not be is confirmed by the node's next allocation from the block.
+/// After an error `known` is out of date, and what does not belong to `done` has been undone as far as the datastore let
+/// us.
 pub(crate) async fn commit<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -79,7 +80,7 @@ fn write_list(
         let claim = match &take.claim {
             None => None,
             Some(claim) => {
-                writes.push(pending(owner, take.cidr(), claim)?);
+                writes.push(claim.pending(owner, take.cidr())?);
                 Some(writes.len() - 1)
             }
         };
@@ -90,17 +91,6 @@ fn write_list(
         places.push((claim, writes.len() - 1));
     }
     Ok(WriteList { writes, handle, takes: places })
-}
-
-fn pending(owner: &Owner, cidr: Cidr, from: &ClaimFrom) -> Result<Write, StoreError> {
-    match from {
-        ClaimFrom::Affinity(affinity) => set_state(affinity, &affinity.revision, AffinityState::Pending),
-        ClaimFrom::Nothing => {
-            let key = AffinityKey { owner: owner.clone(), cidr };
-            let value = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
-            Write::create::<BlockAffinity>(&key, &value)
-        }
-    }
 }
 
 /// Everything is written but the confirmations.
@@ -119,26 +109,13 @@ async fn finish<S: Store>(
     for (take, (claim, block)) in takes.iter().zip(&list.takes) {
         known.wrote_block(take.block.clone(), revisions[*block].clone());
         if let (Some(index), Some(from)) = (claim, &take.claim) {
-            let affinity = claimed(owner, take.cidr(), from, revisions[*index].clone());
-            match confirm(store, affinity, revisions[*index].clone()).await {
+            match confirm(store, from.written(owner, take.cidr(), revisions[*index].clone())).await {
                 Ok(confirmed) => known.wrote_affinity(confirmed),
-                // The address is ours. The block is not advertised until a later allocation confirms the claim.
-                Err(error) if error.is_race() => {
-                    tracing::warn!(block = %take.cidr(), %error, "claim changed before it was confirmed");
-                }
-                Err(cause) => return Err(CommitError { done: takes, cause }),
+                Err(error) => warn_unconfirmed(take.cidr(), &error),
             }
         }
     }
     Ok(takes)
-}
-
-fn claimed(owner: &Owner, cidr: Cidr, from: &ClaimFrom, revision: Revision) -> Entry<BlockAffinity> {
-    let value = match from {
-        ClaimFrom::Nothing => BlockAffinity::default(),
-        ClaimFrom::Affinity(affinity) => affinity.value.clone(),
-    };
-    Entry { key: AffinityKey { owner: owner.clone(), cidr }, value, revision }
 }
 
 /// The first `applied` writes took effect: what of the takes that is, with the handle's count for the rest undone.
@@ -222,14 +199,16 @@ async fn confirm_again<S: Store>(store: &S, owner: &Owner, done: &[Take]) {
         let key = AffinityKey { owner: owner.clone(), cidr: take.cidr() };
         let outcome = match store.get::<BlockAffinity>(&key).await {
             Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
-            Ok(found) => {
-                let at = found.revision.clone();
-                confirm(store, found, at).await
-            }
+            Ok(found) => confirm(store, found).await,
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
-            tracing::warn!(block = %take.cidr(), %error, "claim not confirmed; a later allocation will");
+            warn_unconfirmed(take.cidr(), &error);
         }
     }
+}
+
+/// The addresses are ours all the same.
+fn warn_unconfirmed(block: Cidr, error: &StoreError) {
+    tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
 }

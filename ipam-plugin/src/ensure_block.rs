@@ -1,14 +1,14 @@
 //! [`ensure_block`]: a block for a node before anything asks for an address (IPAM-159).
 
-use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, HandleId, Owner};
+use libcalico::ipam::{AffinityState, Block, HandleId, Owner};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, Store, StoreError, Write};
+use libcalico::store::{Store, Write};
 
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
 use crate::knowledge::{Knowledge, Known};
-use crate::mend::{confirm, exactly, set_state};
+use crate::mend::{confirm, exactly};
 use crate::plan::{FamilyPlan, Step};
 use crate::prelude::{Prelude, PreludeQuery};
 use crate::request::AssignRequest;
@@ -50,7 +50,9 @@ async fn find<S: Store>(store: &S, plan: &FamilyPlan<'_>, known: &mut Knowledge)
                     return Ok(owned);
                 }
                 return match step {
-                    Step::Take(take) if take.claim.is_some() => claim(store, &plan.request.owner(), known, take).await,
+                    Step::Take(Take { block, claim: Some(from), .. }) => {
+                        claim(store, &plan.request.owner(), known, block.cidr, &from).await
+                    }
                     Step::Short(cause) => Err(plan.shortfall(known, 0, cause).into()),
                     // All that is left to take from is other nodes' blocks.
                     _ => Err(plan.shortfall(known, 0, Exhaustion::StrictAffinity).into()),
@@ -69,36 +71,31 @@ fn owned(plan: &FamilyPlan<'_>, known: &Knowledge) -> Option<Cidr> {
     confirmed.map(|affinity| affinity.key.cidr).find(|cidr| matches!(known.block(cidr), Some(Known::There(_))))
 }
 
-async fn claim<S: Store>(store: &S, owner: &Owner, known: &Knowledge, take: Take) -> Result<Cidr, IpamError> {
-    let cidr = take.cidr();
-    let key = AffinityKey { owner: owner.clone(), cidr };
-    let (pending, affinity) = match take.claim {
-        Some(ClaimFrom::Affinity(affinity)) => {
-            (set_state(&affinity, &affinity.revision, AffinityState::Pending)?, affinity.value)
-        }
-        _ => {
-            let value = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
-            (Write::create::<BlockAffinity>(&key, &value)?, value)
-        }
-    };
-    let block = match (take.revision, known.readable_block(&cidr)) {
+async fn claim<S: Store>(
+    store: &S,
+    owner: &Owner,
+    known: &Knowledge,
+    cidr: Cidr,
+    from: &ClaimFrom,
+) -> Result<Cidr, IpamError> {
+    let block = match known.readable_block(&cidr) {
         // A rewrite, so that whoever is releasing the block finds out (IPAM-123).
-        (Some(revision), Some(read)) => {
+        Some(read) => {
             let mut rewritten = read.value.clone();
             rewritten.count_write();
-            Write::update::<Block>(&cidr, &rewritten, &revision)?
+            Write::update::<Block>(&cidr, &rewritten, &read.revision)?
         }
-        _ => Write::create::<Block>(&cidr, &Block::new(cidr, owner, known.now)?)?,
+        None => Write::create::<Block>(&cidr, &Block::new(cidr, owner, known.now)?)?,
     };
-    let revisions = store.write(&[pending, block]).await.map_err(|error| error.cause)?;
-    let [at, _]: [_; 2] = exactly(revisions)?;
-    let entry = Entry { key, value: affinity, revision: at.clone() };
-    confirm(store, entry, at).await.map_err(|error: StoreError| error.into()).map(|_| cidr)
+    let revisions = store.write(&[from.pending(owner, cidr)?, block]).await.map_err(|error| error.cause)?;
+    let [pending, _]: [_; 2] = exactly(revisions)?;
+    confirm(store, from.written(owner, cidr, pending)).await?;
+    Ok(cidr)
 }
 
 #[cfg(test)]
 mod tests {
-    use libcalico::ipam::AffinityState;
+    use libcalico::ipam::BlockAffinity;
 
     use super::*;
     use crate::testing::{Cluster, assert_consistent, cidr};

@@ -28,7 +28,7 @@ pub struct HostLock {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file or its directory.
-    #[error("cannot open the IPAM lock file {path}: {cause}")]
+    #[error("cannot open lock file {path}: {cause}")]
     Open {
         /// The lock file.
         path: String,
@@ -36,7 +36,7 @@ pub enum LockError {
         cause: io::Error,
     },
     /// The lock.
-    #[error("cannot lock the IPAM lock file {path}: {cause}")]
+    #[error("cannot lock lock file {path}: {cause}")]
     Lock {
         /// The lock file.
         path: String,
@@ -44,7 +44,7 @@ pub enum LockError {
         cause: io::Error,
     },
     /// Others.
-    #[error("the IPAM lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
+    #[error("lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
     Busy {
         /// The lock file.
         path: String,
@@ -66,12 +66,13 @@ impl HostLock {
         }
     }
 
-    /// Takes the lock, waiting no longer than `wait`.
+    /// Takes the lock, waiting no longer than `wait`; with zero, only if nobody has it.
     pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         let named = || path.display().to_string();
         let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
         match file.try_lock() {
             Ok(()) => Ok(HostLock { _file: file }),
+            Err(TryLockError::WouldBlock) if wait.is_zero() => Err(LockError::Busy { path: named(), waited: wait }),
             Err(TryLockError::WouldBlock) => match lock_within(file, wait) {
                 Some(Ok(file)) => Ok(HostLock { _file: file }),
                 Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),

@@ -38,13 +38,13 @@ impl Mend {
                 let mut rewritten = block.value;
                 rewritten.count_write();
                 let writes = [
-                    set_state(&affinity, &affinity.revision, AffinityState::Pending)?,
+                    set_state(&affinity, AffinityState::Pending)?,
                     Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
                 ];
                 let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
                 let [pending, written] = exactly(revisions)?;
                 known.wrote_block(rewritten, written);
-                known.wrote_affinity(confirm(store, affinity, pending).await?);
+                known.wrote_affinity(confirm(store, Entry { revision: pending, ..affinity }).await?);
             }
             Mend::GiveUp { affinity, block } => {
                 give_up(store, &affinity, &block).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn give_up<S: Store>(
     block: &Entry<Block>,
 ) -> Result<(), StoreError> {
     let writes = [
-        set_state(affinity, &affinity.revision, AffinityState::PendingDeletion)?,
+        set_state(affinity, AffinityState::PendingDeletion)?,
         Write::delete::<Block>(&block.key, Some(&block.revision)),
     ];
     release(store, affinity, &writes).await
@@ -79,7 +79,7 @@ pub(crate) async fn disown<S: Store>(
     disowned.clear_affinity();
     disowned.count_write();
     let writes = [
-        set_state(affinity, &affinity.revision, AffinityState::PendingDeletion)?,
+        set_state(affinity, AffinityState::PendingDeletion)?,
         Write::update::<Block>(&block.key, &disowned, &block.revision)?,
     ];
     release(store, affinity, &writes).await
@@ -96,15 +96,14 @@ async fn release<S: Store>(store: &S, affinity: &Entry<BlockAffinity>, writes: &
     }
 }
 
-/// Confirms a claim that was written as pending at `pending`. Whoever confirmed it in the meantime did our work
+/// Confirms a claim that is pending at its revision. Whoever confirmed it in the meantime did our work
 /// (IPAM-125); whoever made it pending again, or a broken connection, makes us try again; whoever is deleting it wins.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
-    affinity: Entry<BlockAffinity>,
-    pending: Revision,
+    pending: Entry<BlockAffinity>,
 ) -> Result<Entry<BlockAffinity>, StoreError> {
     const ATTEMPTS: usize = 3;
-    let mut entry = Entry { revision: pending, ..affinity };
+    let mut entry = pending;
     let mut attempt = 1;
     loop {
         entry.value.state = AffinityState::Confirmed;
@@ -122,13 +121,9 @@ pub(crate) async fn confirm<S: Store>(
     }
 }
 
-pub(crate) fn set_state(
-    affinity: &Entry<BlockAffinity>,
-    at: &Revision,
-    state: AffinityState,
-) -> Result<Write, StoreError> {
+fn set_state(affinity: &Entry<BlockAffinity>, state: AffinityState) -> Result<Write, StoreError> {
     let value = BlockAffinity { state, ..affinity.value.clone() };
-    Write::update::<BlockAffinity>(&affinity.key, &value, at)
+    Write::update::<BlockAffinity>(&affinity.key, &value, &affinity.revision)
 }
 
 pub(crate) fn exactly<const N: usize>(revisions: Vec<Revision>) -> Result<[Revision; N], StoreError> {

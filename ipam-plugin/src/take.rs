@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use libcalico::ipam::{AssignError, AssignRequest as BlockRequest, Block, BlockAffinity, Owner};
+use libcalico::ipam::{
+    AffinityKey, AffinityState, AssignError, AssignRequest as BlockRequest, Block, BlockAffinity, Owner,
+};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Revision};
+use libcalico::store::{Entry, Revision, StoreError, Write};
 
 use crate::error::IpamError;
 use crate::knowledge::Knowledge;
@@ -31,6 +33,30 @@ pub(crate) enum ClaimFrom {
     /// An affinity of an earlier attempt, in whatever state. It is written as pending again, so that whoever is about
     /// to release it finds out (IPAM-122).
     Affinity(Entry<BlockAffinity>),
+}
+
+impl ClaimFrom {
+    /// The write that makes `owner`'s claim to `cidr` pending.
+    pub(crate) fn pending(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
+        let key = AffinityKey { owner: owner.clone(), cidr };
+        match self {
+            ClaimFrom::Nothing => Write::create::<BlockAffinity>(&key, &self.value()),
+            ClaimFrom::Affinity(read) => Write::update::<BlockAffinity>(&key, &self.value(), &read.revision),
+        }
+    }
+
+    /// The claim that was written as pending at `revision`.
+    pub(crate) fn written(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
+        Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
+    }
+
+    fn value(&self) -> BlockAffinity {
+        let before = match self {
+            ClaimFrom::Nothing => BlockAffinity::default(),
+            ClaimFrom::Affinity(read) => read.value.clone(),
+        };
+        BlockAffinity { state: AffinityState::Pending, ..before }
+    }
 }
 
 impl Take {

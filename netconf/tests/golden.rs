@@ -64,7 +64,7 @@ fn wanted(step: &str, theirs: &Value) -> Value {
         "errors 8" => {
             ours = json!({
                 "code": Code::DECODE,
-                "msg": "failed to load netconf: $.mtu: found the string \"x\", want an integer from 0 to 65535",
+                "msg": "failed to load netconf: $.mtu: found the string \"x\", want 0 or an integer from 68 to 65535",
             });
         }
         "errors 11" => ours["code"] = json!(Code::INVALID_ENVIRONMENT),

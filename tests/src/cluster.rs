@@ -175,22 +175,6 @@ impl<'h> Cluster<'h> {
         self.assert_no_pod();
     }
 
-    /// The same after a crash, when a claim of a block may be half done: the node's next allocation finishes it.
-    ///
-    /// # Panics
-    /// When anything else is left.
-    #[track_caller]
-    pub fn assert_nothing_left_but_claims(&self) {
-        assert_eq!(self.accounts().problems, Vec::<String>::new());
-        let check = self.store.calico_ipam(&self.plugins, &["check"]).unwrap();
-        let is_claim =
-            |line: &&str| line.starts_with("block without affinity") || line.starts_with("affinity without block");
-        // The first line counts what there is, the last what is wrong.
-        let wrong: Vec<_> = check.stdout.lines().filter(|line| line.contains(": ") && !is_claim(line)).collect();
-        assert!(wrong.is_empty(), "calico-ipam check: {}{}", check.stdout, check.stderr);
-        self.assert_no_pod();
-    }
-
     #[track_caller]
     fn assert_no_pod(&self) {
         let accounts = self.accounts();

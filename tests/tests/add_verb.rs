@@ -18,6 +18,8 @@ on_each_datastore!(
     a_result_has_the_form_of_its_version,
     the_result_of_the_plugin_before_is_continued,
     a_second_add_changes_nothing_and_says_the_same,
+    a_container_that_lost_its_interface_gets_it_again,
+    a_lost_interface_is_not_made_again_with_addresses_of_others,
     a_second_network_only_adds_its_profile,
     the_mtu_comes_from_the_configuration_else_from_the_file,
     the_nodes_name_comes_from_the_first_source_that_has_one,
@@ -112,6 +114,60 @@ fn a_second_add_changes_nothing_and_says_the_same(cluster: &Cluster<'_>) {
         assert_eq!(second.pointer(part), first.pointer(part), "{part}");
     }
     cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+/// podman after a reboot: the container and its endpoint are known, its interface and its namespace are not. Whichever
+/// of its networks asks first.
+fn a_container_that_lost_its_interface_gets_it_again(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster, json!({}));
+    let second = cluster.conf("node1", json!({ "name": "second-network" }));
+    let pod = cluster.pod(1);
+    let first = cluster.add(&pod, &conf);
+    cluster.add(&pod, &second);
+    let before = cluster.state();
+    for network in [&conf, &second] {
+        lose_namespace(cluster, &pod);
+        let again = cluster.add(&pod, network);
+        for part in ["/ips/0/address", "/interfaces/0/name", "/interfaces/1/mac", "/interfaces/1/sandbox"] {
+            assert_eq!(again.pointer(part), first.pointer(part), "{part}");
+        }
+        cluster.assert_unchanged(&before);
+    }
+    conf["prevResult"] = first;
+    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
+/// Gives a pod a new namespace, and waits until the kernel has deleted the old one's interface.
+fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
+    cluster.host.delete_pod(&pod.name).unwrap();
+    while fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("cali") {
+        thread::sleep(Duration::from_millis(10));
+    }
+    cluster.host.add_pod(&pod.name).unwrap();
+}
+
+/// A DEL was killed after it released the address, and another container has it now.
+fn a_lost_interface_is_not_made_again_with_addresses_of_others(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster, json!({}));
+    let (pod, other) = (cluster.pod(1), cluster.pod(2));
+    let address = cluster.add(&pod, &conf)["ips"][0]["address"].as_str().unwrap().replace("/32", "");
+    let key =
+        format!("/calico/resources/v3/projectcalico.org/workloadendpoints/default/node1-cni-{}-eth0", pod.container_id);
+    let endpoint = cluster.store.dump().unwrap()[&key].clone();
+    cluster.delete(&pod, &conf);
+    cluster.verb("ADD", &other, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap().success();
+    cluster.store.put(&key, &endpoint).unwrap();
+
+    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert_eq!((error.code, error.msg.contains(&address)), (11, true), "{error:?}");
+    cluster.delete(&pod, &conf);
+    cluster.add(&pod, &conf);
+    for pod in [&pod, &other] {
+        cluster.delete(pod, &conf);
+    }
     cluster.assert_nothing_left();
 }
 

@@ -72,7 +72,7 @@ impl<'a> Faulty<'a> {
     fn recover(&mut self, pod: &Pod) {
         self.proxy.arm(None);
         self.call("DEL", pod).run().unwrap().success();
-        self.cluster.assert_nothing_left_but_claims();
+        self.cluster.assert_nothing_left();
         let again = self.pod();
         self.call("ADD", &again).run().unwrap().success();
         assert_eq!(self.cluster.accounts().held.len(), 2, "an address of each family");

@@ -51,7 +51,7 @@ fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
 fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     assert_eq!(local(cluster).integrity().unwrap(), "ok");
     cluster.delete(pod, &conf(cluster));
-    cluster.assert_nothing_left_but_claims();
+    cluster.assert_nothing_left();
     *pods += 1;
     let again = cluster.pod(*pods);
     cluster.add(&again, &conf(cluster));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, Pod, on_etcd, on_local};
 use integration_tests::command::ip;
@@ -211,6 +212,24 @@ fn a_crash_is_an_error_with_its_last_words() {
     with_fake("echo 'lost my mind' >&2; kill -9 $$", |fake| {
         let error = fake.failed_add();
         assert!(error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"), "{error:?}");
+    });
+}
+
+/// Runtimes ask for STATUS every few seconds.
+#[test]
+fn status_does_not_wait_for_one_that_hangs() {
+    with_fake("exec sleep 30", |fake| {
+        let mut conf = fake.conf.clone();
+        conf["cniVersion"] = json!("1.1.0");
+        let call = fake.cluster.verb("STATUS", &fake.pod, &conf).env("CNI_PATH", fake.dir.as_os_str());
+        let outcome = call.run().unwrap();
+        let error = outcome.error();
+        assert_eq!(
+            (error.code, error.msg.contains("fake-ipam did not finish STATUS within 2s")),
+            (50, true),
+            "{error:?}"
+        );
+        assert!(outcome.wall < Duration::from_secs(20), "{:?}", outcome.wall);
     });
 }
 

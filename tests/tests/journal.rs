@@ -284,6 +284,34 @@ fn the_endpoint_of_the_pods_next_sandbox_survives() {
     });
 }
 
+/// The host's link and the handle are named after the container alone, and may be its other interface's.
+#[test]
+fn a_debt_of_another_interface_leaves_the_container_its_own() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        let before = cluster.state();
+        etcd(cluster).stop();
+        cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
+        etcd(cluster).restart().unwrap();
+        assert_eq!(entries().len(), 1);
+        later_call(cluster, "STATUS", &pod);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        cluster.assert_unchanged(&before);
+
+        // Both owed at once, the other interface first.
+        etcd(cluster).stop();
+        for ifname in ["eth1", "eth0"] {
+            cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", ifname).run().unwrap().success();
+        }
+        etcd(cluster).restart().unwrap();
+        later_call(cluster, "STATUS", &pod);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        cluster.assert_nothing_left();
+    });
+}
+
 /// A node may serve networks of several datastores: a debt is paid where it is owed.
 #[test]
 fn a_debt_waits_for_its_own_datastore() {

@@ -54,9 +54,12 @@ fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
 fn status_of_a_working_node_is_silent(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let before = cluster.state();
-    let outcome = verb(cluster, "STATUS", &conf).run().unwrap();
+    let timings = cluster.host.dir("timings").join("status");
+    let outcome = verb(cluster, "STATUS", &conf).env("CALICO_TIMINGS", &timings).run().unwrap();
     assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));
     assert_eq!(cluster.state(), before);
+    let timings: Value = serde_json::from_str(&fs::read_to_string(timings).unwrap()).unwrap();
+    assert_eq!(timings["requests"], 1, "runtimes ask every few seconds: {timings}");
     // STATUS came with 1.1.0.
     let old = cluster.conf("node1", json!({ "cniVersion": "1.0.0" }));
     assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);

@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 use netconf::CniError;
 
 use super::{Attachment, Recorded};
-use crate::dataplane::{self, Endpoint, HostLinkProof, NetnsFd, Teardown};
+use crate::dataplane::{self, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Teardown};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
 use crate::session::Session;
 
@@ -17,7 +17,28 @@ pub(super) fn attach(session: &Session, netns: Option<NetnsFd>, addresses: &[IpA
     let plan = endpoint_plan::from_conf(session, addresses)?;
     let open = || NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error);
     let netns = netns.map_or_else(open, Ok)?;
-    let attached = dataplane::setup(&plan, &netns).map_err(dataplane_error)?;
+    set_up(&plan, &netns)
+}
+
+/// Whether neither end of an endpoint's interface exists.
+pub(super) fn is_gone(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpointSpec) -> Result<bool, CniError> {
+    dataplane::is_absent(&endpoint.interface_name, &session.call.ifname, netns).map_err(dataplane_error)
+}
+
+/// Makes the interface that an endpoint records.
+pub(super) fn remake(
+    session: &Session,
+    netns: &NetnsFd,
+    endpoint: &WorkloadEndpointSpec,
+) -> Result<Attachment, CniError> {
+    let (host_ifname, addresses) = host_link_of(endpoint);
+    let recorded_mac = endpoint.mac.parse().ok().filter(MacAddr::is_assignable);
+    let desired = endpoint_plan::from_conf(session, &addresses)?;
+    set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)
+}
+
+fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, CniError> {
+    let attached = dataplane::setup(plan, netns).map_err(dataplane_error)?;
     for stage in &attached.stages {
         tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
     }
@@ -33,11 +54,12 @@ pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardo
     let call = &session.call;
     let (host_ifname, addresses) = match recorded {
         Recorded::Endpoint(endpoint) => host_link_of(&endpoint.spec),
-        Recorded::Nothing | Recorded::OtherInterface => Default::default(),
+        Recorded::Nothing | Recorded::Unknown | Recorded::OtherInterface => Default::default(),
     };
     let proof = match (&session.facts.orchestrator, recorded) {
         (_, Recorded::OtherInterface) => HostLinkProof::Absent,
-        // Named after this very container.
+        // Named after this very container, whatever its interface is called.
+        (Orchestrator::Cni(_), Recorded::Unknown) => HostLinkProof::NameUnlessPeerInPod,
         (Orchestrator::Cni(_), _) => HostLinkProof::Name,
         // Named after the pod, whose next sandbox may have it by now.
         (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,

@@ -22,6 +22,7 @@ pub use grpc::{GrpcDataplane, GrpcError};
 pub use mac::{MacAddr, MacParseError};
 pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};
+pub use observe::is_absent;
 pub use plan::{DeviceType, EndpointPlan};
 pub use setup::{Attached, Stage, setup};
 pub use sysctl::SysctlError;

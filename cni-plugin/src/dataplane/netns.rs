@@ -45,7 +45,8 @@ pub enum NetnsError {
     },
 }
 
-/// An open network namespace, another than the plugin's own: a wrong CNI_NETNS would change the host (CNI-250). It lives as long as this value does, even when its path is removed.
+/// An open network namespace, another than the plugin's own: a wrong CNI_NETNS would change the host (CNI-250). It lives
+/// as long as this value does, even when its path is removed.
 #[derive(Debug)]
 pub struct NetnsFd {
     path: PathBuf,

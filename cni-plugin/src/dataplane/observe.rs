@@ -10,6 +10,7 @@ use super::netlink::address::{self, KernelAddress};
 use super::netlink::link::{self, Link};
 use super::netlink::neighbour::{self, PermanentNeighbour};
 use super::netlink::route::{self, KernelRoute};
+use super::netns::NetnsFd;
 use super::plan::{End, SysctlKey};
 use super::sysctl;
 
@@ -26,6 +27,14 @@ pub(super) struct Observed {
     pub(super) sysctls: Vec<(SysctlKey, Result<String, String>)>,
     /// Static neighbour entries on it.
     pub(super) neighbours: Vec<PermanentNeighbour>,
+}
+
+/// Whether there is neither an interface named `host_ifname` here nor one named `container_ifname` in the pod.
+pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> Result<bool, DataplaneError> {
+    if link::find(&mut NetlinkSocket::open()?, host_ifname)?.is_some() {
+        return Ok(false);
+    }
+    netns.run_in(|| Ok(link::find(&mut NetlinkSocket::open()?, container_ifname)?.is_none()))
 }
 
 /// Reads all that concerns `end` in the namespace of the calling thread; `None` when the interface does not exist.

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::DataplaneError;
 use super::mac::MacAddr;
 use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, route};
+use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
 use super::netns::{NetnsError, NetnsFd};
 
 /// How long a deletion may take in all, as upstream.
@@ -36,6 +36,9 @@ pub struct Endpoint {
 pub enum HostLinkProof {
     /// The name alone: it was derived from the container id.
     Name,
+    /// The name, unless the other end is in the pod's namespace: it is of another interface there, as the one to delete
+    /// was not found. For a caller that cannot know which interfaces the container has.
+    NameUnlessPeerInPod,
     /// A host route through it to one of these addresses of the endpoint. Names derived from a pod's name pass to the
     /// pod's next sandbox, whose addresses differ (CNI-108).
     RouteTo(Vec<IpAddr>),
@@ -123,14 +126,15 @@ fn find_and_cut(endpoint: &Endpoint) -> Result<Option<Target>, DataplaneError> {
 fn find(endpoint: &Endpoint) -> Result<Option<Target>, DataplaneError> {
     // Before the thread leaves the host's namespace.
     let host = NetlinkSocket::open()?;
-    if let Some(pod) = endpoint.netns.as_deref().map(open_if_present).transpose()?.flatten() {
+    let pod = endpoint.netns.as_deref().map(open_if_present).transpose()?.flatten();
+    if let Some(pod) = &pod {
         pod.enter()?;
         let mut socket = NetlinkSocket::open()?;
         if let Some(link) = link::find(&mut socket, &endpoint.container_ifname)? {
             return Ok(Some(Target { socket, link }));
         }
     }
-    find_host_end(host, endpoint)
+    find_host_end(host, endpoint, pod.as_ref())
 }
 
 fn open_if_present(path: &Path) -> Result<Option<NetnsFd>, NetnsError> {
@@ -140,23 +144,36 @@ fn open_if_present(path: &Path) -> Result<Option<NetnsFd>, NetnsError> {
     }
 }
 
-fn find_host_end(mut socket: NetlinkSocket, endpoint: &Endpoint) -> Result<Option<Target>, DataplaneError> {
+fn find_host_end(
+    mut socket: NetlinkSocket,
+    endpoint: &Endpoint,
+    pod: Option<&NetnsFd>,
+) -> Result<Option<Target>, DataplaneError> {
     if endpoint.proof == HostLinkProof::Absent {
         return Ok(None);
     }
     let Some(link) = link::find(&mut socket, &endpoint.host_ifname)? else { return Ok(None) };
-    let ours = link.paired && link.mac == Some(MacAddr::HOST_SIDE) && proven(&mut socket, &link, &endpoint.proof)?;
+    let ours = link.paired && link.mac == Some(MacAddr::HOST_SIDE) && proven(&mut socket, &link, &endpoint.proof, pod)?;
     if !ours {
         tracing::info!(interface = link.name, "host interface left alone: nothing proves that it is this endpoint's");
     }
     Ok(ours.then_some(Target { socket, link }))
 }
 
-fn proven(socket: &mut NetlinkSocket, link: &Link, proof: &HostLinkProof) -> Result<bool, NetlinkError> {
-    let addresses = match proof {
-        HostLinkProof::Name => return Ok(true),
-        HostLinkProof::Absent => return Ok(false),
-        HostLinkProof::RouteTo(addresses) => addresses,
+fn proven(
+    socket: &mut NetlinkSocket,
+    link: &Link,
+    proof: &HostLinkProof,
+    pod: Option<&NetnsFd>,
+) -> Result<bool, NetlinkError> {
+    let addresses = match (proof, pod) {
+        (HostLinkProof::NameUnlessPeerInPod, Some(pod)) => {
+            let pod_id = nsid::of(socket, pod)?;
+            return Ok(pod_id.is_none() || link.peer_netns_id != pod_id);
+        }
+        (HostLinkProof::Name | HostLinkProof::NameUnlessPeerInPod, _) => return Ok(true),
+        (HostLinkProof::Absent, _) => return Ok(false),
+        (HostLinkProof::RouteTo(addresses), _) => addresses,
     };
     for address in addresses {
         let destination = Cidr::host(address.to_canonical());

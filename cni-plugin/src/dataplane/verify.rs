@@ -52,8 +52,8 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
     let mut socket = NetlinkSocket::open()?;
     let host = observe(&mut socket, &host_end)?;
-    let netns_id = nsid::of(&mut socket, netns)?;
     let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
+    let netns_id = nsid::of(&mut socket, netns)?;
     Ok(compare::compare(
         &Ends { plan: &host_end, found: host },
         &Ends { plan: &container_end, found: container },

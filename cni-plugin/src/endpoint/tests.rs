@@ -93,3 +93,28 @@ async fn anothers_endpoint_is_no_write_of_ours() {
     assert!(!failure.perhaps_written, "{failure:?}");
     assert!(failure.error.msg.contains("already exists"), "{failure:?}");
 }
+
+/// The endpoint as first stored, and as it is now, written again with another address and for `container_id`.
+async fn written_twice(store: &Local, container_id: &str) -> Existing {
+    let first = endpoint("c1", "10.0.0.1");
+    let revision = store.create(&first.key(), &first).await.unwrap();
+    let stale = Existing { key: first.key(), revision, value: first };
+    let mut second = endpoint("c1", "10.0.0.2");
+    second.spec.container_id = container_id.into();
+    store.update(&second.key(), &second, &stale.revision).await.unwrap();
+    stale
+}
+
+#[tokio::test]
+async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
+    for (holder, left) in [("c1", 0), ("c2", 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Breaking::new(&directory, false, false).inner;
+        let stale = written_twice(&store, holder).await;
+        delete(&store, stale.clone(), |entry| is_of_container(entry, "c1")).await.unwrap();
+        let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+        assert_eq!(list.len(), left, "held by {holder}");
+        // What is gone already is no error.
+        delete(&store, stale, |entry| is_of_container(entry, "c1")).await.unwrap();
+    }
+}

@@ -9,6 +9,12 @@ use std::time::Duration;
 
 use netconf::{CniError, Code};
 
+use super::child;
+
+/// How long a plugin may take unless [`Delegate::within`] says otherwise. Kubelet gives a sandbox two minutes, in which
+/// a failed ADD has to be followed by a DEL.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// An installer may be writing the binary right now ("text file busy", CNI-56).
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -17,6 +23,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delegate {
     binary: PathBuf,
+    limit: Duration,
 }
 
 impl Delegate {
@@ -32,7 +39,7 @@ impl Delegate {
                 .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
         }
         match path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
-            Some(binary) => Ok(Delegate { binary }),
+            Some(binary) => Ok(Delegate { binary, limit: LIMIT }),
             None => {
                 let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
                 Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
@@ -41,11 +48,19 @@ impl Delegate {
         }
     }
 
-    /// Calls the plugin and gives what it printed. `args` is our CNI_ARGS; the rest of the environment is inherited.
+    /// The same plugin, with another limit to the time that one call may take.
+    pub fn within(self, limit: Duration) -> Self {
+        Delegate { limit, ..self }
+    }
+
+    /// Calls the plugin and gives what it printed. `args` is our CNI_ARGS; the rest of the environment is inherited. A
+    /// plugin that takes longer than its limit is killed.
     pub fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
-        let output = self.run(command, args, stdin).map_err(|error| {
+        let run = self.spawn(command, args).and_then(|child| child::finish(child, stdin, self.limit));
+        let output = run.map_err(|error| {
             CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
         })?;
+        let output = output.ok_or_else(|| self.too_slow(command))?;
         if !output.status.success() {
             return Err(self.failure(&output));
         }
@@ -55,14 +70,10 @@ impl Delegate {
         Ok(output.stdout)
     }
 
-    fn run(&self, command: &str, args: &str, stdin: &[u8]) -> io::Result<Output> {
-        let mut child = self.spawn(command, args)?;
-        let pipe = child.stdin.take();
-        thread::scope(|scope| {
-            // A plugin that fails early may close its end; what it printed says why, so a broken pipe is no news.
-            scope.spawn(|| pipe.map(|mut pipe| pipe.write_all(stdin)));
-            child.wait_with_output()
-        })
+    fn too_slow(&self, command: &str) -> CniError {
+        let msg = format!("IPAM plugin {} did not finish {command} within {:?}", self.binary.display(), self.limit);
+        CniError::new(Code::TRY_AGAIN, msg)
+            .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
     }
 
     fn spawn(&self, command: &str, args: &str) -> io::Result<Child> {
@@ -142,5 +153,41 @@ mod tests {
         assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
         let (_kept, delegate) = plugin("exit 3");
         assert!(delegate.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
+    }
+
+    /// Much more than a pipe holds, in every direction, and in the order that fits least.
+    #[test]
+    fn full_pipes_stop_nobody() {
+        let (_kept, delegate) = plugin("yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null; exit 3");
+        let error = delegate.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
+        assert!(error.msg.len() > 900_000, "{} bytes", error.msg.len());
+    }
+
+    #[test]
+    fn one_that_hangs_is_killed_and_named() {
+        let (kept, delegate) = plugin("echo $$ >\"$CNI_ARGS\"; exec sleep 600");
+        let pid_file = kept.path().join("pid");
+        let delegate = delegate.within(Duration::from_secs(1));
+        let error = delegate.call("ADD", pid_file.to_str().unwrap(), b"").unwrap_err();
+        assert_eq!(error.code, Code::TRY_AGAIN);
+        assert!(error.msg.contains("test-ipam did not finish ADD within 1s"), "{error}");
+        let status = format!("/proc/{}/status", fs::read_to_string(pid_file).unwrap().trim());
+        // A zombie until the test ends, or reaped.
+        let is_dead = || fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"));
+        let given_up = std::time::Instant::now() + Duration::from_secs(20);
+        while !is_dead() {
+            assert!(std::time::Instant::now() < given_up, "it still runs");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What it started in the background has its pipes, and would hold them for half a minute.
+    #[test]
+    fn one_whose_child_holds_its_pipes_is_not_waited_for_either() {
+        let (_kept, delegate) = plugin("sleep 30 & echo done");
+        let started = std::time::Instant::now();
+        let error = delegate.within(Duration::from_millis(200)).call("DEL", "", b"").unwrap_err();
+        assert!(error.msg.contains("did not finish DEL within 200ms"), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(20));
     }
 }

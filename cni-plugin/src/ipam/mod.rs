@@ -1,6 +1,7 @@
 //! Where addresses come from: `calico-ipam` in process, by the same code as its own binary, or a foreign plugin by exec
 //! (design decision 1).
 
+mod child;
 mod delegate;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use ipam_plugin::cni::{self, IpamCall};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
+use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::{HandleId, ReleaseRequest};
 use libcalico::store::StoreError;
 use netconf::args::for_delegate;
@@ -18,6 +20,7 @@ use netconf::{CniError, CniResult, Code, Version};
 
 pub use delegate::Delegate;
 
+use crate::attach::host_link_of;
 use crate::session::{Session, store_error};
 
 /// Addresses given to this container by this ADD.
@@ -45,6 +48,8 @@ impl ReleaseError {
         if error.is_unavailable() { ReleaseError::OutOfReach(told) } else { ReleaseError::Refused(told) }
     }
 }
+
+const READ_BLOCKS: &str = "read the address blocks";
 
 fn is_calico(session: &Session) -> bool {
     session.call.conf.ipam.is_calico()
@@ -130,7 +135,7 @@ pub async fn check(session: &Session, recorded: &[IpAddr]) -> Result<Vec<String>
     if let Some(call) = call_of(session) {
         return cni::differences(&session.store, &call, recorded)
             .await
-            .map_err(|error| store_error("read the address blocks", &error));
+            .map_err(|error| store_error(READ_BLOCKS, &error));
     }
     match foreign(session)?.call("CHECK", &for_delegate(&session.call.raw_args), &session.call.raw) {
         Ok(_) => Ok(Vec::new()),
@@ -138,12 +143,24 @@ pub async fn check(session: &Session, recorded: &[IpAddr]) -> Result<Vec<String>
     }
 }
 
-/// STATUS: whether addresses can be had.
-pub async fn status(session: &Session) -> Result<(), CniError> {
-    if let Some(call) = call_of(session) {
-        return cni::status(&session.store, &call).await;
+/// What of an endpoint's addresses the container does not hold any more, one text each. A foreign plugin is not asked:
+/// many know no CHECK.
+pub async fn lost_addresses(session: &Session, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
+    let Some(mut call) = call_of(session) else { return Ok(Vec::new()) };
+    // They were given in the first network, and are held by the handle of that one.
+    if let Some(first) = endpoint.spec.profiles.first() {
+        call.network.clone_from(first);
     }
-    let delegate = foreign(session)?;
+    let (_, addresses) = host_link_of(&endpoint.spec);
+    cni::differences(&session.store, &call, &addresses).await.map_err(|error| store_error(READ_BLOCKS, &error))
+}
+
+/// STATUS: whether addresses can be had, by what an ADD reads first, or by asking the foreign plugin.
+pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelude>) -> Result<(), CniError> {
+    if let (Some(call), Some(prelude)) = (call, prelude) {
+        return cni::status_of(call, prelude);
+    }
+    let delegate = foreign(session)?.within(crate::status::DEADLINE);
     if session.call.version < Version::V1_1_0 {
         return Ok(());
     }

@@ -14,10 +14,16 @@ use super::wait::Wait;
 /// What a failed transaction means.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> StoreError {
     let file = path.display();
-    let rusqlite::Error::SqliteFailure(failure, _) = error else {
-        return StoreError::Other(format!("datastore {file}: {error}"));
+    let failure = match error {
+        rusqlite::Error::SqliteFailure(failure, _) => failure,
+        rusqlite::Error::NulError(_) | rusqlite::Error::InvalidPath(_) => {
+            return StoreError::Other(format!("datastore {file}: {error}; name another file in datastore_path"));
+        }
+        // Our statements fit our tables, and our rows can be read: these are others.
+        _ => return damaged(path, error),
     };
     match failure.code {
+        _ if [ffi::SQLITE_ERROR, ffi::SQLITE_IOERR_SHORT_READ].contains(&failure.extended_code) => damaged(path, error),
         ErrorCode::DiskFull => StoreError::DiskFull { path: file.to_string() },
         ErrorCode::SystemIoFailure if no_space_left(path) => StoreError::DiskFull { path: file.to_string() },
         ErrorCode::SystemIoFailure => StoreError::Unavailable {
@@ -39,16 +45,21 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> Stor
             StoreError::Unauthorized { reason: format!("permission denied on {file}; run as its owner") }
         }
         ErrorCode::CannotOpen => cannot_open(path),
-        ErrorCode::DatabaseCorrupt => StoreError::Other(format!(
-            "datastore {file} is damaged ({error}); move it away together with {file}-wal and {file}-shm and load an \
-             export with `calico-ipam import`, or rescue its content with `sqlite3 {file} .recover`"
-        )),
+        ErrorCode::DatabaseCorrupt => damaged(path, error),
         ErrorCode::NotADatabase => StoreError::Other(format!(
             "datastore {file} is not a SQLite database ({error}); move the file away or name another one in \
              datastore_path"
         )),
         _ => StoreError::Other(format!("datastore {file}: {error}")),
     }
+}
+
+fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
+    let file = path.display();
+    StoreError::Other(format!(
+        "datastore {file} is damaged ({error}); move it away together with {file}-wal and {file}-shm and load an \
+         export with `calico-ipam import`, or rescue its content with `sqlite3 {file} .recover`"
+    ))
 }
 
 /// What a file without our tables means.
@@ -117,4 +128,26 @@ fn no_space_left(path: &Path) -> bool {
 
 fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_ends_too_early_is_damaged_and_the_disk_is_not() {
+        let said = |code| {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            explain(Path::new("/tmp/calico.db"), &error, &Wait::new(Duration::ZERO)).to_string()
+        };
+        let cut = said(ffi::SQLITE_IOERR_SHORT_READ);
+        assert!(
+            cut.starts_with("datastore /tmp/calico.db is damaged (") && cut.contains("calico-ipam import"),
+            "{cut}"
+        );
+        let failed = said(ffi::SQLITE_IOERR_READ);
+        assert!(failed.contains("input/output error") && failed.contains("check the disk"), "{failed}");
+    }
 }

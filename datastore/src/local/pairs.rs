@@ -57,8 +57,9 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
-    let value: String = row.get(1)?;
-    Ok(RawEntry { path: row.get(0)?, value: value.into_bytes(), revision: Revision(revision.to_string()) })
+    // As bytes: whether they are text is found out where they are decoded, so that a damaged value concerns its entry alone.
+    let value = row.get_ref(1)?.as_bytes()?.to_vec();
+    Ok(RawEntry { path: row.get(0)?, value, revision: Revision(revision.to_string()) })
 }
 
 /// The first text, in byte order, after all that begin with `prefix`; `None` when there is none.

@@ -73,11 +73,14 @@ async fn a_resting_address_is_not_given() {
 async fn only_pools_in_service_and_for_the_use() {
     let cluster = Cluster::new();
     cluster.pool_with("off", "10.1.0.0/24", 26, |spec| spec.disabled = true);
+    cluster.pool("small", "10.3.0.0/28", 26);
     cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
     let error = ask(&cluster, "node1", "net.a", "192.0.2.1").await.unwrap_err();
     assert_eq!(error.to_string(), "The provided IP address is not in a configured pool\n");
     let error = ask(&cluster, "node1", "net.a", "10.1.0.1").await.unwrap_err();
     assert_eq!(error.refused_pools()[0].to_string(), "pool off (10.1.0.0/24): it is disabled");
+    let error = ask(&cluster, "node1", "net.a", "10.3.0.1").await.unwrap_err();
+    assert_eq!(error.refused_pools()[0].to_string(), "pool small (10.3.0.0/28): its blockSize 26 is outside 28..32");
     let error = ask(&cluster, "node1", "net.a", "10.2.0.1").await.unwrap_err();
     assert_eq!(
         error.to_string(),

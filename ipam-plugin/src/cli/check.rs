@@ -21,7 +21,7 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam check -o json | jq '.findings[].finding'
 
-Exit status 1 when something is wrong. What looks wrong is looked at again a moment later, because ADD and DEL change
+Exit status 1 when something is wrong; a note is not. What looks wrong is looked at again a moment later, because ADD and DEL change
 several objects one after the other; only what is the same both times is told. Addresses that another main plugin than
 calico took have no endpoint, and are told as such.")]
 pub(super) struct CheckArgs {
@@ -47,7 +47,7 @@ pub(super) async fn run(args: &CheckArgs, session: &mut Session<'_>) -> Result<O
 async fn take(session: &Session<'_>, settle: Duration) -> Result<Report, CliError> {
     let reading = Reading::take(session.store).await?;
     let first = Report::of(&reading);
-    if first.is_clean() || settle.is_zero() {
+    if first.is_empty() || settle.is_zero() {
         return Ok(first);
     }
     tokio::time::sleep(settle).await;
@@ -96,12 +96,27 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_a_killed_add_left_is_a_note() {
+        let shell = Shell::with_pool();
+        shell.put("/calico/ipam/v2/host/node1/ipv4/block/10.0.0.64-29", r#"{"state":"pending","deleted":false}"#);
+        let told = "unfinished claim: host:node1 to 10.0.0.64/29 is pending; its next ADD finishes or drops it";
+        for settle in ["0", "1"] {
+            let text = shell.ok(&["check", "--settle", settle]);
+            assert!(text.ends_with(&format!("\nnote: {told}\nnothing is wrong\n")), "{text}");
+        }
+        let report = shell.json(&["check", "--settle", "0"]);
+        assert_eq!(report["notes"][0]["finding"], "unfinishedClaim");
+        assert_eq!(report["findings"].as_array().unwrap().len(), 0);
+    }
+
+    #[test]
     fn what_only_one_of_two_looks_sees_is_in_motion() {
         let overlap =
             Finding::OverlappingBlocks { outer: "10.0.0.0/26".parse().unwrap(), inner: "10.0.0.0/29".parse().unwrap() };
         let orphan =
             |revision: &str| Finding::OrphanHandle { handle: "h".into(), revision: revision.into(), blocks: [].into() };
-        let report = |findings| Report { looked_at: Default::default(), findings, unreadable: Vec::new() };
+        let report =
+            |findings| Report { looked_at: Default::default(), findings, notes: Vec::new(), unreadable: Vec::new() };
         let (first, second) = (report(vec![overlap.clone(), orphan("1")]), report(vec![overlap.clone(), orphan("2")]));
         assert_eq!(second.also_in(&first), report(vec![overlap]));
     }

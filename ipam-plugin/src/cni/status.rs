@@ -24,9 +24,14 @@ pub async fn status<S: Store>(store: &S, call: &IpamCall) -> Result<(), CniError
         return Err(error.with_details("ClusterInformation default is missing or its datastoreReady is not true"));
     }
     let prelude = Prelude::from_answers(&answers, &tickets).map_err(|error| unavailable(&cni_error(&error.into())))?;
+    status_of(call, &prelude)
+}
+
+/// The same from what an ADD reads first, for a caller that has read it and found the cluster ready.
+pub fn status_of(call: &IpamCall, prelude: &Prelude) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {
-        FamilyPlan::new(&request, &prelude, version).map_err(|error| unavailable(&cni_error(&error)))?;
+        FamilyPlan::new(&request, prelude, version).map_err(|error| unavailable(&cni_error(&error)))?;
     }
     Ok(())
 }

@@ -242,7 +242,7 @@ async fn check_names_a_handle_that_is_gone_or_counts_too_little() {
 
     let (cluster, call, recorded) = checked().await;
     let mut handle = cluster.handle("net.a").unwrap();
-    handle.set_count(cidr("10.65.166.128/26"), 0);
+    handle.block.remove(&cidr("10.65.166.128/26"));
     cluster.store.put(&HandleId::new("net.a"), &handle);
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
     assert_eq!(found, ["handle net.a counts 0 addresses in block 10.65.166.128/26, which holds 1"]);

@@ -1,9 +1,6 @@
 //! Addresses from blocks of other nodes, and of nobody (IPAM-110 step 7, IPAM-120).
 
-use std::collections::BTreeMap;
-
-use libcalico::ipam::{Block, borrow_order};
-use libcalico::net::Cidr;
+use libcalico::ipam::{Blocks, borrow_order};
 
 use super::{FamilyPlan, Step};
 use crate::error::{Exhaustion, IpamError};
@@ -16,10 +13,10 @@ impl FamilyPlan<'_> {
         if !known.knows_all_blocks(self.version) {
             return Ok(Step::Read(Wants::list(self.version)));
         }
-        let blocks: BTreeMap<Cidr, &Block> = known
+        let blocks: Blocks<'_> = known
             .blocks()
             .filter_map(|(cidr, block)| match block {
-                Known::There(entry) if cidr.version() == self.version => Some((*cidr, &entry.value)),
+                Known::There(entry) if cidr.version() == self.version => Some((*cidr, Some(&entry.value))),
                 _ => None,
             })
             .collect();

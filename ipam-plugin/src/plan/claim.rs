@@ -1,8 +1,8 @@
 //! Addresses from a block the node does not own yet (IPAM-114, IPAM-116, IPAM-117).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use libcalico::ipam::{AffinityKey, Block, BlockWalk, ReclaimCandidate, UsableBlock, usable_block};
+use libcalico::ipam::{AffinityKey, BlockWalk, Blocks, ReclaimCandidate, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
 use super::{FamilyPlan, Step};
@@ -25,15 +25,13 @@ impl FamilyPlan<'_> {
         if !known.config().auto_allocate_blocks {
             return Ok(Some(Step::Short(Exhaustion::AutoAllocateOff)));
         }
-        let unusable = unusable_block();
-        let blocks: BTreeMap<Cidr, &Block> = known
+        let blocks: Blocks<'_> = known
             .blocks()
             .filter(|(cidr, _)| cidr.version() == self.version)
             .filter_map(|(cidr, block)| match block {
                 Known::Absent => None,
-                Known::There(_) if self.spared.contains(cidr) => Some((*cidr, &unusable)),
-                Known::There(entry) => Some((*cidr, &entry.value)),
-                Known::Corrupt => Some((*cidr, &unusable)),
+                Known::There(entry) => Some((*cidr, Some(&entry.value).filter(|_| !self.spared.contains(cidr)))),
+                Known::Corrupt => Some((*cidr, None)),
             })
             .collect();
         let none = BTreeSet::new();
@@ -104,21 +102,5 @@ impl FamilyPlan<'_> {
             }
         }
         None
-    }
-}
-
-/// Stands for a block that must be left alone: it exists, has no room, and is nobody's.
-fn unusable_block() -> Block {
-    Block {
-        cidr: Cidr::host(std::net::Ipv4Addr::UNSPECIFIED.into()),
-        affinity: None,
-        affinity_claim_time: None,
-        allocations: Vec::new(),
-        unallocated: Vec::new(),
-        attributes: Vec::new(),
-        sequence_number: 0,
-        sequence_number_for_allocation: BTreeMap::new(),
-        deleted: false,
-        unknown: libcalico::api::Unknown::new(),
     }
 }

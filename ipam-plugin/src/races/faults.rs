@@ -1,5 +1,6 @@
 //! Each request of an operation in turn is refused, lost, cut in the middle, or answered into the void.
 
+use crate::assign_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 const FAULTS: [Fault; 7] =
@@ -94,6 +95,38 @@ async fn a_lost_answer_is_no_failure() {
             cluster.store.calm();
             assert_eq!(held(&cluster.store.pairs())[&libcalico::ipam::HandleId::new("net.a")], [ip]);
             assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_kept_though_the_claim_to_its_block_cannot_be_confirmed() {
+    for (kind, store) in stores() {
+        for asked in [false, true] {
+            for fault in [Fault::Refused, Fault::LostRequest] {
+                let context = format!("{kind} asked={asked} {fault:?}");
+                let cluster = cluster(store(), false).await;
+                cluster.store.before_each(move |_, writes, _| match writes {
+                    Some([write]) if write.kind == "BlockAffinity" => fault,
+                    _ => Fault::None,
+                });
+                let ip = match asked {
+                    false => cluster.one("node1", "net.a").await,
+                    true => {
+                        let request = cluster.request("node1", "net.a");
+                        let prelude = cluster.prelude(&request).await.unwrap();
+                        let ip = "10.65.0.9".parse().unwrap();
+                        let assigned = assign_address(&cluster.store, &cluster.clock, &request, ip, prelude).await;
+                        assigned.map(|assigned| assigned.ip)
+                    }
+                };
+                let ip = ip.unwrap_or_else(|error| panic!("{context}: {error}"));
+                cluster.store.calm();
+                assert_eq!(held(&cluster.store.pairs())[&libcalico::ipam::HandleId::new("net.a")], [ip], "{context}");
+                assert_consistent(&cluster.store.pairs(), false);
+                cluster.one("node1", "net.next").await.unwrap();
+                assert_consistent(&cluster.store.pairs(), true);
+            }
         }
     }
 }

@@ -37,8 +37,8 @@ pub struct ReclaimCandidate {
     pub sequence_number: u64,
 }
 
-/// All blocks, by range.
-pub type Blocks<'a> = BTreeMap<Cidr, &'a Block>;
+/// All blocks, by range; `None` for one that exists and is to be left alone.
+pub type Blocks<'a> = BTreeMap<Cidr, Option<&'a Block>>;
 
 /// The next block for `owner`, in the order of the pools and of the walk over each. No block is claimed that shares
 /// addresses with one of another size in `ranges`, the ranges of all blocks there are: such blocks are left when a pool
@@ -69,9 +69,7 @@ pub fn usable_block(
                 }
                 return UsableBlock::Claim(cidr);
             };
-            if block.free(reservations) == 0 {
-                continue;
-            }
+            let Some(block) = block.filter(|block| block.free(reservations) > 0) else { continue };
             match block.owner() {
                 Some(found) if found == *owner => return UsableBlock::Use(cidr),
                 Some(found) if block.is_empty() && may_be_reclaimed(block, now) => {
@@ -104,6 +102,7 @@ pub fn borrow_order(
         let walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
         let mut in_pool: Vec<(u128, Cidr)> = blocks
             .values()
+            .flatten()
             .filter_map(|block| Some((walk.position(&block.cidr)?, block)))
             .filter(|(_, block)| block.free(reservations) > 0)
             .map(|(position, block)| (position, block.cidr))
@@ -167,7 +166,7 @@ mod tests {
     fn usable(pools: &[&str], blocks: &[Block], reserved: &[&str]) -> UsableBlock {
         let pools: Vec<Pool> = pools.iter().map(|range| pool(range)).collect();
         let ranges = blocks.iter().map(|block| block.cidr).collect();
-        let blocks = blocks.iter().map(|block| (block.cidr, block)).collect();
+        let blocks = blocks.iter().map(|block| (block.cidr, Some(block))).collect();
         let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
         usable_block(&pools, &blocks, &ranges, &reservations, &host("node1"), NOW)
     }
@@ -223,6 +222,15 @@ mod tests {
             let expected = claimed.map_or(UsableBlock::Reclaim(vec![]), |range| UsableBlock::Claim(cidr(range)));
             assert_eq!(usable(&[POOL], &old, &[]), expected);
         }
+    }
+
+    #[test]
+    fn a_block_to_be_left_alone_is_neither_claimed_nor_used_nor_borrowed_from() {
+        let (pools, left) = ([pool(POOL)], cidr("10.67.0.128/26"));
+        let (blocks, none) = (Blocks::from([(left, None)]), Reservations::none());
+        let found = usable_block(&pools, &blocks, &[left].into(), &none, &host("node1"), NOW);
+        assert_eq!(found, UsableBlock::Claim(cidr("10.67.0.192/26")));
+        assert_eq!(borrow_order(&pools, &blocks, &none, &host("node1"), NOW), []);
     }
 
     #[test]
@@ -289,7 +297,7 @@ mod tests {
             block("10.67.0.0/27", "node3", 0, 1),
             block("10.69.0.0/26", "node3", 0, 1),
         ];
-        let blocks = stored.iter().map(|block| (block.cidr, block)).collect();
+        let blocks = stored.iter().map(|block| (block.cidr, Some(block))).collect();
         let order = borrow_order(&pools, &blocks, &Reservations::none(), &host("node1"), NOW);
         assert_eq!(order, [cidr("10.68.0.0/26"), cidr("10.67.0.192/26"), cidr("10.67.0.64/26")]);
         let reserved = Reservations::new([cidr("10.67.0.127/32"), cidr("10.68.0.0/24")]);

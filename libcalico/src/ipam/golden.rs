@@ -159,7 +159,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     let choice = choose_pools(&pools, &request).unwrap();
     let stored = blocks(store);
     let ranges = stored.keys().copied().collect();
-    let stored = stored.iter().map(|(cidr, block)| (*cidr, block)).collect();
+    let stored = stored.iter().map(|(cidr, block)| (*cidr, Some(block))).collect();
     usable_block(&choice.chosen, &stored, &ranges, &Reservations::none(), &call.owner, Call::now())
 }
 

@@ -94,15 +94,6 @@ impl Handle {
         Ok(())
     }
 
-    /// Corrects the count of `block` to the truth; 0 removes the entry. For a handle that outlived its addresses (D6).
-    pub fn set_count(&mut self, block: Cidr, n: usize) {
-        if n == 0 {
-            self.block.remove(&block);
-        } else {
-            self.block.insert(block, signed(n));
-        }
-    }
-
     /// No block is left: the handle is to be deleted.
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
@@ -228,17 +219,6 @@ mod tests {
             handle.check_limit(&id, IpVersion::V4, 1, 1).unwrap_err().to_string(),
             "handle h already has 1 allocation(s), cannot allocate more (maxAlloc=1)"
         );
-    }
-
-    #[test]
-    fn a_count_is_corrected_to_the_truth() {
-        let (first, second) = (cidr("10.0.0.0/26"), cidr("10.0.0.64/26"));
-        let mut handle = Handle::default();
-        handle.increment(first, 9);
-        handle.increment(second, 9);
-        handle.set_count(first, 0);
-        handle.set_count(second, 1);
-        assert_eq!(handle.block, BTreeMap::from([(second, 1)]));
     }
 
     #[test]

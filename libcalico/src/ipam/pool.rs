@@ -31,6 +31,21 @@ impl Pool {
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         self.allowed_uses.contains(&purpose)
     }
+
+    /// Whether blocks have a size that IPAM handles: at least one fits the pool, and none has more than 4096 addresses
+    /// (IPAM-107) or too few for what the host reserves (IPAM-108).
+    pub fn check_block_size(&self, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
+        let (shortest, longest) = match self.cidr.version() {
+            IpVersion::V4 => (20, 32),
+            IpVersion::V6 => (116, 128),
+        };
+        let (min, max) = (self.cidr.prefix().max(shortest), max_block_prefix.unwrap_or(longest).min(longest));
+        if (min..=max).contains(&self.block_prefix) {
+            Ok(())
+        } else {
+            Err(Refusal::BlockSize { block_size: self.block_prefix, min, max })
+        }
+    }
 }
 
 /// The pool of an object, if it is in service for a family (IPAM-93). What asking for one address needs to find the
@@ -81,19 +96,4 @@ fn not_allocatable(object: &IpPool) -> Option<String> {
     let condition = conditions.iter().find(|c| says(c, "type", "Allocatable") && says(c, "status", "False"))?;
     let words = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
     Some(words.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
-}
-
-/// Whether blocks have a size that IPAM handles: at least one fits the pool, and none has more than 4096 addresses
-/// (IPAM-107) or too few for what the host reserves (IPAM-108).
-pub(super) fn check_block_size(pool: &Pool, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
-    let (shortest, longest) = match pool.cidr.version() {
-        IpVersion::V4 => (20, 32),
-        IpVersion::V6 => (116, 128),
-    };
-    let (min, max) = (pool.cidr.prefix().max(shortest), max_block_prefix.unwrap_or(longest).min(longest));
-    if (min..=max).contains(&pool.block_prefix) {
-        Ok(())
-    } else {
-        Err(Refusal::BlockSize { block_size: pool.block_prefix, min, max })
-    }
 }

@@ -5,7 +5,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::pool::{Pool, check_block_size, enabled_pool};
+use super::pool::{Pool, enabled_pool};
 use super::refusal::{Refusal, RefusedPool};
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
@@ -100,7 +100,7 @@ pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolC
         }
     }
     choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
-    in_service.retain(|(object, pool)| match check_block_size(pool, request.max_block_prefix) {
+    in_service.retain(|(object, pool)| match pool.check_block_size(request.max_block_prefix) {
         Ok(()) => true,
         Err(refusal) => {
             choice.refuse(object, refusal);

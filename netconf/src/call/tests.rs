@@ -85,9 +85,9 @@ fn the_order_of_checks() {
             &[bad],
             r#"{"mtu":"x","cniVersion":"1.0.0","name":"n"}"#,
             Code(6),
-            "failed to load netconf: $.mtu: found the string \"x\", want an integer from 0 to 65535",
+            "failed to load netconf: $.mtu: found the string \"x\", want 0 or an integer from 68 to 65535",
         ),
-        (&[bad], r#"{"mtu":1,"cniVersion":"1.0.0","name":"n"}"#, Code(4), "ARGS: invalid pair \"nonsense\""),
+        (&[bad], r#"{"mtu":1400,"cniVersion":"1.0.0","name":"n"}"#, Code(4), "ARGS: invalid pair \"nonsense\""),
     ];
     for (variables, stdin, code, msg) in stages {
         let error = error(variables, stdin);

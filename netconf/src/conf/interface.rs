@@ -2,13 +2,22 @@
 
 use crate::decode::{DecodeError, FromNode, Node};
 
+/// The least that the kernel sets on a device of Ethernet: IPv4 needs as much (RFC 791).
+const MTU_MIN: u32 = 68;
+
+/// The longest frame a veth takes.
+const MTU_MAX: u32 = 65_535;
+
 /// The interface of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct InterfaceConf {
-    /// MTU in bytes of both ends. 0 takes it from the file `/var/lib/calico/mtu` that calico-node writes, else 1500. Read by
-    /// ADD, CHECK.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65535)))]
+    /// MTU in bytes of both ends, from 68 on. 0 takes it from the file `/var/lib/calico/mtu` that calico-node writes, else
+    /// 1500. Read by ADD, CHECK.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(range(max = MTU_MAX), extend("anyOf" = [{ "const": 0 }, { "minimum": MTU_MIN }]))
+    )]
     pub mtu: u32,
 
     /// Whether a missing MTU file is an error. Read by ADD, STATUS.
@@ -55,14 +64,12 @@ impl Default for InterfaceConf {
 
 impl FromNode for InterfaceConf {
     fn from_node(node: &Node<'_>) -> Result<InterfaceConf, DecodeError> {
-        /// The longest frame a veth takes.
-        const MTU_MAX: u32 = 65_535;
         /// The kernel's limit for `IFLA_NUM_TX_QUEUES`.
         const QUEUES_MAX: i64 = 4096;
         let object = node.object()?;
         let queues = object.read_with("num_queues", |node| node.integer(i64::MIN..=QUEUES_MAX))?;
         Ok(InterfaceConf {
-            mtu: object.read_with("mtu", |node| node.integer(0..=MTU_MAX))?.unwrap_or_default(),
+            mtu: object.read_with("mtu", |node| node.zero_or_integer(MTU_MIN..=MTU_MAX))?.unwrap_or_default(),
             require_mtu_file: object.read_or_default("require_mtu_file")?,
             num_queues: queues.and_then(|queues| u32::try_from(queues).ok()).unwrap_or(1).max(1),
             device_type: object.read_word("device_type", &DeviceType::WORDS, false)?.unwrap_or_default(),

@@ -127,10 +127,26 @@ fn secrets_are_in_no_error_and_no_debug_output() {
 }
 
 #[test]
+fn the_least_and_the_greatest_mtu() {
+    for mtu in [0, 68, 65_535] {
+        assert_eq!(parse(&json!({ "mtu": mtu })).interface.mtu, mtu);
+    }
+}
+
+#[test]
 fn an_error_says_where_what_and_what_is_allowed() {
     let table = [
-        (json!({ "mtu": "x" }), Code::DECODE, r#"$.mtu: found the string "x", want an integer from 0 to 65535"#),
-        (json!({ "MTU": -1 }), Code::INVALID_CONFIG, "$.MTU: found the number -1, want an integer from 0 to 65535"),
+        (json!({ "mtu": "x" }), Code::DECODE, r#"$.mtu: found the string "x", want 0 or an integer from 68 to 65535"#),
+        (
+            json!({ "MTU": -1 }),
+            Code::INVALID_CONFIG,
+            "$.MTU: found the number -1, want 0 or an integer from 68 to 65535",
+        ),
+        (
+            json!({ "mtu": 67 }),
+            Code::INVALID_CONFIG,
+            "$.mtu: found the number 67, want 0 or an integer from 68 to 65535",
+        ),
         (
             json!({ "ipam": { "ipv4_pools": ["10.0.0.0/16", 7] } }),
             Code::DECODE,

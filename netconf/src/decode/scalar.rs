@@ -69,11 +69,25 @@ impl Node<'_> {
         T: Copy + Into<i128> + TryFrom<i128>,
     {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
-        let want = format!("an integer from {low} to {high}");
+        self.integer_of(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
+    }
+
+    /// The integer that is here: 0, which stands for no number, or one of the range.
+    pub(crate) fn zero_or_integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
+    where
+        T: Copy + Into<i128> + TryFrom<i128>,
+    {
+        let (low, high) = ((*range.start()).into(), (*range.end()).into());
+        let want = format!("0 or an integer from {low} to {high}");
+        self.integer_of(want, |integer| integer == 0 || (low..=high).contains(&integer))
+    }
+
+    /// The integer that is here, if `allows` does; `want` names what is allowed.
+    fn integer_of<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
         let Value::Number(number) = self.value else { return Err(self.wrong_type(want)) };
         let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
         match integer {
-            Some(integer) if (low..=high).contains(&integer) => T::try_from(integer).map_err(|_| self.bad_value(want)),
+            Some(integer) if allows(integer) => T::try_from(integer).map_err(|_| self.bad_value(want)),
             Some(_) => Err(self.bad_value(want)),
             // An integer beyond 64 bits is kept as a float.
             None if number.as_f64().is_some_and(|float| float.abs() >= i64::MAX as f64) => Err(self.bad_value(want)),

@@ -32,9 +32,11 @@ impl Key {
         }
     }
 
-    pub(crate) fn limit(&self, which: &str) -> Option<i128> {
-        let limit = self.schema.get(which)?;
-        Some(limit.as_i64().map_or_else(|| limit.as_u64().unwrap().into(), i128::from))
+    /// The `minimum` or `maximum` of the key, and of the ranges that it has to be in one of.
+    pub(crate) fn limits(&self, which: &str) -> Vec<i128> {
+        let ranges = self.schema["anyOf"].as_array().into_iter().flatten();
+        let limits = ranges.chain([&self.schema]).filter_map(|range| range.get(which));
+        limits.map(|limit| limit.as_i64().map_or_else(|| limit.as_u64().unwrap().into(), i128::from)).collect()
     }
 
     /// The strings that are allowed, when not every string is.
@@ -122,7 +124,7 @@ fn legal(schema: &Value, name: &str) -> Value {
     match kind(schema).as_str() {
         "string" => json!("text"),
         "boolean" => json!(true),
-        "integer" => json!(1),
+        "integer" => schema.get("maximum").cloned().unwrap_or(json!(1)),
         "array" => json!([legal(&schema["items"], "")]),
         _ => {
             let properties = schema["properties"].as_object().into_iter().flatten();

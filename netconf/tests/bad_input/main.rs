@@ -61,8 +61,8 @@ fn numbers_that_are_no_integers() {
 fn out_of_range() {
     for key in keys().iter().filter(|key| key.kind == "integer") {
         let mut texts = vec!["1e30".to_owned(), "-1e30".to_owned(), "18446744073709551616".to_owned()];
-        texts.extend(key.limit("minimum").map(|minimum| (minimum - 1).to_string()));
-        texts.extend(key.limit("maximum").map(|maximum| (maximum + 1).to_string()));
+        texts.extend(key.limits("minimum").into_iter().map(|minimum| (minimum - 1).to_string()));
+        texts.extend(key.limits("maximum").into_iter().map(|maximum| (maximum + 1).to_string()));
         for text in texts {
             let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", &text);
             assert_refused(&stdin, Code::INVALID_CONFIG, &path(&key.steps));

@@ -17,6 +17,7 @@ on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_no
 /// Values of the right type that are out of range or of the wrong shape, and the code they get.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/mtu", "-1"),
+    ("/mtu", "67"),
     ("/mtu", "4294967296"),
     ("/num_queues", "1e10"),
     ("/vxlan_vni", "-1"),
@@ -160,7 +161,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
         let error = cluster.verb("ADD", &newcomer, &conf).env("CNI_ARGS", args).run().unwrap().error();
         assert_eq!(error.code, 4, "CNI_ARGS={args}: {error:?}");
     }
-    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd"] {
+    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd", "/proc/self/ns/mnt"] {
         let call = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", netns);
         let error = call.run().unwrap().error();
         assert_eq!((error.code, error.msg.contains(netns)), (4, true), "CNI_NETNS={netns}: {error:?}");

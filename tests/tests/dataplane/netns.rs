@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, thread};
 
-use cni_plugin::dataplane::{NetnsError, NetnsFd, setup};
+use cni_plugin::dataplane::{DataplaneError, NetnsError, NetnsFd, setup, verify};
 use integration_tests::namespaces::isolated;
 
 use super::{link_names, open, plan};
@@ -23,10 +23,15 @@ fn what_is_no_namespace_is_told_apart() {
         let error = NetnsFd::open(Path::new("/proc/self/status")).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
 
-        // A namespace, of another kind: only entering tells.
+        // A namespace, of another kind: only using it tells.
         let mounts = NetnsFd::open(Path::new("/proc/self/ns/mnt")).unwrap();
         let error = mounts.run_in(|| Ok::<_, NetnsError>(())).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
+        let plan = plan("cali1", &["10.65.0.2"]);
+        for error in [setup(&plan, &mounts).unwrap_err(), verify(&plan, &mounts).unwrap_err()] {
+            assert!(matches!(error, DataplaneError::Netns(NetnsError::NotANamespace { .. })), "{error:?}");
+        }
+        assert_eq!(link_names(), ["lo"]);
     });
 }
 

@@ -60,7 +60,12 @@ fn before_any_add_there_is_nothing_to_do() {
     isolated(|host| {
         host.add_pod("pod1").unwrap();
         for netns in [None, Some(pod_path("pod1")), Some(pod_path("absent"))] {
-            for proof in [HostLinkProof::Name, route_to(&["10.65.0.2"]), HostLinkProof::Absent] {
+            for proof in [
+                HostLinkProof::Name,
+                HostLinkProof::NameUnlessPeerInPod,
+                route_to(&["10.65.0.2"]),
+                HostLinkProof::Absent,
+            ] {
                 assert_eq!(tear_down(endpoint(netns.as_deref(), proof)).unwrap(), Removed::default());
             }
         }
@@ -117,6 +122,27 @@ fn an_interface_renamed_inside_the_pod_goes_by_its_host_end() {
         let target = endpoint(Some(&pod_path("pod1")), route_to(&["10.65.0.2"]));
         assert_eq!(tear_down(target).unwrap(), removed("cali1"));
         assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"]);
+    });
+}
+
+/// A caller that does not know of the pod's other interfaces must not cut them.
+#[test]
+fn a_host_end_whose_peer_is_another_interface_of_the_pod_may_stay() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        let other = Endpoint {
+            container_ifname: "eth1".into(),
+            ..endpoint(Some(&pod_path("pod1")), HostLinkProof::NameUnlessPeerInPod)
+        };
+        assert_eq!(tear_down(other.clone()).unwrap(), Removed::default());
+        assert_eq!(link_names(), ["lo", "cali1"]);
+        host.add_pod("pod2").unwrap();
+        let gone = Endpoint { netns: None, ..other.clone() };
+        let elsewhere = Endpoint { netns: Some(pod_path("pod2")), ..other };
+        for left_behind in [gone, elsewhere] {
+            assert_eq!(tear_down(left_behind).unwrap(), removed("cali1"));
+            set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        }
     });
 }
 

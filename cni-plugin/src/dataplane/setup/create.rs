@@ -6,7 +6,7 @@ use crate::dataplane::DataplaneError;
 use crate::dataplane::mac::MacAddr;
 use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, nsid};
-use crate::dataplane::netns::NetnsFd;
+use crate::dataplane::netns::{NetnsError, NetnsFd};
 use crate::dataplane::plan::{DeviceType, EndpointPlan};
 
 /// A pair just made, both ends down.
@@ -41,7 +41,7 @@ pub(super) fn create(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &Netn
     }
 }
 
-/// Makes the pair. Only when a name is taken does it look whose it is, so that the ordinary ADD does not pay for it.
+/// Makes the pair. Only when the kernel refuses does it look why, so that the ordinary ADD does not pay for it.
 fn create_as(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -52,6 +52,11 @@ fn create_as(
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
             remove_stale(host, plan, netns)?;
             create_once(host, plan, device, netns)
+        }
+        // Of many reasons one is the caller's: a namespace of another kind, which entering it tells.
+        Err(error) if error.errno() == Some(Errno::EINVAL) => {
+            netns.run_in(|| Ok::<_, NetnsError>(()))?;
+            Err(error)
         }
         outcome => outcome,
     };

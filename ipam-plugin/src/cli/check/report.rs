@@ -18,6 +18,9 @@ pub(in crate::cli) struct Report {
     pub(in crate::cli) looked_at: LookedAt,
     /// What is wrong.
     pub(in crate::cli) findings: Vec<Finding>,
+    /// What is worth a note, and in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::cli) notes: Vec<Finding>,
     /// What cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::cli) unreadable: Vec<Unreadable>,
@@ -45,14 +48,21 @@ impl Report {
             endpoints: reading.endpoints.len(),
         };
         // What is under way is told from what is wrong by looking twice, not by age.
-        Report { looked_at, findings: reading.audit(Duration::ZERO), unreadable: reading.unreadable.clone() }
+        let (notes, findings) = reading.audit(Duration::ZERO).into_iter().partition(Finding::is_note);
+        Report { looked_at, findings, notes, unreadable: reading.unreadable.clone() }
     }
 
     /// Without what `earlier` does not tell as well, to the revision: that is in motion.
     pub(in crate::cli) fn also_in(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
+        self.notes.retain(|note| earlier.notes.contains(note));
         self.unreadable.retain(|value| earlier.unreadable.contains(value));
         self
+    }
+
+    /// There is nothing to tell.
+    pub(in crate::cli) fn is_empty(&self) -> bool {
+        self.is_clean() && self.notes.is_empty()
     }
 
     /// Nothing is wrong.
@@ -71,6 +81,9 @@ impl Report {
         }
         for Unreadable { key, reason } in &self.unreadable {
             session.say(format_args!("unreadable: {key}: {reason}"))?;
+        }
+        for note in &self.notes {
+            session.say(format_args!("note: {note}"))?;
         }
         match self.findings.len() + self.unreadable.len() {
             0 => session.say("nothing is wrong"),

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::{Finding, Inventory};
-use crate::ipam::{AffinityState, Block, Owner};
+use crate::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
 use crate::net::Cidr;
+use crate::store::Entry;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -57,33 +58,59 @@ fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
 }
 
 fn claims(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let owners: HashMap<Cidr, Option<Owner>> =
-        inventory.blocks.iter().map(|entry| (entry.value.cidr, entry.value.owner())).collect();
+    let blocks: HashMap<Cidr, &Block> = inventory.blocks.iter().map(|entry| (entry.value.cidr, &entry.value)).collect();
+    let mut findings = unconfirmed(inventory, blocks.values().copied());
+    findings
+        .extend(inventory.affinities.iter().filter_map(|claim| of_claim(claim, blocks.get(&claim.key.cidr).copied())));
+    findings
+}
+
+/// Blocks whose owner has no confirmed claim, by range. Where no address is in use a claim that was begun will do: it
+/// is told by itself.
+fn unconfirmed<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&Owner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
-    let unclaimed = owners.iter().filter_map(|(&block, owner)| {
-        let owner = owner.as_ref()?;
-        let state = match states.get(&(owner, block)) {
-            None => None,
-            Some(AffinityState::Confirmed | AffinityState::Unset) => return None,
-            Some(AffinityState::Pending) => Some("pending".to_owned()),
-            Some(AffinityState::PendingDeletion) => Some("pendingDeletion".to_owned()),
-        };
-        Some(Finding::BlockWithoutAffinity { block, owner: owner.to_string(), state })
-    });
-    let mut findings: Vec<Finding> = unclaimed.collect();
-    findings.sort_by_key(|finding| match finding {
-        Finding::BlockWithoutAffinity { block, .. } => Some(*block),
-        _ => None,
-    });
-    findings.extend(inventory.affinities.iter().filter_map(|entry| {
-        let owner = owners.get(&entry.key.cidr).cloned().flatten();
-        (owner.as_ref() != Some(&entry.key.owner)).then(|| Finding::AffinityWithoutBlock {
-            block: entry.key.cidr,
-            claimant: entry.key.owner.to_string(),
-            revision: entry.revision.to_string(),
-            owner: owner.map(|owner| owner.to_string()),
+    let mut unconfirmed: Vec<(Cidr, Owner, Option<&str>)> = blocks
+        .filter_map(|block| {
+            let owner = block.owner()?;
+            let state = match states.get(&(&owner, block.cidr)) {
+                None => None,
+                Some(state) => Some(unfinished(*state).filter(|_| !block.is_empty())?),
+            };
+            Some((block.cidr, owner, state))
         })
-    }));
-    findings
+        .collect();
+    unconfirmed.sort();
+    let finding = |(block, owner, state): (Cidr, Owner, Option<&str>)| Finding::BlockWithoutAffinity {
+        block,
+        owner: owner.to_string(),
+        state: state.map(str::to_owned),
+    };
+    unconfirmed.into_iter().map(finding).collect()
+}
+
+/// What is to be said of a claim to `block`, if there is such a block.
+fn of_claim(claim: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
+    let AffinityKey { owner: claimant, cidr } = &claim.key;
+    let owner = block.and_then(Block::owner);
+    let is_claimants = owner.as_ref() == Some(claimant);
+    let (claimant, revision) = (claimant.to_string(), claim.revision.to_string());
+    match unfinished(claim.value.state) {
+        Some(_) if is_claimants && block.is_some_and(|block| !block.is_empty()) => None,
+        Some(state) => Some(Finding::UnfinishedClaim { block: *cidr, claimant, revision, state: state.to_owned() }),
+        None if is_claimants => None,
+        None => {
+            let owner = owner.map(|owner| owner.to_string());
+            Some(Finding::AffinityWithoutBlock { block: *cidr, claimant, revision, owner })
+        }
+    }
+}
+
+/// The word for a state in which a claim stands for nothing yet, or no longer (IPAM-121).
+fn unfinished(state: AffinityState) -> Option<&'static str> {
+    match state {
+        AffinityState::Confirmed | AffinityState::Unset => None,
+        AffinityState::Pending => Some("pending"),
+        AffinityState::PendingDeletion => Some("pendingDeletion"),
+    }
 }

@@ -1,4 +1,4 @@
-//! [`Finding`]: one thing that is wrong.
+//! [`Finding`]: one thing that is wrong, or worth a note.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for HeldAddress {
     }
 }
 
-/// One thing that is wrong.
+/// One thing that is wrong, or worth a note: see [`Finding::is_note`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
@@ -154,6 +154,25 @@ pub enum Finding {
         /// Whose it is; `None` when it is nobody's or not there.
         owner: Option<String>,
     },
+    /// A claim that was begun, to make or to give up, and nothing depends on it: an ADD or DEL was killed. It stands for
+    /// nothing, and the claimant's next ADD finishes or drops it (IPAM-121, IPAM-123).
+    UnfinishedClaim {
+        /// The block.
+        block: Cidr,
+        /// Who claims it.
+        claimant: String,
+        /// The claim's revision when it was read.
+        revision: String,
+        /// The claim's state, `pending` or `pendingDeletion`.
+        state: String,
+    },
+}
+
+impl Finding {
+    /// Nothing is wrong, and nothing has to be done.
+    pub fn is_note(&self) -> bool {
+        matches!(self, Finding::UnfinishedClaim { .. })
+    }
 }
 
 impl fmt::Display for Finding {
@@ -194,6 +213,9 @@ impl fmt::Display for Finding {
             }
             Finding::AffinityWithoutBlock { block, claimant, owner: None, .. } => {
                 write!(f, "affinity without block: {claimant} claims {block}, which is not there or nobody's")
+            }
+            Finding::UnfinishedClaim { block, claimant, state, .. } => {
+                write!(f, "unfinished claim: {claimant} to {block} is {state}; its next ADD finishes or drops it")
             }
         }
     }

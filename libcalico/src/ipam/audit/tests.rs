@@ -317,7 +317,7 @@ fn claims_and_blocks_that_disagree() {
             vec![
                 affinity("node1", "10.0.0.0/30", AffinityState::Confirmed),
                 affinity("node2", "10.0.0.0/30", AffinityState::Confirmed),
-                affinity("node2", "10.0.0.4/30", AffinityState::Pending),
+                affinity("node2", "10.0.0.4/30", AffinityState::Confirmed),
             ],
             vec![
                 "affinity without block: host:node2 claims 10.0.0.0/30 of host:node1",
@@ -335,18 +335,45 @@ fn claims_and_blocks_that_disagree() {
 }
 
 #[test]
+fn a_claim_that_was_begun_is_a_note_where_no_address_depends_on_it() {
+    use AffinityState::{Pending, PendingDeletion};
+    for (state, word) in [(Pending, "pending"), (PendingDeletion, "pendingDeletion")] {
+        for (what, node, range) in [
+            ("a block that is not there", "node1", "10.0.0.4/30"),
+            ("an empty block", "node1", "10.0.0.8/30"),
+            ("another's block", "node2", "10.0.0.0/30"),
+        ] {
+            let mut world = World::healthy();
+            world.add_block("10.0.0.8/30");
+            world.affinities.retain(|(key, _)| key.cidr != cidr(range) || node == "node2");
+            world.affinities.push(affinity(node, range, state));
+            let said = format!("unfinished claim: host:{node} to {range} is {word}; its next ADD finishes or drops it");
+            assert_eq!(world.words(), [said], "{what}");
+            assert!(world.findings()[0].is_note(), "{what}");
+        }
+        let mut world = World::healthy();
+        world.affinities = vec![affinity("node1", "10.0.0.0/30", state)];
+        let findings = world.findings();
+        assert!(matches!(findings[..], [Finding::BlockWithoutAffinity { .. }]) && !findings[0].is_note());
+    }
+}
+
+#[test]
 fn a_report_can_be_read_back() {
     let mut world = World::healthy();
     world.endpoints = vec![endpoint("c9", "10.0.0.77"), endpoint("c3", "10.0.0.1"), endpoint("c4", "10.0.0.1")];
     world.handles.remove(&HandleId::new("net.c1"));
     world.handles.entry(HandleId::new("net.gone")).or_default().increment(cidr("10.0.0.0/30"), 2);
     world.handles.entry(HandleId::new("net.c2")).or_default().increment(cidr("10.0.0.0/30"), 2);
-    world.affinities = vec![affinity("node2", "10.0.0.4/30", AffinityState::Pending)];
+    world.affinities = vec![
+        affinity("node2", "10.0.0.4/30", AffinityState::Confirmed),
+        affinity("node2", "10.0.0.8/30", AffinityState::Pending),
+    ];
     world.add_block("10.9.0.0/30").unallocated.pop();
     world.add_block("10.9.0.0/31");
     let findings = world.findings();
     let kinds: std::collections::HashSet<_> = findings.iter().map(std::mem::discriminant).collect();
-    assert_eq!(kinds.len(), 11, "{findings:#?}");
+    assert_eq!(kinds.len(), 12, "{findings:#?}");
     let report = serde_json::to_string(&findings).unwrap();
     assert_eq!(serde_json::from_str::<Vec<Finding>>(&report).unwrap(), findings);
     let first: serde_json::Value = serde_json::to_value(&findings[0]).unwrap();

@@ -142,7 +142,7 @@ fn survey(block: &Block) {
     };
     let found = usable_block(
         &[pool],
-        &[(block.cidr, block)].into(),
+        &[(block.cidr, Some(block))].into(),
         &[block.cidr].into(),
         &Reservations::none(),
         &host("node1"),

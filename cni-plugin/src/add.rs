@@ -27,10 +27,16 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     let netns = attach::open_netns(session)?;
     Box::pin(owed::settle_before_add(session)).await?;
 
-    let call = ipam::call_of(session);
+    let mut call = ipam::call_of(session);
     let known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
     session.timings.stage("read");
     known.ensure_ready()?;
+    if session.asks_kubernetes() {
+        let described = known.pod.as_ref().ok_or_else(|| no_such_pod(session))?;
+        described.ensure_served()?;
+        call.as_mut().map(|call| described.tell(call)).transpose()?;
+        session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+    }
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
@@ -123,6 +129,16 @@ async fn network(
     Ok(attachment.complete(lease.result, &session.call))
 }
 
+/// The runtime networks a pod that was deleted meanwhile.
+fn no_such_pod(session: &Session) -> CniError {
+    let (namespace, pod) = match &session.facts.orchestrator {
+        Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
+        Orchestrator::Cni(_) => Default::default(),
+    };
+    CniError::new(Code::TRY_AGAIN, format!("pods \"{pod}\" not found"))
+        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS names another"))
+}
+
 /// The endpoint as far as it is known before the interface is made.
 fn described(
     session: &Session,
@@ -161,7 +177,8 @@ fn wait_for_policy(session: &Session, endpoint: &WorkloadEndpoint) {
 /// The profile named after the network, when this configuration calls for one and it is missing (CNI-140).
 fn profile_wanted(session: &Session, known: &Known) -> Option<Profile> {
     let conf = &session.call.conf;
-    if !conf.policy.policy_type.is_empty() || known.profile.is_some() {
+    // Profiles of Kubernetes are made of namespaces and service accounts.
+    if !conf.policy.policy_type.is_empty() || known.profile.is_some() || session.asks_kubernetes() {
         return None;
     }
     let reach = match session.facts.orchestrator {
@@ -179,10 +196,10 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
         return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
             .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
     }
-    if !plain && conf.policy.policy_type == "k8s" {
+    if !plain && conf.policy.policy_type == "k8s" && !session.asks_kubernetes() {
         return Err(CniError::new(
             Code::UNSUPPORTED_FIELD,
-            "policy.type k8s needs the Kubernetes API, which this build has no client for",
+            "policy.type k8s needs the Kubernetes API; this build asks it only with datastore_type kubernetes",
         )
         .with_details("$.policy.type: remove it to network the pod with the profile of the network"));
     }

@@ -24,6 +24,7 @@ pub mod ipam;
 pub mod journal;
 pub mod mtu;
 pub mod owed;
+pub mod pod;
 pub mod policy_wait;
 pub mod readiness;
 pub mod run;

@@ -8,12 +8,14 @@ use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{Namespace, Pod};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::journal::Journal;
+use crate::pod::Described;
 use crate::status;
 use crate::timings::Timings;
 
@@ -121,6 +123,8 @@ pub struct Known {
     pub assign: Option<Prelude>,
     /// What the handles hold, if asked for.
     pub release: Option<ReleasePrelude>,
+    /// The pod and its namespace, for an ADD where the Kubernetes API is the datastore; `None` when the pod is not there.
+    pub pod: Option<Described>,
 }
 
 impl Session {
@@ -152,6 +156,15 @@ impl Session {
             _ => None,
         };
 
+        let pod = match (question, &self.facts.orchestrator) {
+            (Question::Endpoint | Question::Assign(_), Orchestrator::Kubernetes(pod)) if self.asks_kubernetes() => {
+                let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
+                let namespace = ObjectKey::global(pod.namespace.clone());
+                Some((batch.get::<Pod>(&key), batch.get::<Namespace>(&namespace)))
+            }
+            _ => None,
+        };
+
         let answers = self.store.read(&batch).await?;
         let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
         endpoints.retain(|entry| self.facts.owns(&entry.key.name));
@@ -161,7 +174,20 @@ impl Session {
             profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
             assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
             release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
+            pod: match pod {
+                Some((pod, namespace)) => answers.get(&pod)?.map(|pod| -> Result<_, StoreError> {
+                    let namespace = answers.get(&namespace)?.map(|namespace| namespace.value).unwrap_or_default();
+                    Ok(Described { pod: pod.value, namespace })
+                }),
+                None => None,
+            }
+            .transpose()?,
         }))
+    }
+
+    /// Whether pods are read from, and endpoints written to, the Kubernetes API.
+    pub fn asks_kubernetes(&self) -> bool {
+        matches!(self.datastore_config, DatastoreConfig::Kubernetes(_))
     }
 
     /// Name of the host's end of the interface (CNI-88, CNI-89).

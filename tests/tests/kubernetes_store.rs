@@ -15,40 +15,6 @@ use time::OffsetDateTime;
 
 const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
 
-/// Definitions that take any object: what they check is not the matter here.
-fn define(api: &ApiServer, group: ApiGroup) {
-    let config = match group {
-        ApiGroup::CrdV1 => ("IPAMConfig", "ipamconfigs"),
-        ApiGroup::V3 => ("IPAMConfiguration", "ipamconfigurations"),
-    };
-    let (name, version) = group.api_version().split_once('/').unwrap();
-    for (kind, plural) in [
-        ("ClusterInformation", "clusterinformations"),
-        ("IPPool", "ippools"),
-        ("IPReservation", "ipreservations"),
-        ("IPAMBlock", "ipamblocks"),
-        ("BlockAffinity", "blockaffinities"),
-        ("IPAMHandle", "ipamhandles"),
-        config,
-    ] {
-        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-        let definition = json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": { "name": format!("{plural}.{name}") },
-            "spec": {
-                "group": name,
-                "scope": "Cluster",
-                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-                "versions": [{
-                    "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
-                }],
-            },
-        });
-        api.admin().apply(&definition.to_string()).unwrap();
-    }
-}
-
 fn open(api: &ApiServer, group: ApiGroup) -> Datastore {
     let config = KubernetesConfig {
         kubeconfig: vec![api.admin_kubeconfig()],
@@ -71,7 +37,7 @@ fn cidr() -> Cidr {
 fn objects_of_each_kind_are_kept_compared_and_deleted() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
-            define(&kubernetes.api, group);
+            kubernetes.api.define_anything(group.api_version());
             let store = open(&kubernetes.api, group);
             block_on(keep_compare_delete(&store));
         }
@@ -128,7 +94,7 @@ async fn keep_compare_delete(store: &Datastore) {
 fn whoever_reads_a_tombstone_finishes_the_deletion() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
-            define(&kubernetes.api, group);
+            kubernetes.api.define_anything(group.api_version());
             let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
             let store = open(api, group);
             block_on(async {
@@ -150,7 +116,7 @@ fn whoever_reads_a_tombstone_finishes_the_deletion() {
 fn an_endpoint_is_its_pods_annotations() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
-        define(api, ApiGroup::V3);
+        api.define_anything(ApiGroup::V3.api_version());
         api.namespace("web").unwrap();
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
@@ -191,7 +157,7 @@ fn an_endpoint_is_its_pods_annotations() {
 #[test]
 fn a_stopped_api_server_is_out_of_reach_and_a_restarted_one_is_not() {
     on_kubernetes(|_, kubernetes| {
-        define(&kubernetes.api, ApiGroup::V3);
+        kubernetes.api.define_anything(ApiGroup::V3.api_version());
         let mut config = KubernetesConfig {
             kubeconfig: vec![kubernetes.api.admin_kubeconfig()],
             group: Some(ApiGroup::V3),

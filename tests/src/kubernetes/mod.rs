@@ -20,6 +20,7 @@ mod api_server;
 mod audit;
 mod certificates;
 mod client;
+mod definitions;
 mod identity;
 mod manifest;
 mod programs;

@@ -57,7 +57,17 @@ pub fn isolated(test: impl FnOnce(&Host) + Send) {
 impl Host {
     /// Moves the calling thread onto a new private host.
     fn enter() -> Result<Host> {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).context("cannot unshare namespaces")?;
+        unshare(CloneFlags::CLONE_NEWNET).context("cannot unshare the network")?;
+        Self::own_files()?;
+        ip("link set lo up")?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
+        Ok(Host {})
+    }
+
+    /// Gives the calling thread a mount namespace in which the private directories are empty.
+    fn own_files() -> Result<()> {
+        unshare(CloneFlags::CLONE_NEWNS).context("cannot unshare mounts")?;
         let nothing = None::<&str>;
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
             .context("cannot make mounts private")?;
@@ -67,11 +77,21 @@ impl Host {
                     .with_context(|| format!("cannot mount a private {dir}"))?;
             }
         }
-        fs::create_dir_all(NETNS_DIR)?;
-        ip("link set lo up")?;
-        fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
-        fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
-        Ok(Host {})
+        Ok(fs::create_dir_all(NETNS_DIR)?)
+    }
+
+    /// Runs `f` on a reinstalled host: the same network, so that servers stay within reach, but no file and no pod of
+    /// before. What `f` leaves goes with it.
+    pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
+        let joined = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    Self::own_files()?;
+                    f(&Host {})
+                })
+                .join()
+        });
+        joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// An empty directory of this host alone, on tmpfs.
@@ -207,6 +227,23 @@ mod tests {
             assert_eq!(link_names().len(), 2);
             host.delete_pod("pod1").unwrap();
             assert_eq!(host.pods().unwrap(), ["uplink"]);
+        });
+    }
+
+    #[test]
+    fn a_reinstalled_host_has_its_network_and_nothing_else() {
+        isolated(|host| {
+            host.add_pod("pod1").unwrap();
+            ip("link add link1 type dummy").unwrap();
+            fs::write("/var/lib/state", "").unwrap();
+            let seen = host.reinstalled(|host| {
+                host.add_pod("pod2").unwrap();
+                fs::write("/var/lib/other", "").unwrap();
+                Ok((link_names(), host.pods()?, Path::new("/var/lib/state").exists()))
+            });
+            assert_eq!(seen.unwrap(), (link_names(), vec!["pod2".to_owned()], false));
+            assert_eq!(host.pods().unwrap(), ["pod1"]);
+            assert!(!Path::new("/var/lib/other").exists());
         });
     }
 

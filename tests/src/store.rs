@@ -1,12 +1,15 @@
-//! The datastores a suite can run on: etcd, and the embedded one through the command line that people have.
+//! The datastores a suite can run on: etcd, the embedded one through the command line that people have, and custom
+//! resources of Kubernetes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Map, Value, json};
 
 use crate::etcd::{ENDPOINT, Etcd};
+use crate::kubernetes::Objects;
 use crate::namespaces::Host;
 use crate::plugin::{Outcome, Plugins};
 
@@ -17,6 +20,8 @@ pub enum Store {
     Etcd(Etcd),
     /// The SQLite file, reached with the binary under test.
     Local(Local),
+    /// Objects of an API server, which is not part of it.
+    Kubernetes(Objects),
 }
 
 /// The embedded datastore.
@@ -42,11 +47,15 @@ impl Store {
         Store::Local(Local { plugins: plugins.clone(), path: directory.join("calico.db") })
     }
 
-    /// `etcd` or `local`.
+    /// `etcd`, `local`, or the folder of the recordings on an API group: `kdd1`, `kdd3`.
     pub fn name(&self) -> &'static str {
         match self {
             Store::Etcd(_) => "etcd",
             Store::Local(_) => "local",
+            Store::Kubernetes(objects) => match objects.group() {
+                ApiGroup::CrdV1 => "kdd1",
+                ApiGroup::V3 => "kdd3",
+            },
         }
     }
 
@@ -55,6 +64,11 @@ impl Store {
         let keys = match self {
             Store::Etcd(_) => json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT }),
             Store::Local(local) => json!({ "datastore_type": "local", "datastore_path": local.path }),
+            Store::Kubernetes(objects) => json!({
+                "datastore_type": "kubernetes",
+                "calico_api_group": objects.group().api_version(),
+                "kubernetes": { "kubeconfig": objects.kubeconfig() },
+            }),
         };
         keys.as_object().cloned().unwrap_or_default()
     }
@@ -75,6 +89,7 @@ impl Store {
         match self {
             Store::Etcd(etcd) => etcd.load(content),
             Store::Local(local) => local.load(content),
+            Store::Kubernetes(objects) => objects.load(content),
         }
     }
 
@@ -82,7 +97,11 @@ impl Store {
     pub fn calico_ipam(&self, plugins: &Plugins, args: &[&str]) -> Result<Outcome> {
         let mut call = plugins.call("calico-ipam").args(args.iter().copied());
         for (name, value) in self.conf() {
-            call = call.env(&name.to_uppercase(), value.as_str().unwrap_or_default());
+            let (name, value) = match value.get("kubeconfig") {
+                Some(path) => ("KUBECONFIG".to_owned(), path.clone()),
+                None => (name.to_uppercase(), value),
+            };
+            call = call.env(&name, value.as_str().unwrap_or_default());
         }
         call.run()
     }
@@ -92,6 +111,7 @@ impl Store {
         match self {
             Store::Etcd(etcd) => etcd.put(key, value.to_string().as_bytes()),
             Store::Local(local) => local.put(key, value),
+            Store::Kubernetes(objects) => objects.put(key, value),
         }
     }
 
@@ -100,6 +120,7 @@ impl Store {
         match self {
             Store::Etcd(etcd) => etcd.delete(key),
             Store::Local(local) => local.delete(key),
+            Store::Kubernetes(objects) => objects.delete(key),
         }
     }
 
@@ -108,6 +129,7 @@ impl Store {
         match self {
             Store::Etcd(etcd) => etcd.dump(),
             Store::Local(local) => local.dump(),
+            Store::Kubernetes(objects) => objects.dump(),
         }
     }
 }

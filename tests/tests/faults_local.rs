@@ -29,7 +29,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
 fn local<'a>(cluster: &'a Cluster<'_>) -> &'a Local {
     match &cluster.store {
         Store::Local(local) => local,
-        Store::Etcd(_) => panic!("not on the embedded datastore"),
+        Store::Etcd(_) | Store::Kubernetes(_) => panic!("not on the embedded datastore"),
     }
 }
 

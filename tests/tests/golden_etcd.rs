@@ -3,7 +3,8 @@
 mod recordings;
 
 use integration_tests::etcd::{self, Etcd};
-use integration_tests::golden::{recording, replay};
+use integration_tests::golden::recording;
+use integration_tests::golden::replay::{Lab, replay as run};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
@@ -16,6 +17,7 @@ fn replay(name: &str) {
     isolated(|host| {
         let plugins = Plugins::locate().unwrap();
         let store = Store::etcd(host).unwrap();
-        replay::replay(&recording::read("etcd", name).unwrap(), host, &plugins, &store).unwrap();
+        let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: None };
+        run(&recording::read("etcd", name).unwrap(), &lab).unwrap();
     });
 }

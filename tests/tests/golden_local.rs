@@ -2,7 +2,8 @@
 
 mod recordings;
 
-use integration_tests::golden::{recording, replay};
+use integration_tests::golden::recording;
+use integration_tests::golden::replay::{Lab, replay as run};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
@@ -11,6 +12,7 @@ fn replay(name: &str) {
     isolated(|host| {
         let plugins = Plugins::locate().unwrap();
         let store = Store::local(host, &plugins);
-        replay::replay(&recording::read("etcd", name).unwrap(), host, &plugins, &store).unwrap();
+        let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: None };
+        run(&recording::read("etcd", name).unwrap(), &lab).unwrap();
     });
 }

@@ -39,7 +39,7 @@ fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
 fn etcd<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
     match &mut cluster.store {
         Store::Etcd(etcd) => etcd,
-        Store::Local(_) => panic!("this suite runs on etcd"),
+        Store::Local(_) | Store::Kubernetes(_) => panic!("this suite runs on etcd"),
     }
 }
 

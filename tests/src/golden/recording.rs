@@ -15,7 +15,7 @@ pub struct Recording {
     pub name: String,
     /// One line.
     pub what: String,
-    /// `etcd`.
+    /// `etcd`, `kdd1` or `kdd3`: the folder it is in.
     pub datastore: String,
     /// Content before the first step.
     pub initial: BTreeMap<String, Value>,
@@ -46,14 +46,34 @@ pub struct Step {
     pub after: After,
 }
 
-/// Actions between calls. Those on Kubernetes objects are not here: nothing replays them yet.
+/// Actions between calls.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Before {
-    /// Deletes a pod's namespace.
+    /// Deletes a pod's network namespace.
     DeleteNetns(String),
-    /// Creates a pod in Kubernetes.
-    CreatePod(Value),
+    /// Creates a pod in Kubernetes, or leaves it as it is.
+    CreatePod(Pod),
+    /// Deletes a pod of the namespace `golden` in Kubernetes.
+    DeletePod(String),
+}
+
+/// A pod as the recorder created it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `spec.nodeName`.
+    pub node: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Ports of its one container, as in a manifest.
+    pub ports: Vec<Value>,
 }
 
 /// State after a call.

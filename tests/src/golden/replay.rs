@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::cluster;
 use super::compare::{Difference, differences};
 use super::marks::{Bindings, Concrete, Places};
 use super::recording::{Before, Recording, Step};
 use super::wanted::Wanted;
 use crate::kernel;
+use crate::kubernetes::Client;
 use crate::namespaces::{Host, NETNS_DIR};
 use crate::plugin::{Outcome, Plugins};
 use crate::store::Store;
@@ -17,21 +19,35 @@ use crate::store::Store;
 /// Namespaces of the recorded pods.
 const POD_PREFIX: &str = "gold-";
 
+/// Where recordings are replayed.
+#[derive(Debug)]
+pub struct Lab<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// The binaries under test.
+    pub plugins: &'a Plugins,
+    /// The datastore, empty.
+    pub store: &'a Store,
+    /// Who creates and deletes the pods of the recordings that have them. See [`cluster::prepare`].
+    pub kubernetes: Option<&'a Client>,
+}
+
 /// Replays a recording; an error lists every difference that is not wanted.
-pub fn replay(recording: &Recording, host: &Host, plugins: &Plugins, store: &Store) -> Result<()> {
+pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
+    let Lab { host, plugins, store, .. } = lab;
     let places = Places {
         bin: plugins.dir().display().to_string(),
         tmp: host.dir("tmp").display().to_string(),
-        lab: host.dir("recorder").display().to_string(),
+        lab: cluster::lab(host).display().to_string(),
     };
     let mut expectation = Expectation::new(recording, &places);
     store.load(&serde_json::from_value(expectation.loaded.clone())?)?;
+    expectation.keep(json!(store.dump()?))?;
 
     let mut wanted = Wanted::load(recording, store.name())?;
     let mut report = String::new();
     for (index, step) in recording.steps.iter().enumerate() {
-        let (ours, outcome) =
-            run(step, &places, host, plugins, store).with_context(|| format!("step {index} of {}", recording.name))?;
+        let (ours, outcome) = run(step, &places, lab).with_context(|| format!("step {index} of {}", recording.name))?;
         let found = expectation.differences(step, &ours);
         for difference in wanted.unexcused(index, found, &ours, &mut expectation.bindings) {
             report += &format!("step {index} ({}): {difference}\n", described(step));
@@ -51,7 +67,7 @@ pub fn replay(recording: &Recording, host: &Host, plugins: &Plugins, store: &Sto
 #[derive(Debug, Clone)]
 pub(super) struct Expectation {
     initial: Value,
-    /// What is to be loaded before the first step.
+    /// What is to be loaded before the first step, later what the datastore made of it.
     pub(super) loaded: Value,
     pub(super) bindings: Bindings,
 }
@@ -61,6 +77,15 @@ impl Expectation {
         let initial = json!(recording.initial);
         let loaded = Concrete::new(places).value(&initial);
         Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
+    }
+
+    /// Takes what the datastore holds after loading: it may have given uids, times and versions of its own.
+    fn keep(&mut self, held: Value) -> Result<()> {
+        let mut bindings = Bindings::new(Places::default()).at_any_time();
+        let found = differences(&self.initial, &held, "", &mut bindings);
+        ensure!(found.is_empty(), "the datastore holds something else than was loaded: {found:?}");
+        self.loaded = held;
+        Ok(())
     }
 
     /// How `ours`, a whole step, differs from the recorded one.
@@ -73,11 +98,10 @@ impl Expectation {
 }
 
 /// Runs one step and gives it back in the form of a recorded one.
-fn run(step: &Step, places: &Places, host: &Host, plugins: &Plugins, store: &Store) -> Result<(Value, Outcome)> {
-    match &step.before {
-        None => {}
-        Some(Before::DeleteNetns(name)) => host.delete_pod(name)?,
-        Some(Before::CreatePod(_)) => bail!("there is no Kubernetes here to create a pod in"),
+fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
+    let Lab { host, plugins, store, .. } = lab;
+    if let Some(before) = &step.before {
+        prepare(before, lab)?;
     }
     make_namespace(step, host)?;
     let concrete = Concrete::new(places);
@@ -92,6 +116,16 @@ fn run(step: &Step, places: &Places, host: &Host, plugins: &Plugins, store: &Sto
     let outcome = call.run()?;
     let after = json!({ "host": kernel::host()?, "pods": kernel::pods(host)?, "store": store.dump()? });
     Ok((json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }), outcome))
+}
+
+/// Does what was done just before a call.
+fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
+    let kubernetes = || lab.kubernetes.context("there is no Kubernetes here");
+    match before {
+        Before::DeleteNetns(name) => lab.host.delete_pod(name),
+        Before::CreatePod(pod) => cluster::create_pod(kubernetes()?, pod),
+        Before::DeletePod(name) => cluster::delete_pod(kubernetes()?, name),
+    }
 }
 
 /// The recorder made the namespace of each pod that was to be added. One that a failed ADD used stays, so that what

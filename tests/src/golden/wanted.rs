@@ -15,9 +15,15 @@ use super::recording::{self, Recording};
 /// Members of a result that carry addresses, routes and interfaces.
 const RESULT_MEMBERS: [&str; 5] = ["ips", "routes", "interfaces", "ip4", "ip6"];
 
-/// Key prefixes of blocks, handles, affinities and endpoints, escaped for a JSON pointer.
-const STORE_PREFIXES: [&str; 2] =
-    ["~1calico~1ipam~1v2~1", "~1calico~1resources~1v3~1projectcalico.org~1workloadendpoints~1"];
+/// Key prefixes of blocks, handles, affinities and endpoints, in etcd and in Kubernetes, escaped for a JSON pointer.
+const STORE_PREFIXES: [&str; 6] = [
+    "~1calico~1ipam~1v2~1",
+    "~1calico~1resources~1v3~1projectcalico.org~1workloadendpoints~1",
+    "ipamblocks~1",
+    "ipamhandles~1",
+    "blockaffinities~1",
+    "pods~1",
+];
 
 /// One difference that we want.
 #[derive(Debug, Clone, Deserialize)]
@@ -34,7 +40,7 @@ pub struct Entry {
     pub ours: Option<Value>,
     /// Why.
     pub reason: String,
-    /// The only datastore that differs so (`etcd`, `local`); left out for all.
+    /// The only datastore that differs so (`etcd`, `local`, `kdd1`, `kdd3`); left out for all.
     #[serde(default)]
     pub datastore: Option<String>,
 }

@@ -94,6 +94,16 @@ impl ApiServer {
         &self.admin
     }
 
+    /// As whom that client calls.
+    pub fn admin_identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The authority's certificate, PEM.
+    pub fn authority_certificate(&self) -> String {
+        self.certificates.authority()
+    }
+
     /// The administrator's kubeconfig.
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.file(&format!("{ADMIN}.kubeconfig"))

@@ -23,6 +23,7 @@ mod client;
 mod definitions;
 mod identity;
 mod manifest;
+mod objects;
 mod programs;
 mod service_account;
 
@@ -36,6 +37,7 @@ pub use api_server::{ADDRESS, ApiServer, ENDPOINT};
 pub use audit::{Audit, Request, rounds};
 pub use client::{Answer, Client};
 pub use identity::Identity;
+pub use objects::Objects;
 pub use programs::program;
 pub use service_account::{Access, ServiceAccount};
 

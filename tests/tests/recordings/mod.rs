@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use integration_tests::golden::{recording, wanted};
+use integration_tests::golden::recording;
 
 /// Recordings that nothing replays yet, and why.
 const NOT_REPLAYED: [(&str, &str); 1] = [("k8s-on-etcd", "needs the Kubernetes client of the next issue")];
@@ -22,15 +22,6 @@ macro_rules! replayed {
             }
             listed.sort();
             assert_eq!(recording::names("etcd").unwrap(), listed);
-        }
-
-        /// An entry about a scenario that does not exist would never be missed.
-        #[test]
-        fn every_wanted_difference_is_about_a_recording() {
-            for entry in wanted::read().unwrap() {
-                assert!([$($name),*].contains(&entry.scenario.as_str()), "{entry:?}");
-                assert!(entry.datastore.as_deref().is_none_or(|on| on == "etcd" || on == "local"), "{entry:?}");
-            }
         }
     };
 }

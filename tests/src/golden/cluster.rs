@@ -1,0 +1,72 @@
+//! The Kubernetes objects around a recording, as the recorder made them: nodes, the namespace, pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::recording::Pod;
+use crate::kubernetes::{ApiServer, Client, ENDPOINT, Identity};
+use crate::namespaces::Host;
+
+/// The namespace of every recorded pod.
+pub const NAMESPACE: &str = "golden";
+
+/// The nodes that calls name.
+const NODES: [&str; 2] = ["node1", "node2"];
+
+/// Where the recordings have their kubeconfig, below `<lab>`.
+const KUBECONFIG: &str = "pki/admin.kubeconfig";
+
+/// Where `<lab>` is on a host.
+pub fn lab(host: &Host) -> PathBuf {
+    host.dir("recorder")
+}
+
+/// Makes nodes and the namespace.
+pub fn prepare(api: &ApiServer) -> Result<()> {
+    for name in NODES {
+        let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24", "fd00:244:7::/64"] });
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec });
+        api.admin().apply_object(&node)?;
+    }
+    api.namespace(NAMESPACE)
+}
+
+/// Writes the kubeconfig that the recorded configurations name, for one identity.
+pub fn write_kubeconfig(host: &Host, api: &ApiServer, identity: &Identity) -> Result<PathBuf> {
+    let path = lab(host).join(KUBECONFIG);
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+    fs::write(&path, identity.kubeconfig(ENDPOINT, &api.authority_certificate())?)?;
+    Ok(path)
+}
+
+/// Creates a pod, or leaves it as it is.
+pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
+    client.apply_object(&manifest(pod)).with_context(|| format!("pod {}", pod.name)).map(drop)
+}
+
+/// Deletes a pod of the recordings.
+pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}");
+    client.delete(&path)?.success().context(path).map(drop)
+}
+
+/// A pod with the annotation that the recorder's `kubectl apply` left: the manifest without it, in one line.
+fn manifest(pod: &Pod) -> Value {
+    let mut manifest = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "annotations": pod.annotations, "labels": pod.labels, "name": pod.name, "namespace": pod.namespace,
+        },
+        "spec": {
+            "containers": [{ "image": "x", "name": "c", "ports": pod.ports }],
+            "nodeName": pod.node,
+        },
+    });
+    let applied = format!("{manifest}\n");
+    manifest["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!(applied);
+    manifest
+}

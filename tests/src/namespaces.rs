@@ -234,7 +234,7 @@ mod tests {
     fn a_reinstalled_host_has_its_network_and_nothing_else() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
-            ip("link add link1 type dummy").unwrap();
+            ip("link add link1 type veth peer name link2").unwrap();
             fs::write("/var/lib/state", "").unwrap();
             let seen = host.reinstalled(|host| {
                 host.add_pod("pod2").unwrap();

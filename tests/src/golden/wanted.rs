@@ -40,9 +40,9 @@ pub struct Entry {
     pub ours: Option<Value>,
     /// Why.
     pub reason: String,
-    /// The only datastore that differs so (`etcd`, `local`, `kdd1`, `kdd3`); left out for all.
+    /// The only datastores that differ so (`etcd`, `local`, `kdd1`, `kdd3`); left out for all.
     #[serde(default)]
-    pub datastore: Option<String>,
+    pub datastores: Vec<String>,
 }
 
 /// `null` is a value, as opposed to nothing.
@@ -65,7 +65,8 @@ impl Wanted {
     /// The part of `entries` that is about a recording replayed on `datastore`.
     pub fn of(entries: Vec<Entry>, recording: &Recording, datastore: &str) -> Result<Wanted> {
         let mine = |entry: &Entry| {
-            entry.scenario == recording.name && entry.datastore.as_ref().is_none_or(|only| only == datastore)
+            let here = entry.datastores.is_empty() || entry.datastores.iter().any(|only| only == datastore);
+            here && entry.scenario == recording.name
         };
         let entries: Vec<_> = entries.into_iter().filter(mine).map(|entry| (entry, false)).collect();
         for (entry, _) in &entries {

@@ -64,11 +64,19 @@ impl Kubernetes {
 /// # Panics
 /// With the test, or when its surroundings cannot be made.
 pub fn on_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    with_kubernetes(|host, mut kubernetes| test(host, &mut kubernetes));
+}
+
+/// The same for a test that takes the control plane apart.
+///
+/// # Panics
+/// With the test, or when its surroundings cannot be made.
+pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
     }
     if let Err(missing) = program("kube-apiserver") {
         return skipped(&missing.to_string());
     }
-    isolated(|host| test(host, &mut Kubernetes::start(host).unwrap()));
+    isolated(|host| test(host, Kubernetes::start(host).unwrap()));
 }

@@ -35,24 +35,20 @@ pub(super) fn definition(group: ApiGroup) -> Value {
         .definition()
 }
 
-/// A range that is none has been refused for its format: a rule on it would be an error on top.
-const NO_RANGE: &str = "!isCIDR(self.cidr)";
-
+/// Rules are read only where the format is kept: a range that is none needs no guard.
 fn range(cidr: &mut Field<'_>) {
     let overlaps = |other: &str| format!("cidr(self).containsCIDR('{other}') || cidr('{other}').containsCIDR(self)");
-    cidr.rule("self == oldSelf", "cidr must not change").rule(
-        "!isCIDR(self) || cidr(self) == cidr(self).masked()",
-        "cidr must have no bits set to the right of its prefix",
-    );
+    cidr.rule("self == oldSelf", "cidr must not change")
+        .rule("cidr(self) == cidr(self).masked()", "cidr must have no bits set to the right of its prefix");
     for other in ["169.254.0.0/16", "fe80::/10"] {
-        let rule = format!("!isCIDR(self) || !({})", overlaps(other));
+        let rule = format!("!({})", overlaps(other));
         cidr.rule(&rule, &format!("cidr must not overlap the link-local addresses {other}"));
     }
 }
 
 /// 0 is as good as absent.
 fn block_size(spec: &mut Field<'_>) {
-    let none = format!("!has(self.blockSize) || self.blockSize == 0 || {NO_RANGE}");
+    let none = "!has(self.blockSize) || self.blockSize == 0";
     let limits = "(cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 \
                   : self.blockSize >= 116 && self.blockSize <= 128)";
     let fits = "(has(self.disabled) && self.disabled) || cidr(self.cidr).prefixLength() <= self.blockSize";
@@ -64,10 +60,8 @@ const IPIP: &str = "(has(self.ipipMode) && self.ipipMode != 'Never')";
 const VXLAN: &str = "(has(self.vxlanMode) && self.vxlanMode != 'Never')";
 
 fn encapsulation(spec: &mut Field<'_>) {
-    spec.rule(&format!("!({IPIP} && {VXLAN})"), "ipipMode and vxlanMode must not both be on").rule(
-        &format!("!{IPIP} || {NO_RANGE} || cidr(self.cidr).ip().family() == 4"),
-        "ipipMode must be Never in IPv6 pools",
-    );
+    spec.rule(&format!("!({IPIP} && {VXLAN})"), "ipipMode and vxlanMode must not both be on")
+        .rule(&format!("!{IPIP} || cidr(self.cidr).ip().family() == 4"), "ipipMode must be Never in IPv6 pools");
 }
 
 fn selectors(spec: &mut Field<'_>) {

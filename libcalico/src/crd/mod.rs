@@ -7,8 +7,8 @@
 //!
 //! A file for each kind says what a type cannot: what is required, what the API server fills in, rules across fields,
 //! the columns of `kubectl get`. All of it is upstream's (DS-54, DS-55, DS-95 …), so that either program's objects pass
-//! and stay whole; the words are ours. [`structural`](self::structural) makes of a type's schema what the API server
-//! takes for one.
+//! and stay whole; the words are ours. The module `structural` makes of a type's schema what the API server takes for
+//! one.
 
 mod block_affinity;
 mod cluster_information;

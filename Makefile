@@ -50,10 +50,14 @@ plugin:
 	ln -f $(PLUGIN)/calico $(PLUGIN)/calico-ipam; \
 	echo "$(PLUGIN)/calico = $(PLUGIN)/calico-ipam: $$(stat -c %s $(PLUGIN)/calico) bytes ($(PROFILE))"
 
-generate: ## write deploy/ files that come from the code (the JSON Schema of the network configuration)
+generate: ## write deploy/ files that come from the code (JSON Schema of the network configuration, CRDs)
 	@mkdir -p target
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
 	@mv target/netconf.schema.json deploy/netconf.schema.json
+	@rm -rf target/crds
+	@cargo run -q $(LOCKED) -p libcalico --features schema --bin crds -- target/crds
+	@rm -rf deploy/crds
+	@mv target/crds deploy/crds
 	@git status --short deploy
 
 lint: ## formatting, clippy and documentation, warnings as errors

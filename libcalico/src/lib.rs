@@ -6,6 +6,8 @@
 
 pub mod api;
 pub mod conversion;
+#[cfg(feature = "schema")]
+pub mod crd;
 pub mod ipam;
 pub mod kubernetes;
 pub mod names;

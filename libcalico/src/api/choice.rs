@@ -15,6 +15,22 @@ pub enum Choice<T> {
     Other(String),
 }
 
+/// Who writes is held to the values of the set.
+#[cfg(feature = "schema")]
+impl<T: schemars::JsonSchema> schemars::JsonSchema for Choice<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        T::json_schema(generator)
+    }
+}
+
 impl<T: PartialEq> Choice<T> {
     /// Whether it is `value`.
     pub fn is(&self, value: &T) -> bool {

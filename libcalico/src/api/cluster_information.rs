@@ -9,6 +9,7 @@ pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterInformationSpec {
     /// 32 hex digits that name the cluster.
@@ -23,6 +24,9 @@ pub struct ClusterInformationSpec {
     /// Whether plugins may work. Absent is read as not ready (CNI-76).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datastore_ready: Option<bool>,
+    /// Which variant of Calico is active.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub variant: String,
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,

@@ -10,14 +10,18 @@ pub type IpPool = Object<IpPoolSpec>;
 
 /// `spec` of an IPPool. Fields are as stored; the accessors below give upstream's defaults (IPAM-93).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpPoolSpec {
     /// The range.
+    #[cfg_attr(feature = "schema", schemars(length(max = 48), extend("format" = "cidr")))]
     pub cidr: String,
-    /// `Never`, `Always` or `CrossSubnet`.
+    /// VXLAN between nodes: `Never`, `Always` or `CrossSubnet`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Never", "Always", "CrossSubnet"])))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub vxlan_mode: String,
-    /// `Never`, `Always` or `CrossSubnet`.
+    /// IPIP between nodes: `Never`, `Always` or `CrossSubnet`. IPv4 only.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Never", "Always", "CrossSubnet"])))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ipip_mode: String,
     /// Masquerade traffic that leaves the pools.
@@ -29,17 +33,21 @@ pub struct IpPoolSpec {
     /// Do not advertise over BGP.
     #[serde(rename = "disableBGPExport", skip_serializing_if = "std::ops::Not::not")]
     pub disable_bgp_export: bool,
-    /// Prefix length of a block: 20..=32 or 116..=128 (IPAM-107).
+    /// Prefix length of a block: 20 to 32 for IPv4, 116 to 128 for IPv6; 26 or 122 when left out (IPAM-107).
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 128)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u8>,
     /// Which nodes use the pool. Empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub node_selector: String,
     /// Which namespaces use the pool. Empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub namespace_selector: String,
     /// What addresses may be used for. Empty means workloads and tunnels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 10)))]
     pub allowed_uses: Vec<Choice<AllowedUse>>,
     /// Whether the pool serves requests that do not name it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,6 +59,7 @@ pub struct IpPoolSpec {
 
 /// What an address is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AllowedUse {
     /// A pod or container.
     Workload,
@@ -62,6 +71,7 @@ pub enum AllowedUse {
 
 /// Whether a pool serves requests that do not name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AssignmentMode {
     /// Yes.
     Automatic,

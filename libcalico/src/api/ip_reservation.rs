@@ -9,6 +9,7 @@ pub type IpReservation = Object<IpReservationSpec>;
 
 /// `spec` of IPReservation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpReservationSpec {
     /// CIDRs or bare addresses; malformed ones are skipped with a warning (IPAM-101).

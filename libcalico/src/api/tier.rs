@@ -10,12 +10,14 @@ pub type Tier = Object<TierSpec>;
 
 /// `spec` of Tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TierSpec {
-    /// Rank; lower comes first.
+    /// Rank; lower comes first, a tier without one last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Number>,
-    /// `Deny` or `Pass`.
+    /// What becomes of traffic that the tier's policies select and no rule of theirs matches: `Deny` or `Pass`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Pass", "Deny"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_action: Option<String>,
     /// Everything else.

@@ -25,7 +25,7 @@ mod qos;
 mod quantity;
 mod query;
 #[cfg(test)]
-mod recordings;
+pub(crate) mod recordings;
 mod request;
 mod resource;
 mod revision;

@@ -44,10 +44,10 @@ fn values_for_marks(value: &mut Value) {
     }
 }
 
-type State = BTreeMap<String, Value>;
+pub(crate) type State = BTreeMap<String, Value>;
 
 /// Every recorded state of the datastore, with where it was recorded.
-fn states(folder: &str) -> Vec<(String, State)> {
+pub(crate) fn states(folder: &str) -> Vec<(String, State)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(folder);
     let mut states = Vec::new();
     for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
@@ -66,7 +66,7 @@ fn states(folder: &str) -> Vec<(String, State)> {
     states
 }
 
-const GROUPS: [(&str, ApiGroup); 2] = [("kdd1", ApiGroup::CrdV1), ("kdd3", ApiGroup::V3)];
+pub(crate) const GROUPS: [(&str, ApiGroup); 2] = [("kdd1", ApiGroup::CrdV1), ("kdd3", ApiGroup::V3)];
 
 fn whole<K: Kind>(select: &K::Select) -> Range {
     let mut batch = ReadBatch::new();

@@ -1,0 +1,137 @@
+//! [`CustomResource`]: one kind in one group, and the definition that it makes.
+
+use schemars::JsonSchema;
+use serde_json::{Value, json};
+
+use super::condition::Conditions;
+use super::field::{Field, rule};
+use super::structural::structural;
+use crate::kubernetes::ApiGroup;
+
+/// A cluster-scoped kind. Its one version is served and stored (DS-53).
+pub(super) struct CustomResource {
+    group: ApiGroup,
+    kind: &'static str,
+    plural: &'static str,
+    about: &'static str,
+    short_names: Vec<&'static str>,
+    columns: Vec<Value>,
+    rules: Vec<Value>,
+    spec: Value,
+    status: Option<Value>,
+}
+
+impl CustomResource {
+    /// A kind whose `spec` is `S`. `about` is what `kubectl explain` says of it.
+    pub(super) fn new<S: JsonSchema>(
+        group: ApiGroup,
+        kind: &'static str,
+        plural: &'static str,
+        about: &'static str,
+    ) -> Self {
+        let mut spec = structural::<S>();
+        spec["description"] = format!("The fields of this {kind}.").into();
+        let (short_names, columns, rules) = (Vec::new(), Vec::new(), Vec::new());
+        CustomResource { group, kind, plural, about, short_names, columns, rules, spec, status: None }
+    }
+
+    /// Other names for kubectl. The v1 group has none.
+    pub(super) fn short_names(mut self, names: &[&'static str]) -> Self {
+        if self.group == ApiGroup::V3 {
+            self.short_names.extend(names);
+        }
+        self
+    }
+
+    /// A column of `kubectl get`. The v1 group has only what Kubernetes shows by itself.
+    pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
+        if self.group == ApiGroup::V3 {
+            self.columns.push(json!({ "name": name, "type": kind, "jsonPath": path, "description": about }));
+        }
+        self
+    }
+
+    /// A rule in CEL that each object keeps.
+    pub(super) fn rule(mut self, cel: &str, message: &str) -> Self {
+        self.rules.push(rule(cel, message));
+        self
+    }
+
+    /// Says more of `spec` than its type does.
+    pub(super) fn spec(mut self, more: impl FnOnce(&mut Field<'_>)) -> Self {
+        more(&mut Field::new(&mut self.spec));
+        self
+    }
+
+    /// The kind has conditions, in a status that is written apart from the rest.
+    pub(super) fn conditions(mut self) -> Self {
+        let mut status = structural::<Conditions>();
+        status["description"] = format!("What controllers found out about this {}.", self.kind).into();
+        Field::new(&mut status).at("conditions").each().at("observedGeneration").set("format", "int64");
+        self.status = Some(status);
+        self
+    }
+
+    /// The CustomResourceDefinition.
+    pub(super) fn definition(self) -> Value {
+        let (group, version) = self.group.api_version().split_once('/').unwrap_or_default();
+        let mut names = json!({
+            "kind": self.kind,
+            "listKind": format!("{}List", self.kind),
+            "plural": self.plural,
+            "singular": self.kind.to_lowercase(),
+        });
+        if !self.short_names.is_empty() {
+            names["shortNames"] = self.short_names.clone().into();
+        }
+        let mut served = json!({
+            "name": version,
+            "served": true,
+            "storage": true,
+            "schema": { "openAPIV3Schema": self.schema() },
+        });
+        if self.status.is_some() {
+            served["subresources"] = json!({ "status": {} });
+        }
+        if !self.columns.is_empty() {
+            served["additionalPrinterColumns"] = self.columns.into();
+        }
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{}.{group}", self.plural) },
+            "spec": {
+                "group": group,
+                "names": names,
+                // A definition of the time before structural schemas may be there with true.
+                "preserveUnknownFields": false,
+                "scope": "Cluster",
+                "versions": [served],
+            },
+        })
+    }
+
+    /// The schema of a whole object. Only v3 insists on `metadata` and `spec` (DS-54).
+    fn schema(&self) -> Value {
+        let mut schema = json!({
+            "type": "object",
+            "description": self.about,
+            "properties": {
+                "apiVersion": { "type": "string", "description": "API group and version of this object." },
+                "kind": { "type": "string", "description": "Kind of this object." },
+                "metadata": { "type": "object" },
+                "spec": self.spec,
+            },
+        });
+        if let Some(status) = &self.status {
+            schema["properties"]["status"] = status.clone();
+        }
+        if self.group == ApiGroup::V3 {
+            schema["required"] = json!(["metadata", "spec"]);
+        }
+        if !self.rules.is_empty() {
+            schema["x-kubernetes-validations"] = self.rules.clone().into();
+        }
+        schema
+    }
+}

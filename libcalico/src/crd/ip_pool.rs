@@ -1,0 +1,94 @@
+//! IPPool (DS-95): the rules across fields.
+
+use serde_json::Value;
+
+use super::custom_resource::CustomResource;
+use super::field::Field;
+use crate::api::IpPoolSpec;
+use crate::kubernetes::ApiGroup;
+
+pub(super) fn definition(group: ApiGroup) -> Value {
+    CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range that addresses are taken from.")
+        .column("CIDR", "string", ".spec.cidr", "The range")
+        .column("VXLAN", "string", ".spec.vxlanMode", "VXLAN between nodes")
+        .column("IPIP", "string", ".spec.ipipMode", "IPIP between nodes")
+        .column("NAT", "boolean", ".spec.natOutgoing", "Whether traffic that leaves the pools is masqueraded")
+        .column(
+            "Allocatable",
+            "string",
+            ".status.conditions[?(@.type=='Allocatable')].status",
+            "Whether addresses are taken from the pool",
+        )
+        .column("Age", "date", ".metadata.creationTimestamp", "Age of the pool")
+        .conditions()
+        .spec(|spec| {
+            spec.required(&["cidr"]);
+            spec.at("allowedUses").set("x-kubernetes-list-type", "set");
+            spec.at("assignmentMode").default("Automatic");
+            range(&mut spec.at("cidr"));
+            spec.at("blockSize").rule("self == oldSelf", "blockSize must not change");
+            block_size(spec);
+            encapsulation(spec);
+            selectors(spec);
+            load_balancer(spec);
+        })
+        .definition()
+}
+
+/// Rules are read only where the format is kept: a range that is none needs no guard.
+fn range(cidr: &mut Field<'_>) {
+    let overlaps = |other: &str| format!("cidr(self).containsCIDR('{other}') || cidr('{other}').containsCIDR(self)");
+    cidr.rule("self == oldSelf", "cidr must not change")
+        .rule("cidr(self) == cidr(self).masked()", "cidr must have no bits set to the right of its prefix");
+    for other in ["169.254.0.0/16", "fe80::/10"] {
+        let rule = format!("!({})", overlaps(other));
+        cidr.rule(&rule, &format!("cidr must not overlap the link-local addresses {other}"));
+    }
+}
+
+/// 0 is as good as absent.
+fn block_size(spec: &mut Field<'_>) {
+    let none = "!has(self.blockSize) || self.blockSize == 0";
+    let limits = "(cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 \
+                  : self.blockSize >= 116 && self.blockSize <= 128)";
+    let fits = "(has(self.disabled) && self.disabled) || cidr(self.cidr).prefixLength() <= self.blockSize";
+    spec.rule(&format!("{none} || {limits}"), "blockSize must be 20 to 32 in IPv4 pools, 116 to 128 in IPv6 pools")
+        .rule(&format!("{none} || {fits}"), "blockSize must not be less than the prefix length of cidr");
+}
+
+const IPIP: &str = "(has(self.ipipMode) && self.ipipMode != 'Never')";
+const VXLAN: &str = "(has(self.vxlanMode) && self.vxlanMode != 'Never')";
+
+fn encapsulation(spec: &mut Field<'_>) {
+    spec.rule(&format!("!({IPIP} && {VXLAN})"), "ipipMode and vxlanMode must not both be on")
+        .rule(&format!("!{IPIP} || cidr(self.cidr).ip().family() == 4"), "ipipMode must be Never in IPv6 pools");
+}
+
+fn selectors(spec: &mut Field<'_>) {
+    spec.at("nodeSelector").default("all()");
+    for name in ["nodeSelector", "namespaceSelector"] {
+        spec.at(name).rule("!self.contains('global(')", &format!("{name} must not use global()"));
+    }
+    spec.rule(
+        "!has(self.namespaceSelector) || self.namespaceSelector == '' || !has(self.allowedUses) || \
+         !('Tunnel' in self.allowedUses)",
+        "namespaceSelector must be empty in a pool for Tunnel",
+    );
+}
+
+fn load_balancer(spec: &mut Field<'_>) {
+    let mut unless = |kept: &str, message: &str| {
+        let rule = format!("!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || {kept}");
+        spec.rule(&rule, message);
+    };
+    unless("self.allowedUses.size() == 1", "a pool for LoadBalancer must be for nothing else");
+    unless(&format!("!({IPIP} || {VXLAN})"), "a pool for LoadBalancer must have neither ipipMode nor vxlanMode");
+    unless(
+        "!has(self.disableBGPExport) || !self.disableBGPExport",
+        "a pool for LoadBalancer must be exported over BGP",
+    );
+    unless(
+        "(has(self.nodeSelector) && self.nodeSelector == 'all()')",
+        "a pool for LoadBalancer must be for all() nodes",
+    );
+}

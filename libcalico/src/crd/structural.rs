@@ -1,0 +1,196 @@
+//! The schema of a Rust type as a *structural schema*, the only kind that the API server takes.
+//!
+//! What serde and schemars say differs from it in these ways, and nothing else is changed:
+//!
+//! | schemars | here | why |
+//! |---|---|---|
+//! | `"type": ["string", "null"]` of a field | `"type": "string"` | an absent field is absent: a null is dropped by the API server |
+//! | the same of an item or a map's value | and `"nullable": true` | a null that stands for something, as a free address in a block does |
+//! | `oneOf` of the variants of an enum | `enum` | no type may be inside `oneOf` |
+//! | `additionalProperties` beside `properties` | none | what we do not know we keep; the API server drops it (DS-53) |
+//! | `default` | none | it is what we read for an absent field, not what the API server is to write |
+//! | `format: uint8`, `int64` … | none | widths of Rust's; numbers are 64 bits wide there |
+//! | `title`, `$schema` | none | |
+//! | `(DS-1)` in a description | none | the reader of `kubectl explain` does not have our specification |
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+/// The structural schema of `T`.
+pub(super) fn structural<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    convert(&mut schema);
+    schema
+}
+
+/// Converts a schema and all schemas in it. Returns whether it allowed null.
+fn convert(schema: &mut Value) -> bool {
+    let Some(schema) = schema.as_object_mut() else { return false };
+    let mut nullable = without_null_branch(schema);
+    nullable |= without_null_type(schema);
+    variants_as_enum(schema);
+    for keyword in ["title", "$schema", "default"] {
+        schema.remove(keyword);
+    }
+    if schema.get("format").and_then(Value::as_str).is_some_and(is_width) {
+        schema.remove("format");
+    }
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        *description = for_readers(description);
+    }
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.values_mut().for_each(|field| _ = convert(field));
+        schema.remove("additionalProperties");
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(item) = schema.get_mut(keyword)
+            && convert(item)
+        {
+            item["nullable"] = true.into();
+        }
+    }
+    nullable
+}
+
+/// `anyOf` of a schema and null becomes that schema, under the description of the field.
+fn without_null_branch(schema: &mut Map<String, Value>) -> bool {
+    let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
+    let is_null = |branch: &&Value| branch["type"] == "null";
+    let [Value::Object(only)] = &branches.iter().filter(|branch| !is_null(branch)).cloned().collect::<Vec<_>>()[..]
+    else {
+        return false;
+    };
+    let nullable = branches.iter().any(|branch| is_null(&branch));
+    schema.remove("anyOf");
+    for (keyword, value) in only {
+        schema.entry(keyword).or_insert_with(|| value.clone());
+    }
+    nullable
+}
+
+/// The type, and the values of an enum, without null.
+fn without_null_type(schema: &mut Map<String, Value>) -> bool {
+    let Some(Value::Array(types)) = schema.get("type") else { return false };
+    let nullable = types.iter().any(|one| one == "null");
+    let [only] = &types.iter().filter(|one| *one != "null").cloned().collect::<Vec<_>>()[..] else { return false };
+    schema.insert("type".into(), only.clone());
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    nullable
+}
+
+/// The variants of an enum, each a `const` with a description, as the values of one field.
+fn variants_as_enum(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
+    let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();
+    if values.len() != variants.len() {
+        return;
+    }
+    let mut description = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    for variant in variants {
+        if let (Some(value), Some(about)) = (variant["const"].as_str(), variant["description"].as_str()) {
+            description.push_str(&format!(" {value}: {about}"));
+        }
+    }
+    schema.remove("oneOf");
+    schema.insert("type".into(), "string".into());
+    schema.insert("enum".into(), values.into());
+    schema.insert("description".into(), description.into());
+}
+
+fn is_width(format: &str) -> bool {
+    let width = format.strip_prefix('u').unwrap_or(format).strip_prefix("int");
+    width.is_some_and(|width| width.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A description on one line, without references to our specification.
+fn for_readers(description: &str) -> String {
+    let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut from = 0;
+    while let Some(open) = text[from..].find(" (").map(|at| from + at) {
+        let Some(close) = text[open..].find(')').map(|at| open + at) else { break };
+        if text[open + 2..close].split(", ").all(is_reference) {
+            text.replace_range(open..=close, "");
+            from = open;
+        } else {
+            from = close;
+        }
+    }
+    text
+}
+
+/// `DS-95` or `IPAM-101`.
+fn is_reference(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(chapter, number)| {
+        !chapter.is_empty()
+            && chapter.bytes().all(|b| b.is_ascii_uppercase())
+            && !number.is_empty()
+            && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Of no use (DS-1).
+    #[derive(JsonSchema)]
+    #[schemars(title = "Sample", rename_all = "camelCase")]
+    #[allow(dead_code, reason = "only the schema is used")]
+    struct Sample {
+        /// Text (of a kind)
+        /// on two lines (DS-1, IPAM-20).
+        some_text: String,
+        #[schemars(range(max = 9))]
+        number: Option<u8>,
+        free: Vec<Option<i64>>,
+        choice: Option<Choice>,
+        #[schemars(extend("enum" = ["a", "b"]))]
+        letter: Option<String>,
+        counts: BTreeMap<String, u64>,
+        #[schemars(flatten)]
+        unknown: Map<String, Value>,
+    }
+
+    /// One of two.
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "only the schema is used")]
+    enum Choice {
+        /// This.
+        One,
+        /// That.
+        Other,
+    }
+
+    #[test]
+    fn each_difference() {
+        let expected = json!({
+            "type": "object",
+            "description": "Of no use.",
+            "properties": {
+                "someText": { "type": "string", "description": "Text (of a kind) on two lines." },
+                "number": { "type": "integer", "minimum": 0, "maximum": 9 },
+                "free": { "type": "array", "items": { "type": "integer", "nullable": true } },
+                "choice": {
+                    "type": "string",
+                    "enum": ["One", "Other"],
+                    "description": "One of two. One: This. Other: That.",
+                },
+                "letter": { "type": "string", "enum": ["a", "b"] },
+                "counts": { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
+            },
+            "required": ["someText", "free", "counts"],
+        });
+        assert_eq!(structural::<Sample>(), expected);
+    }
+}

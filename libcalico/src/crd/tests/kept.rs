@@ -1,0 +1,110 @@
+//! What upstream was recorded to write, and what we write, is taken and kept whole.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::api_server::{dropped, refusals};
+use super::schema;
+use crate::api::{ClusterInformation, IpPool, IpReservation, Tier};
+use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
+use crate::kubernetes::recordings::{GROUPS, states};
+use crate::kubernetes::{Request, Transcoder};
+use crate::store::{Kind, Write};
+
+#[test]
+fn every_recorded_object_stays_whole() {
+    for (folder, group) in GROUPS {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for (at, state) in states(folder) {
+            for (name, object) in &state {
+                let plural = name.split('/').next().unwrap();
+                if plural == "pods" {
+                    continue;
+                }
+                *seen.entry(plural.into()).or_default() += 1;
+                let schema = schema(group, plural);
+                assert_eq!(refusals(&schema, object), [""; 0], "{folder}, {at}: {name}");
+                assert_eq!(dropped(&schema, object), [""; 0], "{folder}, {at}: {name}");
+            }
+        }
+        assert_eq!(seen.len(), 5, "{seen:?}");
+        assert!(seen.values().all(|count| *count >= 40), "{seen:?}");
+    }
+}
+
+/// What the transcoder makes of a stored value of ours is neither refused nor cut short.
+fn is_kept<K: Kind>(path: &str, stored: Value) {
+    let key = K::parse_path(path).unwrap();
+    let value = K::decode(stored.to_string().as_bytes()).unwrap();
+    for (_, group) in GROUPS {
+        let write = Write::create(&key, &value).unwrap();
+        let Request::Create { location, body } = Transcoder::new(group).request(&write).unwrap() else { panic!() };
+        let schema = schema(group, location.resource.plural);
+        assert_eq!(refusals(&schema, &body), [""; 0], "{body}");
+        assert_eq!(dropped(&schema, &body), [""; 0], "{body}");
+    }
+}
+
+#[test]
+fn every_field_that_we_write_is_known() {
+    is_kept::<Block>(
+        "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-30",
+        json!({
+            "cidr": "10.244.1.0/30", "affinity": "virtual:load-balancer", "affinity_claim_time": "2026-08-22T06:33:20Z",
+            "allocations": [0, null, 1, null], "unallocated": [1, 3],
+            "attributes": [
+                {"handle_id": "h", "secondary": {"pod": "a"}, "alternateOwnerAttrs": {"pod": "b"}},
+                {"releasedAt": "2026-08-22T06:33:20Z"},
+            ],
+            "sequenceNumber": 1_787_380_400_123_456_789_u64,
+            "sequenceNumberForAllocation": {"0": 1_787_380_400_123_456_789_u64}, "deleted": true,
+            "hostAffinity": "old",
+        }),
+    );
+    is_kept::<Block>(
+        "/calico/ipam/v2/assignment/ipv6/block/fd00::-122",
+        json!({"cidr": "fd00::/122", "affinity": null, "allocations": [], "unallocated": [], "attributes": null}),
+    );
+    is_kept::<BlockAffinity>(
+        "/calico/ipam/v2/host/node-1/ipv4/block/10.244.1.0-29",
+        json!({"state": "pendingDeletion", "deleted": true}),
+    );
+    is_kept::<BlockAffinity>("/calico/ipam/v2/virtual/lb/ipv4/block/10.244.1.0-29", json!({}));
+    is_kept::<Handle>("/calico/ipam/v2/handle/Net.C1", json!({"block": {"10.244.1.0/29": 2}, "deleted": true}));
+    is_kept::<IpamConfig>(
+        "/calico/ipam/v2/config",
+        json!({
+            "strict_affinity": true, "auto_allocate_blocks": true, "maxBlocksPerHost": 20,
+            "kubeVirtVMAddressPersistence": "Enabled", "ipCooldownSeconds": 1200,
+        }),
+    );
+    is_kept::<IpamConfig>("/calico/ipam/v2/config", json!({}));
+    is_kept::<IpPool>(
+        "/calico/resources/v3/projectcalico.org/ippools/all",
+        json!({
+            "spec": {
+                "cidr": "10.244.0.0/16", "vxlanMode": "CrossSubnet", "ipipMode": "Never", "natOutgoing": true,
+                "disabled": true, "disableBGPExport": true, "blockSize": 26, "nodeSelector": "all()",
+                "namespaceSelector": "has(a)", "allowedUses": ["Workload"], "assignmentMode": "Manual",
+            },
+        }),
+    );
+    is_kept::<IpReservation>(
+        "/calico/resources/v3/projectcalico.org/ipreservations/few",
+        json!({"spec": {"reservedCIDRs": ["10.244.0.0/30", "10.244.0.9/32"]}}),
+    );
+    is_kept::<ClusterInformation>(
+        "/calico/resources/v3/projectcalico.org/clusterinformations/default",
+        json!({
+            "spec": {
+                "clusterGUID": "3fa2c0de9b7746d5a1e0c4b86f21d90a", "clusterType": "k8s,kdd", "calicoVersion": "v3.33.0",
+                "datastoreReady": false, "variant": "Calico",
+            },
+        }),
+    );
+    is_kept::<Tier>(
+        "/calico/resources/v3/projectcalico.org/tiers/default",
+        json!({"spec": {"order": 1_000_000, "defaultAction": "Deny"}}),
+    );
+}

@@ -1,0 +1,135 @@
+//! The definitions are published as they are, structural, and fit what upstream and we write.
+//!
+//! Rules in CEL need a real API server: `tests/tests/kubernetes_crds.rs`.
+
+mod api_server;
+mod kept;
+mod refused;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{definitions, published};
+use crate::kubernetes::ApiGroup;
+use crate::kubernetes::recordings::GROUPS;
+
+/// The schema of a plural.
+fn schema(group: ApiGroup, plural: &str) -> Value {
+    let definition = definitions(group).into_iter().find(|definition| definition["spec"]["names"]["plural"] == plural);
+    definition.unwrap_or_else(|| panic!("no {plural}"))["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+#[test]
+fn the_published_files_are_current() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    let mut there: Vec<String> = Vec::new();
+    for group in fs::read_dir(&folder).unwrap() {
+        for file in fs::read_dir(group.unwrap().path()).unwrap() {
+            there.push(file.unwrap().path().strip_prefix(&folder).unwrap().display().to_string());
+        }
+    }
+    there.sort();
+    let mut made = published().unwrap();
+    made.sort();
+    assert_eq!(there, made.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), "make generate");
+    for (path, text) in made {
+        assert!(fs::read_to_string(folder.join(&path)).unwrap() == text, "deploy/crds/{path} is old: make generate");
+    }
+}
+
+/// Short names, columns and status of each kind (DS-53, INST-96).
+#[test]
+fn what_kubectl_shows() {
+    let shown = |group| {
+        let shown = definitions(group).into_iter().map(|definition| {
+            let (names, version) = (&definition["spec"]["names"], &definition["spec"]["versions"][0]);
+            let list = |value: &Value, key: Option<&str>| {
+                let items = value.as_array().into_iter().flatten();
+                items.map(|item| key.map_or(item, |key| &item[key]).as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            let mut line = vec![names["kind"].as_str().unwrap().to_owned()];
+            line.extend(list(&names["shortNames"], None));
+            line.extend(list(&version["additionalPrinterColumns"], Some("name")));
+            line.extend(version.pointer("/subresources/status").map(|_| "status".to_owned()));
+            line.join(" ")
+        });
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown(ApiGroup::CrdV1),
+        [
+            "BlockAffinity",
+            "ClusterInformation",
+            "IPAMBlock",
+            "IPAMConfig",
+            "IPAMHandle",
+            "IPPool status",
+            "IPReservation",
+            "Tier status",
+        ]
+    );
+    assert_eq!(
+        shown(ApiGroup::V3),
+        [
+            "BlockAffinity affinity affinities CIDR Node Type",
+            "ClusterInformation clusterinfo clusterinfos",
+            "IPAMBlock CIDR Affinity ClaimTime",
+            "IPAMConfiguration ipamconfig ipamconfigs StrictAffinity MaxBlocksPerHost AutoAllocateBlocks",
+            "IPAMHandle ID",
+            "IPPool CIDR VXLAN IPIP NAT Allocatable Age status",
+            "IPReservation",
+            "Tier Order DefaultAction Status status",
+        ]
+    );
+}
+
+/// The rules of structural schemas, and that each field says what it is.
+#[test]
+fn schemas_are_structural() {
+    const KEYWORDS: [&str; 18] = [
+        "additionalProperties",
+        "default",
+        "description",
+        "enum",
+        "format",
+        "items",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minLength",
+        "minimum",
+        "nullable",
+        "pattern",
+        "properties",
+        "required",
+        "type",
+        "x-kubernetes-list-type",
+        "x-kubernetes-validations",
+    ];
+    fn check(schema: &Value, path: &str, is_field: bool) {
+        let keywords = schema.as_object().unwrap();
+        assert!(schema["type"].is_string(), "{path} has no type");
+        for keyword in keywords.keys() {
+            assert!(KEYWORDS.contains(&keyword.as_str()), "{path}: {keyword}");
+        }
+        assert!(!(keywords.contains_key("properties") && keywords.contains_key("additionalProperties")), "{path}");
+        let description = schema["description"].as_str().unwrap_or_default();
+        assert!(!is_field || path == ".metadata" || description.ends_with('.'), "{path}: {description:?}");
+        assert!(!["DS-", "IPAM-", "CNI-", "](", "::"].iter().any(|mark| description.contains(mark)), "{description}");
+        let properties = schema["properties"].as_object();
+        for name in schema["required"].as_array().into_iter().flatten() {
+            assert!(properties.unwrap().contains_key(name.as_str().unwrap()), "{path}: {name}");
+        }
+        properties.into_iter().flatten().for_each(|(key, field)| check(field, &format!("{path}.{key}"), true));
+        for each in ["items", "additionalProperties"].iter().filter_map(|key| keywords.get(*key)) {
+            check(each, &format!("{path}[]"), false);
+        }
+    }
+    for (_, group) in GROUPS {
+        for definition in definitions(group) {
+            check(&definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", true);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What upstream's definitions refuse is refused, and what they drop is dropped.
+
+use serde_json::{Value, json};
+
+use super::api_server::{dropped, refusals};
+use super::schema;
+use crate::kubernetes::ApiGroup;
+use crate::kubernetes::recordings::GROUPS;
+
+/// The first refusal, or the first field that is dropped.
+fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
+    object["metadata"] = json!({"name": "x", "unheard": "of"});
+    let schema = schema(group, plural);
+    let mut answers = refusals(&schema, &object);
+    answers.extend(dropped(&schema, &object).into_iter().map(|path| format!("{path}: dropped")));
+    answers.into_iter().next().unwrap_or_default()
+}
+
+/// What both groups refuse (DS-55, DS-95, DS-96, DS-97, DS-107).
+#[test]
+fn what_upstream_refuses_is_refused() {
+    let pool = |more: Value| with(json!({"cidr": "10.0.0.0/16"}), more);
+    let block = |more: Value| {
+        let base = json!({"cidr": "10.0.0.0/30", "allocations": [null], "unallocated": [0], "attributes": []});
+        with(with(base, json!({"strictAffinity": false})), more)
+    };
+    let handle = |more: Value| with(json!({"handleID": "h", "block": {}}), more);
+    let cases = [
+        ("ippools", json!({}), ".spec: required"),
+        ("ippools", json!({"cidr": "10.0.0.0"}), ".spec.cidr: format"),
+        ("ippools", json!({"cidr": format!("{}/64", "fd00:".repeat(10))}), ".spec.cidr: format"),
+        ("ippools", pool(json!({"vxlanMode": "always"})), ".spec.vxlanMode: enum"),
+        ("ippools", pool(json!({"ipipMode": ""})), ".spec.ipipMode: enum"),
+        ("ippools", pool(json!({"blockSize": 129})), ".spec.blockSize: maximum"),
+        ("ippools", pool(json!({"blockSize": -1})), ".spec.blockSize: minimum"),
+        ("ippools", pool(json!({"nodeSelector": "a".repeat(1025)})), ".spec.nodeSelector: maxLength"),
+        ("ippools", pool(json!({"namespaceSelector": "a".repeat(1025)})), ".spec.namespaceSelector: maxLength"),
+        ("ippools", pool(json!({"allowedUses": ["Gateway"]})), ".spec.allowedUses[0]: enum"),
+        ("ippools", pool(json!({"allowedUses": ["Tunnel", "Tunnel"]})), ".spec.allowedUses: x-kubernetes-list-type"),
+        ("ippools", pool(json!({"assignmentMode": "OnDemand"})), ".spec.assignmentMode: enum"),
+        ("ippools", pool(json!({"newer": 1})), ".spec.newer: dropped"),
+        ("ipreservations", json!({"reservedCIDRs": ["10.0.0.1"]}), ".spec.reservedCIDRs[0]: format"),
+        ("ipreservations", json!({"reservedCIDRs": ["::/8", "::/8"]}), ".spec.reservedCIDRs: x-kubernetes-list-type"),
+        ("tiers", json!({"defaultAction": "Allow"}), ".spec.defaultAction: enum"),
+        ("tiers", json!({"order": "1"}), ".spec.order: type"),
+        ("clusterinformations", json!({"datastoreReady": "true"}), ".spec.datastoreReady: type"),
+        ("ipamblocks", block(json!({"attributes": null})), ".spec: required"),
+        ("ipamblocks", block(json!({"unallocated": null})), ".spec: required"),
+        ("ipamblocks", block(json!({"strictAffinity": null})), ".spec: required"),
+        ("ipamblocks", block(json!({"unallocated": [null]})), ".spec.unallocated[0]: type"),
+        ("ipamblocks", block(json!({"affinityClaimTime": "today"})), ".spec.affinityClaimTime: format"),
+        ("ipamblocks", block(json!({"sequenceNumber": "5"})), ".spec.sequenceNumber: type"),
+        ("ipamblocks", block(json!({"hostAffinity": "n"})), ".spec.hostAffinity: dropped"),
+        ("ipamblocks", block(json!({"attributes": [{"tertiary": {}}]})), ".spec.attributes[0].tertiary: dropped"),
+        ("ipamhandles", handle(json!({"handleID": null})), ".spec: required"),
+        ("ipamhandles", handle(json!({"block": {"10.0.0.0/30": "1"}})), ".spec.block.10.0.0.0/30: type"),
+        ("ipamhandles", handle(json!({"deleted": "false"})), ".spec.deleted: type"),
+    ];
+    for (plural, spec, expected) in cases {
+        for (_, group) in GROUPS {
+            assert_eq!(answer(group, plural, json!({"spec": spec})), expected, "{plural} {spec}");
+        }
+    }
+    for spec in [pool(json!({})), pool(json!({"blockSize": 0, "allowedUses": []}))] {
+        assert_eq!(answer(ApiGroup::CrdV1, "ippools", json!({"spec": spec})), "");
+    }
+}
+
+/// Where the groups differ (DS-54).
+#[test]
+fn the_groups_refuse_different_things() {
+    let (v1, v3) = (ApiGroup::CrdV1, ApiGroup::V3);
+    let block = |affinity: &str, cidr: &str| {
+        let lists = json!({"allocations": [], "unallocated": [], "attributes": [], "strictAffinity": false});
+        json!({"spec": with(lists, json!({"affinity": affinity, "cidr": cidr}))})
+    };
+    let affinity =
+        |more: Value| json!({"spec": with(json!({"state": "confirmed", "node": "n", "cidr": "10.0.0.0/30"}), more)});
+    for (plural, object, in_v1, in_v3) in [
+        ("ipamblocks", block("node-1", "10.0.0.0/30"), "", ".spec.affinity: pattern"),
+        ("ipamblocks", block("host:node-1", "10.0.0.0"), "", ".spec.cidr: format"),
+        ("blockaffinities", affinity(json!({"deleted": "false"})), "", ".spec.deleted: type"),
+        ("blockaffinities", affinity(json!({"deleted": false})), ".spec.deleted: type", ""),
+        ("blockaffinities", affinity(json!({})), ".spec: required", ""),
+        ("tiers", json!({}), "", ": required"),
+    ] {
+        assert_eq!(answer(v1, plural, object.clone()), in_v1, "{plural} {object}");
+        assert_eq!(answer(v3, plural, object.clone()), in_v3, "{plural} {object}");
+    }
+    for (state, cidr, expected) in
+        [("", "10.0.0.0/30", ""), ("claimed", "10.0.0.0/30", ".spec.state: enum"), ("", "all", ".spec.cidr: format")]
+    {
+        let object = affinity(json!({"state": state, "cidr": cidr, "deleted": true}));
+        assert_eq!(answer(v3, "blockaffinities", object), expected);
+        let object = affinity(json!({"state": state, "cidr": cidr, "deleted": "true"}));
+        assert_eq!(answer(v1, "blockaffinities", object), "");
+    }
+    let config = |more: Value| json!({"spec": with(json!({"strictAffinity": true, "autoAllocateBlocks": true}), more)});
+    let most = |n: u64| config(json!({"maxBlocksPerHost": n}));
+    assert_eq!(answer(v1, "ipamconfigs", most(2_147_483_647)), "");
+    assert_eq!(answer(v1, "ipamconfigs", most(2_147_483_648)), ".spec.maxBlocksPerHost: maximum");
+    assert_eq!(answer(v3, "ipamconfigurations", most(1_000_000)), "");
+    assert_eq!(answer(v3, "ipamconfigurations", most(1_000_001)), ".spec.maxBlocksPerHost: maximum");
+    assert_eq!(answer(v1, "ipamconfigs", json!({"spec": {"strictAffinity": true}})), ".spec: required");
+    assert_eq!(answer(v3, "ipamconfigurations", json!({"spec": {}})), "");
+    for (group, plural) in [(v1, "ipamconfigs"), (v3, "ipamconfigurations")] {
+        let cooldown = |seconds: i64| answer(group, plural, config(json!({"ipCooldownSeconds": seconds})));
+        assert_eq!(
+            [-1, 0, 1200, 1201].map(cooldown),
+            [".spec.ipCooldownSeconds: minimum", "", "", ".spec.ipCooldownSeconds: maximum",]
+        );
+        let mode = config(json!({"kubeVirtVMAddressPersistence": "Maybe"}));
+        assert_eq!(answer(group, plural, mode), ".spec.kubeVirtVMAddressPersistence: enum");
+    }
+}
+
+fn with(mut base: Value, more: Value) -> Value {
+    base.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    base
+}

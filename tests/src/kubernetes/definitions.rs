@@ -1,10 +1,31 @@
-//! Definitions of Calico's custom resources that take any object, for tests to which the schemas do not matter.
+//! Definitions of Calico's custom resources: those of deploy/crds, and some that take any object, for tests to which
+//! the schemas do not matter.
 
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 use super::ApiServer;
 
+/// The folder of the definitions that are installed.
+const INSTALLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds");
+
 impl ApiServer {
+    /// Defines the kinds of an API group as an installation does.
+    pub fn define(&self, group: ApiGroup) -> Result<()> {
+        let folder = match group {
+            ApiGroup::CrdV1 => "v1",
+            ApiGroup::V3 => "v3",
+        };
+        for file in Path::new(INSTALLED).join(folder).read_dir()? {
+            self.admin().apply(&fs::read_to_string(file?.path())?)?;
+        }
+        Ok(())
+    }
+
     /// Defines the kinds of an API group and version, `projectcalico.org/v3`.
     ///
     /// # Panics

@@ -7,16 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use integration_tests::command::ip_json;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kernel;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects, on_kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
 
 /// What recordings ask for and we do not have yet: the recording, and what our error says of it. The list only
 /// shrinks: an entry whose recording replays equal, or fails in another way, fails the test.
@@ -100,9 +99,9 @@ fn judge(name: &str, outcome: Result<()>) -> Result<()> {
 /// Nothing of a recording is left for the next.
 fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
-    // The links of a pod whose namespace nothing holds any more go a little later.
+    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
     let deadline = Instant::now() + Duration::from_secs(5);
-    while kernel::host()?["links"] != json!({}) {
+    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
         ensure!(Instant::now() < deadline, "links of the last recording are still there");
         thread::sleep(Duration::from_millis(5));
     }

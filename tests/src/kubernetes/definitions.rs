@@ -1,44 +1,24 @@
-//! Definitions of Calico's custom resources that take any object, for tests to which the schemas do not matter.
+//! Calico's custom resources, as `deploy/crds` defines them.
 
-use serde_json::json;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 
 use super::ApiServer;
 
 impl ApiServer {
-    /// Defines the kinds of an API group and version, `projectcalico.org/v3`.
-    ///
-    /// # Panics
-    /// When the API server refuses.
-    pub fn define_anything(&self, api_version: &str) {
-        let config = match api_version {
-            "projectcalico.org/v3" => ("IPAMConfiguration", "ipamconfigurations"),
-            _ => ("IPAMConfig", "ipamconfigs"),
-        };
-        let (group, version) = api_version.split_once('/').expect("GROUP/VERSION");
-        for (kind, plural) in [
-            ("ClusterInformation", "clusterinformations"),
-            ("IPPool", "ippools"),
-            ("IPReservation", "ipreservations"),
-            ("IPAMBlock", "ipamblocks"),
-            ("BlockAffinity", "blockaffinities"),
-            ("IPAMHandle", "ipamhandles"),
-            config,
-        ] {
-            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let definition = json!({
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": { "name": format!("{plural}.{group}") },
-                "spec": {
-                    "group": group,
-                    "scope": "Cluster",
-                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-                    "versions": [{
-                        "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
-                    }],
-                },
-            });
-            self.admin().apply(&definition.to_string()).expect("a definition");
+    /// Defines the kinds of an API group and version: `crd.projectcalico.org/v1` or `projectcalico.org/v3`. They are
+    /// served when this returns.
+    pub fn define(&self, api_version: &str) -> Result<()> {
+        let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
+        let mut count = 0;
+        for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            self.admin().apply(&fs::read_to_string(file?.path())?)?;
+            count += 1;
         }
+        ensure!(count > 0, "{} is empty", folder.display());
+        Ok(())
     }
 }

@@ -22,6 +22,7 @@ fn start(worker: &str, config: &DatastoreConfig) -> Child {
     match config {
         DatastoreConfig::Etcd(etcd) => command.env("CALICO_ETCD_ENDPOINTS", etcd.endpoints.join(",")),
         DatastoreConfig::Local(local) => command.env("CALICO_DATASTORE_PATH", &local.path),
+        DatastoreConfig::Kubernetes(_) => unreachable!("no fixture of this file"),
     };
     command.spawn().unwrap()
 }

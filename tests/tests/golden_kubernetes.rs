@@ -64,7 +64,7 @@ fn replay_folder(folder: &str, group: ApiGroup) {
     let names: Vec<String> = names.filter(|name| only.as_ref().is_none_or(|only| only == name)).collect();
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
-        api.define(group).unwrap();
+        api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
         let mut wrong = String::new();
         for name in &names {

@@ -1,15 +1,23 @@
-//! Pods of a real API server, called as a kubelet calls.
+//! Pods of a real API server, called as a kubelet calls, in both API groups.
 
-use integration_tests::kubernetes::{ApiServer, on_kubernetes};
-use integration_tests::namespaces::Host;
+use std::path::Path;
+
+use integration_tests::kernel;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_kubernetes};
+use integration_tests::namespaces::{Host, NETNS_DIR};
 use integration_tests::plugin::{Call, Plugins};
 use serde_json::{Value, json};
 
-const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=web-1";
+const GROUPS: [&str; 2] = ["crd.projectcalico.org/v1", "projectcalico.org/v3"];
+const POD: &str = "/api/v1/namespaces/golden/pods/web-1";
+/// `cali` and the SHA-1 of `golden.web-1` (CNI-88).
+const HOST_LINK: &str = "calie4cf1310d2b";
 
+/// A cluster of one node with one pool and one pod, and one API group.
 struct Cluster<'a> {
     host: &'a Host,
     api: &'a ApiServer,
+    group: &'static str,
     plugins: Plugins,
 }
 
@@ -17,56 +25,147 @@ impl Cluster<'_> {
     fn conf(&self) -> Value {
         json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
-            "datastore_type": "kubernetes", "calico_api_group": "projectcalico.org/v3",
+            "datastore_type": "kubernetes", "calico_api_group": self.group,
             "kubernetes": { "kubeconfig": self.api.admin_kubeconfig() },
             "nodename": "node1", "nodename_file_optional": true,
             "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
         })
     }
 
-    fn verb(&self, verb: &str, container: &str) -> Call {
-        let netns = std::path::Path::new(integration_tests::namespaces::NETNS_DIR).join(container);
-        self.plugins.verb("calico", verb, container, &netns, &self.conf()).env("CNI_ARGS", ARGS)
+    /// A verb on a sandbox of the pod; its network namespace is named like it.
+    fn verb(&self, verb: &str, sandbox: &str) -> Call {
+        let netns = Path::new(NETNS_DIR).join(sandbox);
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=web-1";
+        self.plugins.verb("calico", verb, sandbox, &netns, &self.conf()).env("CNI_ARGS", args)
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.api.admin().get(path).unwrap().success().unwrap()
+    }
+
+    fn annotation(&self, name: &str) -> Value {
+        self.get(POD)["metadata"]["annotations"][format!("cni.projectcalico.org/{name}")].clone()
+    }
+
+    fn custom(&self, plural: &str) -> Vec<Value> {
+        self.get(&format!("/apis/{}/{plural}", self.group))["items"].as_array().unwrap().clone()
+    }
+
+    /// The pod anew, with these annotations.
+    fn create_pod(&self, annotations: &Value) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "web-1", "namespace": "golden", "annotations": annotations },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        });
+        self.api.admin().create("/api/v1/namespaces/golden/pods", &pod).unwrap().success().unwrap();
+    }
+
+    fn delete_pod(&self) {
+        self.api.admin().delete_now(POD).unwrap().success().unwrap();
     }
 }
 
-fn prepare(api: &ApiServer) {
-    api.namespace("golden").unwrap();
-    let v3 = "projectcalico.org/v3";
-    for object in [
-        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } }),
-        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web-1", "namespace": "golden" },
-                "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] } }),
-        json!({ "apiVersion": v3, "kind": "ClusterInformation", "metadata": { "name": "default" },
-                "spec": { "datastoreReady": true } }),
-        json!({ "apiVersion": v3, "kind": "IPPool", "metadata": { "name": "pool4" },
-                "spec": { "cidr": "10.65.0.0/16", "blockSize": 26 } }),
-    ] {
-        api.admin().apply_object(&object).unwrap();
-    }
+fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
+    on_kubernetes(|host, Kubernetes { api, .. }| {
+        api.namespace("golden").unwrap();
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
+        api.admin().apply_object(&node).unwrap();
+        host.add_uplink().unwrap();
+        for group in GROUPS {
+            api.define(group).unwrap();
+            for object in [
+                json!({ "apiVersion": group, "kind": "ClusterInformation", "metadata": { "name": "default" },
+                        "spec": { "datastoreReady": true } }),
+                json!({ "apiVersion": group, "kind": "IPPool", "metadata": { "name": "pool4" },
+                        "spec": { "cidr": "10.65.0.0/16", "blockSize": 26 } }),
+                json!({ "apiVersion": group, "kind": "IPPool", "metadata": { "name": "other" },
+                        "spec": { "cidr": "10.66.0.0/16", "blockSize": 26, "nodeSelector": "!all()" } }),
+            ] {
+                api.admin().apply_object(&object).unwrap();
+            }
+            let cluster = Cluster { host, api, group, plugins: Plugins::locate().unwrap() };
+            test(&cluster);
+        }
+    });
 }
 
 #[test]
 fn a_pod_gets_its_network_and_gives_it_back() {
-    on_kubernetes(|host, kubernetes| {
-        kubernetes.api.define_anything("projectcalico.org/v3");
-        prepare(&kubernetes.api);
-        host.add_uplink().unwrap();
-        host.add_pod("c1").unwrap();
-        let cluster = Cluster { host, api: &kubernetes.api, plugins: Plugins::locate().unwrap() };
-        let audit = kubernetes.api.audit().unwrap();
+    on_each_group(|cluster| {
+        cluster.create_pod(&json!({}));
+        cluster.host.ensure_pod("c1").unwrap();
         let result = cluster.verb("ADD", "c1").run().unwrap().success();
-        println!("{}\n{:#?}", result, audit.lines().unwrap());
-        let pod = kubernetes.api.admin().get("/api/v1/namespaces/golden/pods/web-1").unwrap().success().unwrap();
-        let annotations = &pod["metadata"]["annotations"];
-        assert_eq!(annotations["cni.projectcalico.org/containerID"], "c1");
-        assert_eq!(annotations["cni.projectcalico.org/podIP"], result["ips"][0]["address"]);
+        let address = result["ips"][0]["address"].clone();
+        assert_eq!(result["interfaces"][0]["name"], HOST_LINK);
+        assert_eq!((cluster.annotation("containerID"), cluster.annotation("podIP")), (json!("c1"), address.clone()));
+        assert_eq!(cluster.annotation("podIPs"), address);
+        let link = kernel::pod(cluster.host, "c1").unwrap();
+        assert_eq!(link["links"]["eth0"]["addrs"][0], format!("{} global", address.as_str().unwrap()));
+        assert_eq!((cluster.custom("ipamblocks").len(), cluster.custom("ipamhandles").len()), (1, 1));
+
+        let mut check = cluster.conf();
+        check["prevResult"] = result;
+        cluster.verb("CHECK", "c1").stdin(check.to_string()).run().unwrap().success();
+        for _ in 0..2 {
+            cluster.verb("DEL", "c1").run().unwrap().success();
+            assert_eq!((cluster.annotation("podIP"), cluster.annotation("podIPs")), (json!(""), json!("")));
+            assert!(cluster.custom("ipamhandles").is_empty());
+        }
+        cluster.delete_pod();
+    });
+}
+
+#[test]
+fn a_late_del_of_an_older_sandbox_leaves_the_newer_ones_network() {
+    on_each_group(|cluster| {
+        cluster.create_pod(&json!({}));
+        for sandbox in ["c1", "c2"] {
+            cluster.host.ensure_pod(sandbox).unwrap();
+            cluster.verb("ADD", sandbox).run().unwrap().success();
+        }
+        let address = cluster.annotation("podIP");
         cluster.verb("DEL", "c1").run().unwrap().success();
-        println!("{:#?}", audit.lines().unwrap());
-        let pod = kubernetes.api.admin().get("/api/v1/namespaces/golden/pods/web-1").unwrap().success().unwrap();
-        assert_eq!(pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "");
-        let blocks = kubernetes.api.admin().get("/apis/projectcalico.org/v3/ipamhandles").unwrap().success().unwrap();
-        assert_eq!(blocks["items"], json!([]));
-        let _ = cluster.host;
+        assert_eq!((cluster.annotation("containerID"), cluster.annotation("podIP")), (json!("c2"), address));
+        assert_eq!(cluster.custom("ipamhandles").len(), 1);
+        // The pod is gone from the API before its last DEL, as a rule.
+        cluster.delete_pod();
+        cluster.verb("DEL", "c2").run().unwrap().success();
+        assert!(cluster.custom("ipamhandles").is_empty());
+    });
+}
+
+#[test]
+fn what_cannot_be_given_is_refused_and_nothing_is_kept() {
+    on_each_group(|cluster| {
+        cluster.host.ensure_pod("c1").unwrap();
+        let gone = cluster.verb("ADD", "c1").run().unwrap().error();
+        assert!(gone.msg.contains("web-1"), "{gone:?}");
+        for (annotation, value, code) in
+            [("ipAddrs", "[\"10.65.0.9\"]", 2), ("hwAddr", "1c:0c:0a:c0:ff:ee", 2), ("ipv4pools", "pool4", 6)]
+        {
+            let name = format!("cni.projectcalico.org/{annotation}");
+            cluster.create_pod(&json!({ name.clone(): value }));
+            let refused = cluster.verb("ADD", "c1").run().unwrap().error();
+            assert_eq!(refused.code, code, "{refused:?}");
+            assert!(refused.msg.contains(&name), "{refused:?}");
+            cluster.delete_pod();
+        }
+        assert!(cluster.custom("ipamhandles").is_empty() && cluster.custom("ipamblocks").is_empty());
+    });
+}
+
+#[test]
+fn the_pods_pools_are_taken_before_the_configurations() {
+    on_each_group(|cluster| {
+        cluster.host.ensure_pod("c1").unwrap();
+        let pool = json!({ "apiVersion": cluster.group, "kind": "IPPool", "metadata": { "name": "chosen" },
+                           "spec": { "cidr": "10.67.0.0/16", "blockSize": 26 } });
+        cluster.api.admin().apply_object(&pool).unwrap();
+        cluster.create_pod(&json!({ "cni.projectcalico.org/ipv4pools": "[\"chosen\"]" }));
+        let result = cluster.verb("ADD", "c1").run().unwrap().success();
+        assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.67."), "{result}");
+        cluster.verb("DEL", "c1").run().unwrap().success();
+        cluster.delete_pod();
     });
 }

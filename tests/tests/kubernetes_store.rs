@@ -37,7 +37,7 @@ fn cidr() -> Cidr {
 fn objects_of_each_kind_are_kept_compared_and_deleted() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
-            kubernetes.api.define_anything(group.api_version());
+            kubernetes.api.define(group.api_version()).unwrap();
             let store = open(&kubernetes.api, group);
             block_on(keep_compare_delete(&store));
         }
@@ -94,7 +94,7 @@ async fn keep_compare_delete(store: &Datastore) {
 fn whoever_reads_a_tombstone_finishes_the_deletion() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
-            kubernetes.api.define_anything(group.api_version());
+            kubernetes.api.define(group.api_version()).unwrap();
             let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
             let store = open(api, group);
             block_on(async {
@@ -116,7 +116,7 @@ fn whoever_reads_a_tombstone_finishes_the_deletion() {
 fn an_endpoint_is_its_pods_annotations() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
-        api.define_anything(ApiGroup::V3.api_version());
+        api.define(ApiGroup::V3.api_version()).unwrap();
         api.namespace("web").unwrap();
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
@@ -157,7 +157,7 @@ fn an_endpoint_is_its_pods_annotations() {
 #[test]
 fn a_stopped_api_server_is_out_of_reach_and_a_restarted_one_is_not() {
     on_kubernetes(|_, kubernetes| {
-        kubernetes.api.define_anything(ApiGroup::V3.api_version());
+        kubernetes.api.define(ApiGroup::V3.api_version()).unwrap();
         let mut config = KubernetesConfig {
             kubeconfig: vec![kubernetes.api.admin_kubeconfig()],
             group: Some(ApiGroup::V3),

@@ -33,6 +33,9 @@ pub(super) struct ConnectionArgs {
     /// The key of our certificate [env: ETCD_KEY_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     etcd_key_file: Option<String>,
+    /// How to reach the Kubernetes API server [env: KUBECONFIG]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with_all = ["datastore_path", "etcd_endpoints"])]
+    kubeconfig: Option<String>,
     /// Take the datastore from a network configuration, like /etc/cni/net.d/10-calico.conflist
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -44,6 +47,8 @@ enum StoreType {
     Local,
     /// An etcd cluster
     Etcdv3,
+    /// A Kubernetes API server
+    Kubernetes,
 }
 
 /// The datastore of a command.
@@ -58,12 +63,14 @@ impl ConnectionArgs {
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
         let conf = self.config.as_deref().map(read_conf).transpose()?;
         let said = self.said();
+        let chosen = said.iter().any(|(variable, _)| *variable == "DATASTORE_TYPE")
+            || env("CALICO_DATASTORE_TYPE").or_else(|| env("DATASTORE_TYPE")).is_some_and(|chosen| !chosen.is_empty());
         let lookup = |name: &str| {
             let bare = name.strip_prefix("CALICO_").unwrap_or(name);
             match said.iter().find(|(variable, _)| *variable == bare) {
                 Some((_, value)) => Some((*value).to_owned()),
-                // Without a network configuration a kubeconfig says nothing about where Calico's data is.
-                None if conf.is_none() && matches!(bare, "KUBECONFIG" | "K8S_API_ENDPOINT") => None,
+                // A kubeconfig that lies about says nothing about where Calico's data is.
+                None if conf.is_none() && !chosen && is_hint(bare) => None,
                 None => env(name),
             }
         };
@@ -82,12 +89,17 @@ impl ConnectionArgs {
         }
     }
 
-    /// The options as the variables that they stand for. A path implies the local file, endpoints imply etcd.
+    /// The options as the variables that they stand for. A path implies the local file, endpoints imply etcd, a
+    /// kubeconfig Kubernetes.
     fn said(&self) -> Vec<(&'static str, &str)> {
-        let datastore_type = match (self.datastore_type, &self.datastore_path, &self.etcd_endpoints) {
-            (Some(StoreType::Local), _, _) | (None, Some(_), _) => Some("local"),
-            (Some(StoreType::Etcdv3), _, _) | (None, None, Some(_)) => Some("etcdv3"),
-            (None, None, None) => None,
+        let datastore_type = match self.datastore_type {
+            Some(StoreType::Local) => Some("local"),
+            Some(StoreType::Etcdv3) => Some("etcdv3"),
+            Some(StoreType::Kubernetes) => Some("kubernetes"),
+            None if self.datastore_path.is_some() => Some("local"),
+            None if self.etcd_endpoints.is_some() => Some("etcdv3"),
+            None if self.kubeconfig.is_some() => Some("kubernetes"),
+            None => None,
         };
         let options = [
             ("DATASTORE_TYPE", datastore_type),
@@ -96,9 +108,15 @@ impl ConnectionArgs {
             ("ETCD_CA_CERT_FILE", self.etcd_ca_cert_file.as_deref()),
             ("ETCD_CERT_FILE", self.etcd_cert_file.as_deref()),
             ("ETCD_KEY_FILE", self.etcd_key_file.as_deref()),
+            ("KUBECONFIG", self.kubeconfig.as_deref()),
         ];
         options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
+}
+
+/// Variables that upstream takes for a datastore of type `kubernetes` where no type is said.
+fn is_hint(variable: &str) -> bool {
+    matches!(variable, "KUBECONFIG" | "K8S_API_ENDPOINT" | "KUBERNETES_SERVICE_HOST")
 }
 
 impl Connection {

@@ -1,7 +1,6 @@
 //! Every recording of upstream on Kubernetes, replayed against our binaries on a real API server.
 //!
 //! One server for a folder; between recordings everything in it is deleted and the host reinstalled.
-//! `GOLDEN=<name>` replays one recording alone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,17 +58,14 @@ fn what_is_missing_is_a_recording() {
 }
 
 fn replay_folder(folder: &str, group: ApiGroup) {
-    let only = std::env::var("GOLDEN").ok();
-    let names = recording::names(folder).unwrap().into_iter();
-    let names: Vec<String> = names.filter(|name| only.as_ref().is_none_or(|only| only == name)).collect();
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
         let mut wrong = String::new();
-        for name in &names {
-            let outcome = replay_one(&recording::read(folder, name).unwrap(), host, api, group);
-            if let Err(error) = judge(name, outcome) {
+        for name in recording::names(folder).unwrap() {
+            let outcome = replay_one(&recording::read(folder, &name).unwrap(), host, api, group);
+            if let Err(error) = judge(&name, outcome) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
             clear(api, group).unwrap();

@@ -62,7 +62,7 @@ impl Cluster<'_> {
     }
 
     fn delete_pod(&self) {
-        self.api.admin().delete_now(POD).unwrap().success().unwrap();
+        self.api.admin().delete(POD).unwrap().success().unwrap();
     }
 }
 

@@ -88,11 +88,6 @@ impl Client {
     pub fn delete(&self, path: &str) -> Result<Answer> {
         self.request(Method::DELETE, path, "application/json", r#"{"gracePeriodSeconds":0}"#)
     }
-
-    /// DELETE without a time of grace: no kubelet is there to end a pod.
-    pub fn delete_now(&self, path: &str) -> Result<Answer> {
-        self.request(Method::DELETE, path, "application/json", r#"{"gracePeriodSeconds":0}"#)
-    }
 }
 
 impl Answer {

@@ -60,6 +60,7 @@ const LEADING_OPTIONS: [&str; 11] = [
     "--etcd-ca-cert-file",
     "--etcd-cert-file",
     "--etcd-key-file",
+    "--kubeconfig",
 ];
 
 /// Whether the process is asked something by a person: no runtime set `CNI_COMMAND`, and the first argument is a word or

@@ -130,7 +130,7 @@ impl ApiClient {
     }
 
     async fn try_once(&self, request: &ApiRequest) -> Result<Value, Failure> {
-        let opened = self.opened().await.map_err(|error| Failure::NotSent(error.to_string()))?;
+        let opened = self.opened().await.map_err(|error| Failure::NoAccess(error.to_string()))?;
         let request = request.build()?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = opened.client.send(request).await?;

@@ -18,6 +18,9 @@ pub(super) enum Failure {
     /// The API server refused.
     #[error("{0}")]
     Refused(Box<Refusal>),
+    /// The settings lead to no API server. Nobody was asked, and asking again would not help.
+    #[error("{0}")]
+    NoAccess(String),
     /// No connection: nothing was sent.
     #[error("{0}")]
     NotSent(String),
@@ -99,7 +102,7 @@ impl Failure {
             outcome_unknown,
         };
         match self {
-            Failure::NotSent(reason) => unavailable(reason, false),
+            Failure::NoAccess(reason) | Failure::NotSent(reason) => unavailable(reason, false),
             Failure::NoAnswer(reason) => unavailable(reason, writing),
             Failure::Refused(refusal) if refusal.is_busy() => unavailable(refusal.to_string(), false),
             Failure::Refused(refusal) if refusal.is_doubtful() => unavailable(refusal.to_string(), writing),

@@ -212,6 +212,34 @@ async fn every_request_has_a_deadline() {
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
 }
 
+#[tokio::test]
+async fn settings_that_lead_nowhere_are_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let client = |file: &Path| {
+        ApiClient::new(&KubernetesConfig {
+            kubeconfig: vec![file.into()],
+            deadline: LONG,
+            ..KubernetesConfig::default()
+        })
+    };
+    let login = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "k", "cluster": { "server": "https://localhost:1" } }],
+        "users": [{ "name": "u", "user": { "exec": { "apiVersion": "v1", "command": "aws" } } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+    });
+    for (content, says) in
+        [(None, "kubeconfig"), (Some("{".to_owned()), "kubeconfig"), (Some(login.to_string()), "exec aws")]
+    {
+        if let Some(content) = content {
+            std::fs::write(&file, content).unwrap();
+        }
+        let failure = client(&file).send(&ApiRequest::get("/a")).await.unwrap_err();
+        assert!(matches!(&failure, Failure::NoAccess(reason) if reason.contains(says)), "{failure}");
+    }
+}
+
 #[test]
 fn a_pause_is_shortened_at_random_by_half_at_most() {
     for _ in 0..1000 {

@@ -48,7 +48,7 @@ use self::session::{Outcome, Session};
 use crate::process;
 
 /// Options that may come before the command. `-v` and `-upgrade` are the plugin's (CNI-7).
-const LEADING_OPTIONS: [&str; 11] = [
+const LEADING_OPTIONS: [&str; 12] = [
     "-h",
     "--help",
     "-o",

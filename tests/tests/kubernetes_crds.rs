@@ -278,19 +278,20 @@ fn kubectl_shows_the_columns() {
         let tier = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": { "name": "mine" },
             "spec": { "order": 7 } });
         api.admin().apply_object(&tier).unwrap();
-        // What kubectl goes by lags behind what the API server serves; this reads it anew each time.
-        let listed = || api.kubectl(&["api-resources", "--api-group=projectcalico.org", "-o", "name"]).unwrap();
-        let all = |listed: String| listed.lines().count() == 8;
-        let tries = 40;
-        assert!((0..tries).any(|_| all(listed()) || {
-            thread::sleep(Duration::from_millis(250));
-            false
-        }));
         let shown = api.kubectl(&["get", "tiers.projectcalico.org"]).unwrap();
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows, [vec!["NAME", "ORDER", "DEFAULTACTION", "STATUS"], vec!["mine", "7", "Deny"]]);
-        let explained =
-            api.kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]).unwrap();
+        // The description of all kinds together, which kubectl goes by, lags behind what the API server serves.
+        let explain = || api.kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]);
+        let mut explained = explain();
+        for _ in 0..60 {
+            if explained.is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(250));
+            explained = explain();
+        }
+        let explained = explained.unwrap();
         assert!(explained.contains("Prefix length of a block"), "{explained}");
     });
 }

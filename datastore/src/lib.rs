@@ -7,6 +7,7 @@
 //! connection.
 
 pub mod config;
+mod error_chain;
 pub mod etcd;
 pub mod first_use;
 pub mod kubernetes;

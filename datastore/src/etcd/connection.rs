@@ -11,6 +11,7 @@ use tonic::transport::Endpoint;
 use super::error::{self, Failure, Peer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
+use crate::error_chain::chain;
 
 /// An answer may be larger than tonic's 4 MiB: all handles of a large cluster.
 const MAX_ANSWER: usize = usize::MAX;
@@ -43,7 +44,7 @@ impl Connection {
             match &tls {
                 Some(tls) => endpoint.tls_config(tls.clone()).map_err(|e| {
                     let setting = "etcd_cert_file, etcd_key_file, etcd_ca_cert_file";
-                    ConfigError::Pem { setting, reason: error::chain(&e) }
+                    ConfigError::Pem { setting, reason: chain(&e) }
                 }),
                 None => Ok(endpoint),
             }

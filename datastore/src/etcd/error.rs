@@ -1,10 +1,12 @@
 //! What went wrong between us and etcd, told apart: out of reach, refused, and answers lost on the way.
 
-use std::error::Error;
+use std::error::Error as _;
 use std::time::Duration;
 
 use libcalico::store::StoreError;
 use tonic::{Code, ConnectError, Status};
+
+use crate::error_chain::{causes, chain};
 
 /// A request or a connection that failed.
 #[derive(Debug)]
@@ -159,26 +161,6 @@ fn of_answer(status: &Status, user: Option<&str>) -> Meaning {
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Meaning::Unreachable(said.into()),
         code => Meaning::Other(format!("{said} ({code:?})")),
     }
-}
-
-/// An error and its causes, each said once.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = String::new();
-    for cause in causes(error) {
-        let said = cause.to_string();
-        if said == "transport error" || text.contains(&said) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&said);
-    }
-    text
-}
-
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| <dyn Error>::source(*error))
 }
 
 #[cfg(test)]

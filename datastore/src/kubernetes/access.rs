@@ -6,6 +6,7 @@ use kube::Config;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::config::{KubernetesConfig, Overrides};
+use crate::error_chain::chain;
 
 /// Why the API server cannot be asked anything. Names what to mend; tokens and keys never show.
 #[derive(Debug, thiserror::Error)]
@@ -160,16 +161,7 @@ fn url(server: &str) -> Result<hyper::Uri, AccessError> {
 }
 
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
-    let mut reason = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !reason.contains(&text) {
-            reason = format!("{reason}: {text}");
-        }
-        cause = error.source();
-    }
-    AccessError::Kubeconfig { place: place.into(), reason }
+    AccessError::Kubeconfig { place: place.into(), reason: chain(error) }
 }
 
 fn unusable(what: &'static str, reason: &str) -> AccessError {

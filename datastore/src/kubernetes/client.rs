@@ -18,6 +18,7 @@ use super::config::KubernetesConfig;
 use super::failure::{Failure, Refusal};
 use super::tls;
 use super::transport::Transport;
+use crate::error_chain::chain;
 
 const JSON: &str = "application/json";
 /// The first pause before a retry; each further one is twice as long.
@@ -176,7 +177,7 @@ async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
         .map_err(|e| refuse(e.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(|e| refuse(super::failure::chain(&e)))?)
+        .option_layer(config.auth_layer().map_err(|e| refuse(chain(&e)))?)
         .map_err(tower::BoxError::from)
         .service(transport);
     let server = config.cluster_url.to_string();

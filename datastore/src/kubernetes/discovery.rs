@@ -70,20 +70,18 @@ pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
     choose(&client.send(&ApiRequest::get("/apis")).await?)
 }
 
-/// `projectcalico.org` counts only where `crd.projectcalico.org` is not: beside it, it is Calico's own API server that
-/// serves the one out of the other.
+/// Where neither group is there, upstream would go on with v1.
 fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     let names: Vec<&str> =
         groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str()).collect();
-    match (names.contains(&"crd.projectcalico.org"), names.contains(&"projectcalico.org")) {
-        (true, _) => Ok(ApiGroup::CrdV1),
-        (false, true) => Ok(ApiGroup::V3),
-        (false, false) => Err(Failure::Unreadable(
-            "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
-             definitions (deploy/crds)"
-                .into(),
-        )),
+    if names.contains(&"crd.projectcalico.org") || names.contains(&"projectcalico.org") {
+        return Ok(ApiGroup::among(names));
     }
+    Err(Failure::Unreadable(
+        "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
+         definitions (deploy/crds)"
+            .into(),
+    ))
 }
 
 fn of_name(name: &str) -> Option<ApiGroup> {

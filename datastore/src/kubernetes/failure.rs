@@ -1,6 +1,5 @@
 //! Why a request to the API server failed, and what that means to the caller (DS-118..DS-120).
 
-use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -8,6 +7,7 @@ use libcalico::kubernetes::Status;
 use libcalico::store::StoreError;
 
 use super::transport::TransportError;
+use crate::error_chain::{causes, chain};
 
 /// How much of a text that is no `Status` an error quotes.
 const LONGEST_QUOTE: usize = 200;
@@ -79,17 +79,11 @@ impl std::fmt::Display for Refusal {
 
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
-        let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
-        while let Some(found) = cause {
-            if let Some(transport) = found.downcast_ref::<TransportError>() {
-                return match transport {
-                    TransportError::Connect { .. } => Failure::NotSent(transport.to_string()),
-                    TransportError::Broken(_) => Failure::NoAnswer(chain(transport)),
-                };
-            }
-            cause = found.source();
+        match causes(&error).find_map(|cause| cause.downcast_ref::<TransportError>()) {
+            Some(connect @ TransportError::Connect { .. }) => Failure::NotSent(connect.to_string()),
+            Some(broken) => Failure::NoAnswer(chain(broken)),
+            None => Failure::NoAnswer(chain(&error)),
         }
-        Failure::NoAnswer(chain(&error))
     }
 }
 
@@ -113,20 +107,6 @@ impl Failure {
             Failure::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
         }
     }
-}
-
-/// An error with its causes, each said once.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -61,10 +61,9 @@ impl Transport {
     /// For the server at `server`; `name` is what its certificate is for, if not the host of the URL.
     pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
         let refuse = |reason: String| TransportError::Connect { server: authority(server), reason };
-        let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let tls = match tls {
             Some(config) => {
-                let name = name.unwrap_or(host).to_owned();
+                let name = name.unwrap_or(host(server)).to_owned();
                 let name = ServerName::try_from(name).map_err(|e| refuse(e.to_string()))?;
                 Some((TlsConnector::from(Arc::new(config)), name))
             }
@@ -116,8 +115,7 @@ impl Shared {
             server: authority(&self.server),
             reason: error.to_string(),
         };
-        let host = self.server.host().unwrap_or_default().trim_matches(['[', ']']);
-        let stream = TcpStream::connect((host, port(&self.server))).await.map_err(refuse)?;
+        let stream = TcpStream::connect((host(&self.server), port(&self.server))).await.map_err(refuse)?;
         stream.set_nodelay(true).map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return http1_over(stream).await };
         let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
@@ -164,6 +162,11 @@ fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
         parts.headers.insert(hyper::header::HOST, host);
     }
     Request::from_parts(parts, body)
+}
+
+/// An IPv6 address stands in brackets in a URL and nowhere else.
+fn host(server: &Uri) -> &str {
+    server.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
 fn port(server: &Uri) -> u16 {

@@ -1,7 +1,7 @@
 //! Lists, page by page (DS-65).
 
 use hyper::Method;
-use libcalico::kubernetes::List;
+use libcalico::kubernetes::{List, escaped};
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest};
@@ -49,18 +49,6 @@ fn page(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
         target = format!("{target}?{}", query.join("&"));
     }
     ApiRequest { accept: list.metadata_only.then_some(METADATA_ONLY), method: Method::GET, target, body: None }
-}
-
-/// As the value of a URL parameter.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(char::from(byte)),
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -79,15 +79,24 @@ impl Location {
 /// Appends one path segment. Names come from configuration too and may hold anything.
 fn push_escaped(path: &mut String, segment: &str) {
     // A segment of dots alone would be resolved away, by the client or by the server.
-    let only_dots = segment.bytes().all(|b| b == b'.');
-    for byte in segment.bytes() {
+    if segment.bytes().all(|b| b == b'.') {
+        path.push_str(&"%252E".repeat(segment.len()));
+    } else {
+        path.push_str(&escaped(segment));
+    }
+}
+
+/// Text as part of a URL: a path segment or the value of a parameter.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
         match byte {
-            b'.' if only_dots => path.push_str("%252E"),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => path.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(char::from(byte)),
             // Writing to a String cannot fail.
-            _ => _ = write!(path, "%{byte:02X}"),
+            _ => _ = write!(escaped, "%{byte:02X}"),
         }
     }
+    escaped
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::command::present;
 use crate::namespaces::Host;
+use crate::server_process::ServerProcess;
 
 /// Where etcd listens inside the private host.
 pub const ENDPOINT: &str = "http://127.0.0.1:2379";
@@ -28,7 +28,7 @@ const REGISTRY: &str = "/registry/";
 pub struct Etcd {
     data: PathBuf,
     args: Vec<String>,
-    server: Option<Child>,
+    server: ServerProcess,
 }
 
 impl Etcd {
@@ -45,49 +45,35 @@ impl Etcd {
     /// As [`Etcd::start`], with more arguments (TLS, authentication).
     pub fn start_with(host: &Host, args: &[&str]) -> Result<Etcd> {
         let args = args.iter().map(|&a| a.to_owned()).collect();
-        let mut etcd = Etcd { data: host.dir("etcd"), args, server: None };
+        let mut etcd = Etcd { data: host.dir("etcd"), args, server: ServerProcess::default() };
         etcd.restart()?;
         Ok(etcd)
     }
 
     /// Starts the server again on the same data.
     pub fn restart(&mut self) -> Result<()> {
-        self.stop();
-        let log = std::fs::File::options().create(true).append(true).open(self.data.with_extension("log"))?;
-        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
-        let server = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "etcd", "--log-level", "warn", "--data-dir"])
-            .arg(&self.data)
-            .args(["--listen-peer-urls", "http://127.0.0.1:2380", "--advertise-client-urls", ENDPOINT])
-            .args(["--listen-client-urls", ENDPOINT])
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start etcd")?;
-        self.server = Some(server);
+        let data = self.data.display().to_string();
+        let fixed = ["--log-level", "warn", "--data-dir", &data, "--listen-peer-urls", "http://127.0.0.1:2380"];
+        let urls = ["--advertise-client-urls", ENDPOINT, "--listen-client-urls", ENDPOINT];
+        let args: Vec<String> = fixed.into_iter().chain(urls).map(str::to_owned).chain(self.args.clone()).collect();
+        self.server.start("etcd".as_ref(), &args, &self.data.with_extension("log"))?;
         self.await_answer()
     }
 
     /// Kills the server; its data stay.
     pub fn stop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        self.server.stop();
     }
 
     /// Process id of the running server.
     pub fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Child::id)
+        self.server.pid()
     }
 
     fn await_answer(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while let Err(error) = self.dump_raw() {
-            let exited = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
-            if let Some(status) = exited {
+            if let Some(status) = self.server.ended() {
                 let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
                 bail!("etcd ended ({status}): {log}");
             }
@@ -134,12 +120,6 @@ impl Etcd {
             Ok((key, value))
         };
         self.dump_raw()?.into_iter().filter(|(key, _)| !key.starts_with(REGISTRY)).map(parse).collect()
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

@@ -18,5 +18,6 @@ pub mod machine;
 pub mod namespaces;
 pub mod plugin;
 pub mod proxy;
+mod server_process;
 pub mod skip;
 pub mod store;

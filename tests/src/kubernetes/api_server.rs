@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::audit::{self, Audit};
 use super::certificates::Certificates;
@@ -16,6 +15,7 @@ use super::programs::program;
 use crate::command::run;
 use crate::etcd;
 use crate::namespaces::Host;
+use crate::server_process::ServerProcess;
 
 /// Where the API server listens inside the private host.
 pub const ADDRESS: &str = "127.0.0.1:6443";
@@ -34,7 +34,7 @@ pub struct ApiServer {
     identity: Identity,
     admin: Client,
     args: Vec<String>,
-    server: Option<Child>,
+    server: ServerProcess,
 }
 
 impl ApiServer {
@@ -51,7 +51,7 @@ impl ApiServer {
         let admin = Client::new(&certificates.authority(), &identity)?;
         fs::write(directory.join("audit-policy.yaml"), audit::policy(ADMIN))?;
         let args = args.iter().map(|&a| a.to_owned()).collect();
-        let mut this = ApiServer { directory, certificates, identity, admin, args, server: None };
+        let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
         Ok(this)
@@ -59,34 +59,19 @@ impl ApiServer {
 
     /// Starts the server again, with the same certificates.
     pub fn restart(&mut self) -> Result<()> {
-        self.stop();
-        let log = fs::File::options().create(true).append(true).open(self.file("log"))?;
-        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
-        let server = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
-            .arg(program("kube-apiserver")?)
-            .args(self.flags())
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start kube-apiserver")?;
-        self.server = Some(server);
+        let args: Vec<String> = self.flags().into_iter().chain(self.args.clone()).collect();
+        self.server.start(&program("kube-apiserver")?, &args, &self.file("log"))?;
         self.await_ready()
     }
 
     /// Kills the server; what it kept stays in etcd.
     pub fn stop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        self.server.stop();
     }
 
     /// Process id of the running server.
     pub fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Child::id)
+        self.server.pid()
     }
 
     /// A client that may do everything.
@@ -183,8 +168,7 @@ impl ApiServer {
             if answer.as_ref().is_ok_and(|answer| answer.code == 200) {
                 return Ok(());
             }
-            let exited = self.server.as_mut().and_then(|s| s.try_wait().ok().flatten());
-            if let Some(status) = exited {
+            if let Some(status) = self.server.ended() {
                 bail!("kube-apiserver ended ({status}): {}", tail(&self.file("log")));
             }
             if Instant::now() > deadline {
@@ -192,12 +176,6 @@ impl ApiServer {
             }
             thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

@@ -1,0 +1,55 @@
+//! A server that a private host runs: started, stopped, and started again. Killed on drop.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+
+/// The process, while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct ServerProcess(Option<Child>);
+
+impl ServerProcess {
+    /// Starts `program`, after stopping what runs; what it says is appended to `log`.
+    pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
+        self.stop();
+        let log = File::options().create(true).append(true).open(log)?;
+        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
+        let server = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        self.0 = Some(server);
+        Ok(())
+    }
+
+    /// Kills the server.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut server) = self.0.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+
+    /// Process id of the running server.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.0.as_ref().map(Child::id)
+    }
+
+    /// How the server ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.as_mut().and_then(|server| server.try_wait().ok().flatten())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 steps=$PWD/tests/demo/${1:+$1/}steps.sh
-export PATH="$PWD/target/plugin:$(tests/install-go-tools.sh --path):$PATH:/usr/sbin:/sbin"
+programs=$PWD/target/plugin:$(tests/install-go-tools.sh --path)
+export PATH="$programs:$PATH:/usr/sbin:/sbin"
 
 # What the demo must leave as it was: links, named namespaces, and the directories a plugin may write to.
 machine() {
@@ -42,7 +43,7 @@ if [ "${KEEP:-}" = 1 ]; then
     cat <<TEXT
 
 It is all still there. Look around with
-    ${enter[*]} env PATH="$PATH" $("${enter[@]}" cat /run/demo/look-around)
+    ${enter[*]} env PATH="$programs:\$PATH" $("${enter[@]}" cat /run/demo/look-around)
 and take everything away with
     kill -KILL $holder
 TEXT

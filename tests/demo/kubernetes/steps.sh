@@ -161,6 +161,6 @@ echo "    $(find $journal -name '*.json' | wc -l) entries in $journal"
 
 step "Nothing is left: no debt, no address, no handle, no annotation, no interface of a pod"
 run calico-ipam show
-echo "    ipamhandles: $(kubectl get ipamhandles -o name | wc -l)"
+run calico-ipam check
 annotations web-2
 run ip -brief link

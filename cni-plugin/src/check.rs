@@ -102,7 +102,7 @@ fn compare_endpoint(session: &Session, known: &Known, recorded: &Recorded) -> Ve
         compare.field("interfaceName", &host.name, &spec.interface_name);
     }
     // A pod's annotations have no place for it (DS-80).
-    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.asks_kubernetes());
+    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.is_on_kubernetes());
     if let Some(inside) = inside {
         compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
     }

@@ -23,6 +23,7 @@ pub mod ensure_block;
 pub mod error;
 mod handle_count;
 mod knowledge;
+pub mod kubevirt;
 pub mod lock;
 pub mod logging;
 mod mend;

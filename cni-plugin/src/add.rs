@@ -3,6 +3,7 @@
 //! Reads, addresses, interface, endpoint, in this order; a failure undoes what was done in the reverse order, and the
 //! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
 
+use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::attach::{self, Attachment};
 use crate::dataplane::NetnsFd;
 use crate::endpoint::{self, EndpointWrite, WriteFailure};
 use crate::ipam::{self, Lease};
+use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
 use crate::{chain, endpoint_plan, owed, policy_wait, readiness};
 
@@ -32,12 +34,12 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     Box::pin(owed::settle_before_add(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
+    let mut known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
     session.timings.stage("read");
     known.ensure_ready()?;
+    let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
     let mut annotations = Annotations::default();
-    if session.asks_kubernetes() {
-        let described = known.pod.as_ref().ok_or_else(|| no_such_pod(session))?;
+    if let Some(described) = &facts.pod {
         described.ensure_is_pod_of(&session.call)?;
         annotations = Annotations::of(&described.pod, &described.namespace, &session.call.conf)?;
         if let Some(call) = &mut call {
@@ -46,6 +48,7 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
         }
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
     }
+    session.subnets = facts.subnets;
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
@@ -140,16 +143,6 @@ async fn network(
     Ok(attachment.complete(lease.result, &session.call))
 }
 
-/// The runtime networks a pod that was deleted meanwhile.
-fn no_such_pod(session: &Session) -> CniError {
-    let (namespace, pod) = match &session.facts.orchestrator {
-        Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
-        Orchestrator::Cni(_) => Default::default(),
-    };
-    CniError::new(Code::TRY_AGAIN, format!("pods \"{pod}\" not found"))
-        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS names another"))
-}
-
 /// The endpoint as far as it is known before the interface is made. Checked now, so that no interface is made for one
 /// that could not be written.
 fn described(
@@ -198,7 +191,7 @@ fn wait_for_policy(session: &Session, endpoint: &WorkloadEndpoint) {
 fn profile_wanted(session: &Session, known: &Known) -> Option<Profile> {
     let conf = &session.call.conf;
     // Profiles of Kubernetes are made of namespaces and service accounts.
-    if !conf.policy.policy_type.is_empty() || known.profile.is_some() || session.asks_kubernetes() {
+    if !conf.policy.policy_type.is_empty() || known.profile.is_some() || session.is_on_kubernetes() {
         return None;
     }
     let reach = match session.facts.orchestrator {
@@ -215,13 +208,6 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
     if plain && conf.feature_control.ip_addrs_no_ipam {
         return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
             .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
-    }
-    if !plain && conf.policy.policy_type == "k8s" && !session.asks_kubernetes() {
-        return Err(CniError::new(
-            Code::UNSUPPORTED_FIELD,
-            "policy.type k8s needs the Kubernetes API; this build asks it only with datastore_type kubernetes",
-        )
-        .with_details("$.policy.type: remove it to network the pod with the profile of the network"));
     }
     if conf.policy.policy_type.is_empty() {
         let profile = default_profile(&conf.name, ProfileReach::SameNetwork);

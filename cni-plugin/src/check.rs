@@ -28,7 +28,7 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
     let mut differences = compare_kernel(session, &recorded, host_routes)?;
     session.timings.stage("dataplane");
     differences.extend(compare_endpoint(session, &known, &recorded));
-    let pod = known.pod.as_ref().map(|described| &described.pod);
+    let pod = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref()).map(|described| &described.pod);
     if !pod.is_some_and(|pod| annotations::are_fixed(pod, &session.call.conf)) {
         differences.extend(ipam::check(session, &recorded.addresses).await?);
     }
@@ -107,7 +107,7 @@ fn compare_endpoint(session: &Session, known: &Known, recorded: &Recorded) -> Ve
         compare.field("interfaceName", &host.name, &spec.interface_name);
     }
     // A pod's annotations have no place for it (DS-80).
-    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.asks_kubernetes());
+    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.is_on_kubernetes());
     if let Some(inside) = inside {
         compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
     }

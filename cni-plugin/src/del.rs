@@ -69,7 +69,7 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
 /// are pods do they have a pod's uid.
 fn is_of_successor(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
     let uid = session.call.args.pod().and_then(|pod| pod.uid);
-    let unclaimed = session.asks_kubernetes() && entry.value.spec.container_id.is_empty();
+    let unclaimed = session.is_on_kubernetes() && entry.value.spec.container_id.is_empty();
     unclaimed && uid.is_some_and(|uid| uid != entry.value.metadata.uid)
 }
 

@@ -23,6 +23,7 @@ pub mod endpoint_plan;
 pub mod gc;
 pub mod ipam;
 pub mod journal;
+pub mod kubernetes;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

@@ -48,6 +48,7 @@ impl Addresses {
 /// Whether IPAM knows nothing of a pod's addresses. For CHECK, which takes for granted that the ADD was right.
 pub fn are_fixed(pod: &Pod, conf: &NetConf) -> bool {
     conf.policy.policy_type == KUBERNETES
+        && conf.feature_control.ip_addrs_no_ipam
         && pod.metadata.annotations.get(IP_ADDRS_NO_IPAM).is_some_and(|text| !text.is_empty())
 }
 

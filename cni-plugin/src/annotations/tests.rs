@@ -177,13 +177,15 @@ fn without_kubernetes_policy_annotations_do_not_count() {
 
 #[test]
 fn check_looks_for_no_allocation_of_fixed_addresses() {
-    let conf = |policy: &str| {
-        let text = format!(r#"{{"name":"net","type":"calico","policy":{{"type":"{policy}"}}}}"#);
-        NetConf::parse(text.as_bytes()).unwrap()
+    let conf = |policy: &str, enabled: bool| {
+        let conf = json!({
+            "name": "net", "policy": {"type": policy}, "feature_control": {"ip_addrs_no_ipam": enabled},
+        });
+        NetConf::parse(conf.to_string().as_bytes()).unwrap()
     };
     let mut pod = Pod::default();
-    assert!(!are_fixed(&pod, &conf("k8s")));
+    assert!(!are_fixed(&pod, &conf("k8s", true)));
     pod.metadata.annotations.insert("cni.projectcalico.org/ipAddrsNoIpam".into(), "[]".into());
-    assert!(are_fixed(&pod, &conf("k8s")));
-    assert!(!are_fixed(&pod, &conf("")));
+    assert!(are_fixed(&pod, &conf("k8s", true)));
+    assert!(!are_fixed(&pod, &conf("", true)) && !are_fixed(&pod, &conf("k8s", false)));
 }

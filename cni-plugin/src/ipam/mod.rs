@@ -3,8 +3,10 @@
 
 mod child;
 mod delegate;
+pub mod pod_cidr;
 mod requested;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -20,6 +22,7 @@ use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
 pub use delegate::Delegate;
+use pod_cidr::Subnets;
 
 use crate::annotations::Addresses;
 use crate::attach::host_link_of;
@@ -155,7 +158,7 @@ pub async fn check(session: &Session, recorded: &[IpAddr]) -> Result<Vec<String>
             .await
             .map_err(|error| store_error(READ_BLOCKS, &error));
     }
-    match foreign(session)?.call("CHECK", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match call_foreign(session, "CHECK") {
         Ok(_) => Ok(Vec::new()),
         Err(error) => Ok(vec![format!("IPAM plugin {}: {error}", session.call.conf.ipam.ipam_type)]),
     }
@@ -182,7 +185,7 @@ pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelu
     if session.call.version < Version::V1_1_0 {
         return Ok(());
     }
-    match delegate.call("STATUS", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match delegate.call("STATUS", &for_delegate(&session.call.raw_args), &Subnets::any().fill_in(&session.call)?) {
         Err(error) if !is_too_old(&error) => Err(error),
         _ => Ok(()),
     }
@@ -208,7 +211,7 @@ pub async fn gc(session: &Session, valid: &BTreeSet<String>) -> Vec<String> {
 
 /// GC is passed on to a foreign plugin; one that does not know it has nothing to say.
 fn gc_foreign(session: &Session) -> Result<(), CniError> {
-    match foreign(session)?.call("GC", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match call_foreign(session, "GC") {
         Err(error) if !is_too_old(&error) => Err(error),
         _ => Ok(()),
     }
@@ -217,6 +220,12 @@ fn gc_foreign(session: &Session) -> Result<(), CniError> {
 /// A plugin of before 1.1.0 refuses the version, the command, or that no container is named, as Debian's host-local does.
 fn is_too_old(error: &CniError) -> bool {
     [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER].contains(&error.code)
+}
+
+/// Every verb but ADD: the subnets matter to none of them.
+fn call_foreign(session: &Session, command: &str) -> Result<Vec<u8>, CniError> {
+    let conf = Subnets::any().fill_in(&session.call)?;
+    foreign(session)?.call(command, &for_delegate(&session.call.raw_args), &conf)
 }
 
 fn foreign(session: &Session) -> Result<Delegate, CniError> {
@@ -234,9 +243,12 @@ fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
 /// A plugin that failed half-way, or printed what is no use, may have allocated: the specification wants its DEL then
 /// (CNI-219). That is by container, and so only right for one that held nothing before.
 fn add_foreign(session: &Session, fresh: bool) -> Result<CniResult, CniError> {
-    let delegate = foreign(session)?;
-    let outcome = delegate
-        .call("ADD", &for_delegate(&session.call.raw_args), &session.call.raw)
+    let conf = match &session.subnets {
+        Some(subnets) => subnets.fill_in(&session.call)?,
+        None => Cow::Borrowed(session.call.raw.as_slice()),
+    };
+    let outcome = foreign(session)?
+        .call("ADD", &for_delegate(&session.call.raw_args), &conf)
         .and_then(|printed| CniResult::parse(&printed, session.call.version))
         .and_then(with_addresses);
     if outcome.is_err()
@@ -253,5 +265,5 @@ pub fn release_foreign(session: &Session) -> Result<(), CniError> {
     if is_calico(session) {
         return Ok(());
     }
-    foreign(session)?.call("DEL", &for_delegate(&session.call.raw_args), &session.call.raw).map(|_| ())
+    call_foreign(session, "DEL").map(drop)
 }

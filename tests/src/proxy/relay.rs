@@ -93,12 +93,8 @@ pub(super) async fn serve(listener: TcpListener, server: Server, state: Arc<Stat
     loop {
         let (stream, _) = listener.accept().await?;
         if state.accepts() {
-            let link = Link {
-                server: server.clone(),
-                state: state.clone(),
-                to_server: Mutex::default(),
-                cut: Arc::default(),
-            };
+            let link =
+                Link { server: server.clone(), state: state.clone(), to_server: Mutex::default(), cut: Arc::default() };
             // A connection that breaks is what the proxy is for.
             tokio::spawn(async move { drop(Arc::new(link).run(stream).await) });
         }

@@ -198,7 +198,9 @@ fn inside_tls_it_speaks_what_it_offers_and_presents_what_it_is_told() {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port)).await.unwrap();
             let name = ServerName::try_from("127.0.0.1").unwrap();
             let (mut client, connection) =
-                handshake(TokioExecutor::new(), TokioIo::new(connector.connect(name, stream).await.ok()?)).await.ok()?;
+                handshake(TokioExecutor::new(), TokioIo::new(connector.connect(name, stream).await.ok()?))
+                    .await
+                    .ok()?;
             tokio::spawn(connection);
             let request = Request::get("https://proxy/h2").body(String::new()).unwrap();
             client.send_request(request).await.ok().map(|answer| answer.status().as_u16())

@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,7 +90,8 @@ impl Journal {
         let scratch = target.with_extension(format!("{}.{SCRATCH}", std::process::id()));
         let text = serde_json::to_vec_pretty(debt).map_err(io::Error::from).map_err(at("encode", &target))?;
         let write = || -> io::Result<()> {
-            let mut file = File::create(&scratch)?;
+            // Who was networked with whom is nobody else's business.
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(&scratch, &target)?;

@@ -33,8 +33,7 @@ pub struct Tickets {
 /// What it said, as far as it was asked.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// The pod and its namespace. With another `policy.type` than `k8s` their annotations count for nothing and are not
-    /// here (CNI-115).
+    /// The pod and its namespace.
     pub pod: Option<Described>,
     /// What stands for `usePodCidr` and `usePodCidrIPv6`.
     pub subnets: Option<Subnets>,
@@ -47,7 +46,7 @@ impl Api {
             return Ok(Api::Datastore);
         }
         let questions = describes_pods(call) || pod_cidr::is_asked_for(&call.conf.ipam);
-        if call.command != Command::Add || call.args.pod().is_none() || !questions {
+        if !has_questions(call) || call.args.pod().is_none() || !questions {
             return Ok(Api::Unasked);
         }
         let config = datastore_settings::kubernetes_beside(&call.conf, None)?;
@@ -62,7 +61,7 @@ impl Api {
             Api::Beside(_) => beside,
             Api::Unasked => return Tickets::default(),
         };
-        let Some(pod) = call.args.pod().filter(|_| call.command == Command::Add) else { return Tickets::default() };
+        let Some(pod) = call.args.pod().filter(|_| has_questions(call)) else { return Tickets::default() };
         // As the datastore, the API cannot keep the endpoint of a pod that is not there.
         let pod_matters = matches!(self, Api::Datastore) || describes_pods(call);
         let node = match call.conf.kubernetes.node_name.as_str() {
@@ -105,12 +104,7 @@ impl Tickets {
             let pod = answers.get(pod).map_err(unreadable)?.ok_or_else(|| no_such_pod(call))?;
             let namespace = answers.get(namespace).map_err(unreadable)?;
             let namespace = namespace.map(|namespace| namespace.value).unwrap_or_default();
-            let mut described = Described { pod: pod.value, namespace };
-            if !describes_pods(call) {
-                described.pod.metadata.annotations.clear();
-                described.namespace.metadata.annotations.clear();
-            }
-            facts.pod = Some(described);
+            facts.pod = Some(Described { pod: pod.value, namespace });
         }
         if let Some(node) = &self.node {
             let node = answers.get(node).map_err(unreadable)?.ok_or_else(no_such_node)?;
@@ -118,6 +112,15 @@ impl Tickets {
             facts.subnets = Some(subnets.map_err(|error| no_pod_cidr(&error))?);
         }
         Ok(facts)
+    }
+}
+
+/// ADD has. CHECK only where a pod may have addresses that IPAM does not keep (CNI-122).
+fn has_questions(call: &Call) -> bool {
+    match call.command {
+        Command::Add => true,
+        Command::Check => call.conf.feature_control.ip_addrs_no_ipam,
+        _ => false,
     }
 }
 

@@ -12,6 +12,7 @@
 //! [`dataplane`] is the only place that knows netlink.
 
 pub mod add;
+pub mod annotations;
 pub mod attach;
 pub mod chain;
 pub mod check;

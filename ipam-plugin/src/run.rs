@@ -5,9 +5,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use datastore::Datastore;
+use datastore::{Datastore, DatastoreConfig};
+use libcalico::api::ObjectKey;
+use libcalico::kubernetes::Namespace;
 use libcalico::names::EndpointIdentifiers;
-use libcalico::store::StoreError;
+use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
 
@@ -46,7 +48,7 @@ fn serve(call: Call) -> ! {
 
 /// Serves one operation; what it answers is for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
-    let ipam = IpamCall::of(call, node_name::of(&call.conf)?);
+    let mut ipam = IpamCall::of(call, node_name::of(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
@@ -59,7 +61,8 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
-            let prelude = Prelude::read(store, &ipam.prelude_query()).await.map_err(store_error)?;
+            let has_namespaces = matches!(config, DatastoreConfig::Kubernetes(_));
+            let prelude = read_for_add(store, &mut ipam, has_namespaces).await?;
             cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
@@ -71,6 +74,26 @@ async fn operate(call: &Call) -> Result<String, CniError> {
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }
+}
+
+/// What an ADD needs first, and the labels of the pod's namespace, which pools' selectors look at (IPAM-36).
+async fn read_for_add(store: &Datastore, ipam: &mut IpamCall, has_namespaces: bool) -> Result<Prelude, CniError> {
+    let mut batch = ReadBatch::new();
+    let tickets = Prelude::ask(&mut batch, &ipam.prelude_query());
+    let namespaced = ipam.pod.as_mut().filter(|_| has_namespaces).map(|pod| {
+        let ticket = batch.get::<Namespace>(&ObjectKey::global(pod.namespace.name.as_str()));
+        (pod, ticket)
+    });
+    let answers = store.read(&batch).await.map_err(store_error)?;
+    if let Some((pod, ticket)) = namespaced {
+        let name = &pod.namespace.name;
+        let found = answers.get(&ticket).map_err(store_error)?.ok_or_else(|| {
+            let msg = format!("failed to get namespace {name}: namespaces \"{name}\" not found");
+            CniError::new(Code::TRY_AGAIN, msg)
+        })?;
+        pod.namespace.labels = found.value.metadata.labels;
+    }
+    Prelude::from_answers(&answers, &tickets).map_err(store_error)
 }
 
 /// The identifiers must be fit for the name of a WorkloadEndpoint, though none is made here (IPAM-18).

@@ -1,6 +1,6 @@
 //! What most suites start from: a private host with an uplink, the plugins, a datastore with content, and pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -16,6 +16,12 @@ use crate::namespaces::{Host, isolated};
 use crate::plugin::{Call, Plugins};
 use crate::skip::skipped;
 use crate::store::Store;
+
+mod faulty;
+mod kubernetes;
+
+pub use faulty::{Faulty, points};
+pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, pod_path};
 
 /// Makes each named function, `fn(&Cluster)`, a test on etcd and one on the embedded datastore.
 #[macro_export]
@@ -50,6 +56,19 @@ pub struct Pod {
     pub netns: PathBuf,
     /// CNI_CONTAINERID.
     pub container_id: String,
+    /// Name of the pod in Kubernetes that the sandbox is for.
+    pub object: Option<String>,
+}
+
+impl Pod {
+    /// CNI_ARGS, as a kubelet gives them.
+    pub fn args(&self) -> String {
+        let Some(name) = &self.object else { return String::new() };
+        format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME={name};K8S_POD_INFRA_CONTAINER_ID={}",
+            self.container_id
+        )
+    }
 }
 
 /// Runs a test with an etcd.
@@ -84,7 +103,9 @@ impl<'h> Cluster<'h> {
     /// # Panics
     /// When it cannot.
     pub fn load(&self, content: &Content) {
-        self.store.load(content.pairs()).unwrap();
+        let Store::Kubernetes(objects) = &self.store else { return self.store.load(content.pairs()).unwrap() };
+        objects.load(&content.objects(objects.group())).unwrap();
+        content.nodes().for_each(|node| kubernetes::create_node(objects.client(), node));
     }
 
     /// A network configuration of a node, see [`conf`].
@@ -92,19 +113,48 @@ impl<'h> Cluster<'h> {
         conf(&self.store, node, more)
     }
 
-    /// Makes the namespace of the n-th pod.
+    /// Makes the namespace of the n-th pod, and the pod itself where the store is Kubernetes.
     ///
     /// # Panics
     /// When it cannot.
     pub fn pod(&self, number: usize) -> Pod {
         let name = format!("pod{number}");
+        let object = match &self.store {
+            Store::Kubernetes(objects) => {
+                kubernetes::create_pod(objects.client(), &name);
+                Some(name.clone())
+            }
+            Store::Etcd(_) | Store::Local(_) => None,
+        };
         let netns = self.host.add_pod(&name).unwrap();
-        Pod { name, netns, container_id: container_id(number) }
+        Pod { name, netns, container_id: container_id(number), object }
+    }
+
+    /// Another sandbox of a pod, the n-th of all.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn sandbox(&self, pod: &Pod, number: usize) -> Pod {
+        let name = format!("pod{number}");
+        let netns = self.host.add_pod(&name).unwrap();
+        Pod { name, netns, container_id: container_id(number), object: pod.object.clone() }
+    }
+
+    /// Takes a pod's namespace away, and the pod itself.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn remove_pod(&self, pod: &Pod) {
+        self.host.delete_pod(&pod.name).unwrap();
+        if let (Store::Kubernetes(objects), Some(name)) = (&self.store, &pod.object) {
+            let deleted = objects.client().delete(&pod_path(name)).unwrap();
+            assert!(matches!(deleted.code, 200 | 404), "{deleted:?}");
+        }
     }
 
     /// A verb of `calico` on a pod's `eth0`.
     pub fn verb(&self, verb: &str, pod: &Pod, conf: &Value) -> Call {
-        self.plugins.verb("calico", verb, &pod.container_id, &pod.netns, conf)
+        self.plugins.verb("calico", verb, &pod.container_id, &pod.netns, conf).env("CNI_ARGS", pod.args())
     }
 
     /// Adds a pod.
@@ -171,18 +221,27 @@ impl<'h> Cluster<'h> {
     /// When something is.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
-        self.assert_in_order();
-        self.assert_no_pod();
+        self.assert_only(&[]);
+        assert_eq!(kernel::host().unwrap()["routes"], serde_json::json!([]));
     }
 
+    /// Exactly these pods are networked, everything is in order, and nothing of any other is left.
+    ///
+    /// # Panics
+    /// When it is otherwise.
     #[track_caller]
-    fn assert_no_pod(&self) {
+    pub fn assert_only(&self, pods: &[&Pod]) {
+        self.assert_in_order();
         let accounts = self.accounts();
-        assert!(accounts.is_empty(), "left over: {accounts:#?}");
-        let host = kernel::host().unwrap();
-        assert_eq!(host["links"], serde_json::json!({}));
-        assert_eq!(host["routes"], serde_json::json!([]));
-        for pod in self.host.pods().unwrap().iter().filter(|name| *name != "uplink") {
+        let expected: BTreeSet<String> = pods.iter().copied().map(handle).collect();
+        let held: BTreeSet<String> = accounts.held.values().cloned().collect();
+        let counted: BTreeSet<String> = accounts.counted.keys().map(|(handle, _)| handle.clone()).collect();
+        assert_eq!((&held, &counted), (&expected, &expected), "{accounts:#?}");
+        assert!(accounts.used.keys().eq(accounts.held.keys()), "{accounts:#?}");
+        let links = &kernel::host().unwrap()["links"];
+        assert_eq!(links.as_object().map(serde_json::Map::len), Some(pods.len()), "{links}");
+        let others = |name: &String| *name != "uplink" && pods.iter().all(|pod| pod.name != *name);
+        for pod in self.host.pods().unwrap().iter().filter(|name| others(name)) {
             let links = &kernel::pod(self.host, pod).unwrap()["links"];
             assert_eq!(*links, serde_json::json!({}), "left in {pod}");
         }

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use crate::golden::marks::LOADED_TIME;
 use crate::store::Store;
+
+/// Below which keys etcd has resources.
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 
 /// The network of the suites.
 pub const NETWORK: &str = "k8s-pod-network";
@@ -49,6 +53,22 @@ impl Content {
         Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
     }
 
+    /// The same as custom resources of a group, by `<plural>/<name>`. Kubernetes has its nodes elsewhere.
+    pub fn objects(&self, group: ApiGroup) -> BTreeMap<String, Value> {
+        let object = |(key, object): (&String, &Value)| {
+            let name = key.strip_prefix(RESOURCES).filter(|name| !name.starts_with("nodes/"))?;
+            let mut object = object.clone();
+            object["apiVersion"] = json!(group.api_version());
+            Some((name.to_owned(), object))
+        };
+        self.pairs.iter().filter_map(object).collect()
+    }
+
+    /// Names of the nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.pairs.keys().filter_map(|key| key.strip_prefix(RESOURCES)?.strip_prefix("nodes/"))
+    }
+
     /// The pairs.
     pub fn pairs(&self) -> &BTreeMap<String, Value> {
         &self.pairs
@@ -58,7 +78,7 @@ impl Content {
         let uid = format!("00000000-0000-4000-8000-{:012x}", self.pairs.len() + 1);
         let metadata = json!({ "name": name, "uid": uid, "creationTimestamp": LOADED_TIME });
         let object = json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec });
-        self.pairs.insert(format!("/calico/resources/v3/projectcalico.org/{plural}/{name}"), object);
+        self.pairs.insert(format!("{RESOURCES}{plural}/{name}"), object);
     }
 }
 
@@ -70,6 +90,9 @@ pub fn conf(store: &Store, node: &str, more: Value) -> Value {
     });
     if let (Some(keys), Value::Object(more)) = (conf.as_object_mut(), more) {
         keys.extend(store.conf());
+        if let Store::Kubernetes(_) = store {
+            keys.insert("policy".into(), json!({ "type": "k8s" }));
+        }
         keys.extend(more);
     }
     conf

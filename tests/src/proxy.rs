@@ -1,24 +1,28 @@
-//! A TCP proxy between a plugin and a real etcd that knows where a request and an answer begin.
+//! A proxy between the plugins and a real server, etcd or kube-apiserver, that puts a fault at one request or answer.
 //!
-//! It reads just enough of HTTP/2 (RFC 9113, section 4.1) to count: a HEADERS frame of the client opens a request, the
-//! first HEADERS frame of the server on that stream begins its answer. When an answer begins, the server has carried out
-//! the request: so a fault at a request means "not done", one at an answer "done, but not heard of".
+//! It ends HTTP/2 and HTTP/1.1 towards the plugin and speaks HTTP/2 to the server, in the clear or inside TLS on both
+//! sides: so it knows what each request asks, can count them, and can answer in the server's place. When an answer begins,
+//! the server has carried out the request: a fault at a request means "not done", one at an answer "done, but not heard
+//! of".
 
-use std::collections::HashSet;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::{Context, Result, ensure};
+use tokio::sync::{oneshot, watch};
+use tokio_rustls::TlsAcceptor;
 
-/// What a client sends before its first frame.
-const PREFACE: usize = 24;
-const FRAME_HEADER: usize = 9;
-const HEADERS: u8 = 1;
+mod answer;
+mod relay;
+mod tls;
+
+pub use answer::Refusal;
+pub use tls::{Protocol, ServerCertificate};
+
+/// How long the test waits for a request that it wants to hold.
+const HELD_WITHIN: Duration = Duration::from_secs(30);
 
 /// A place in the conversation, counted from 0 since the proxy was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +31,10 @@ pub enum Point {
     Request(usize),
     /// After the server carried out the n-th answered request, before the client hears of it.
     Answer(usize),
+    /// Before each request, for as long as the proxy is armed so.
+    EveryRequest,
+    /// Before the first request of this method whose path contains this text.
+    First(&'static str, &'static str),
 }
 
 /// What happens there.
@@ -34,36 +42,28 @@ pub enum Point {
 pub enum Fault {
     /// The connection breaks; a new one works.
     Cut,
+    /// The connection breaks when half of the answer is through. At an answer only.
+    CutMidAnswer,
     /// The connection breaks, and no new one is accepted until the proxy is armed again.
     Gone,
-    /// Nothing moves for this long.
+    /// The request or the answer waits for this long; others pass.
     Delay(Duration),
+    /// The request waits until [`Proxy::resume`], see [`Proxy::await_held`].
+    Hold,
     /// The plugin gets SIGKILL, see [`Proxy::plugin`].
     Kill,
+    /// The client gets this answer in place of the server's.
+    Refuse(Refusal),
 }
 
-/// A listening proxy.
+/// A listening proxy; it ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
+    scheme: &'static str,
     state: Arc<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    plan: Mutex<Plan>,
-    /// Told when the process id of the plugin is known.
-    plugin_known: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Plan {
-    fault: Option<(Point, Fault)>,
-    requests: usize,
-    answers: usize,
-    connections: usize,
-    gone: bool,
-    plugin: Option<u32>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What passed since the proxy was armed.
@@ -77,49 +77,133 @@ pub struct Traffic {
     pub answers: usize,
 }
 
+/// What the proxy's two ends share.
+struct State {
+    plan: Mutex<Plan>,
+    /// How a client is greeted inside TLS.
+    acceptor: Mutex<Option<TlsAcceptor>>,
+    /// Whether connections are refused, and those there are broken.
+    gone: watch::Sender<bool>,
+    /// The process to kill.
+    plugin: watch::Sender<Option<u32>>,
+    /// Whether held requests may go on.
+    resumed: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    fault: Option<(Point, Fault)>,
+    fired: bool,
+    connections: usize,
+    answers: usize,
+    /// `METHOD path?query` of each request.
+    requests: Vec<String>,
+}
+
 impl Proxy {
-    /// Listens on a free port of the private host and forwards to `server`, `address:port`.
+    /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in the clear.
     pub fn start(server: &str) -> Result<Proxy> {
+        Self::between("http", None, relay::Server::in_the_clear(server))
+    }
+
+    /// The same inside TLS on both sides. The server must have a certificate of `authority`, PEM.
+    pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
+        Self::between("https", Some(own.acceptor()?), relay::Server::inside_tls(server, authority)?)
+    }
+
+    fn between(scheme: &'static str, acceptor: Option<TlsAcceptor>, server: relay::Server) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+        listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        let state = Arc::new(State::default());
-        let (server, shared) = (server.to_owned(), state.clone());
-        // Ends with the process; the port is the private host's.
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if shared.accepts() {
-                    let _ = forward(client, &server, &shared);
-                }
-            }
+        let state = Arc::new(State {
+            plan: Mutex::default(),
+            acceptor: Mutex::new(acceptor),
+            gone: watch::Sender::new(false),
+            plugin: watch::Sender::new(None),
+            resumed: watch::Sender::new(false),
         });
-        Ok(Proxy { port, state })
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = state.clone();
+        let thread = thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = relay::serve(listener, server, shared) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Ok(Proxy { port, scheme, state, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Where plugins find it.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
     /// Starts counting anew and plans one fault.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         *self.state.plan() = Plan { fault, ..Plan::default() };
+        self.state.gone.send_replace(false);
+        self.state.resumed.send_replace(false);
+        self.state.plugin.send_replace(None);
+    }
+
+    /// Breaks all connections and refuses new ones, until the proxy is armed again.
+    pub fn go_away(&self) {
+        self.arm(None);
+        self.state.gone.send_replace(true);
+    }
+
+    /// Proves itself to new connections with another certificate.
+    pub fn present(&self, own: &ServerCertificate) -> Result<()> {
+        *self.state.acceptor() = Some(own.acceptor()?);
+        Ok(())
     }
 
     /// Says which process [`Fault::Kill`] is about.
     pub fn plugin(&self, pid: u32) {
-        self.state.plan().plugin = Some(pid);
-        self.state.plugin_known.notify_all();
+        self.state.plugin.send_replace(Some(pid));
+    }
+
+    /// Waits until [`Fault::Hold`] holds its request.
+    pub fn await_held(&self) -> Result<()> {
+        let deadline = Instant::now() + HELD_WITHIN;
+        while !self.fired() {
+            ensure!(Instant::now() < deadline, "no such request came: {:?}", self.requests());
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Lets the held request go on.
+    pub fn resume(&self) {
+        self.state.resumed.send_replace(true);
     }
 
     /// What passed since [`Proxy::arm`].
     pub fn traffic(&self) -> Traffic {
         let plan = self.state.plan();
-        Traffic { connections: plan.connections, requests: plan.requests, answers: plan.answers }
+        Traffic { connections: plan.connections, requests: plan.requests.len(), answers: plan.answers }
+    }
+
+    /// The requests since [`Proxy::arm`], each as `METHOD path?query`.
+    pub fn requests(&self) -> Vec<String> {
+        self.state.plan().requests.clone()
     }
 
     /// Whether the planned fault has happened.
     pub fn fired(&self) -> bool {
-        self.state.plan().fault.is_none()
+        self.state.plan().fired
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -128,99 +212,53 @@ impl State {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn acceptor(&self) -> MutexGuard<'_, Option<TlsAcceptor>> {
+        self.acceptor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection; whether it may go on.
     fn accepts(&self) -> bool {
+        let gone = *self.gone.borrow();
+        self.plan().connections += usize::from(!gone);
+        !gone
+    }
+
+    /// Counts a request; the fault that is planned for it.
+    fn request(&self, method: &str, target: &str) -> Option<Fault> {
         let mut plan = self.plan();
-        plan.connections += usize::from(!plan.gone);
-        !plan.gone
+        let number = plan.requests.len();
+        plan.requests.push(format!("{method} {target}"));
+        plan.take(|point| match point {
+            Point::Request(at) => at == number,
+            Point::EveryRequest => true,
+            Point::First(of, part) => method == of && target.contains(part),
+            Point::Answer(_) => false,
+        })
     }
 
-    /// Counts a request or answer; an error ends the connection.
-    fn reached(&self, kind: fn(usize) -> Point) -> io::Result<()> {
+    /// Counts an answer; the fault that is planned for it.
+    fn answer(&self) -> Option<Fault> {
         let mut plan = self.plan();
-        let point = match kind(0) {
-            Point::Request(_) => {
-                plan.requests += 1;
-                kind(plan.requests - 1)
-            }
-            Point::Answer(_) => {
-                plan.answers += 1;
-                kind(plan.answers - 1)
-            }
-        };
-        let Some((_, fault)) = plan.fault.filter(|(at, _)| *at == point) else { return Ok(()) };
-        plan.fault = None;
-        match fault {
-            Fault::Cut => Err(io::ErrorKind::ConnectionReset.into()),
-            Fault::Gone => {
-                plan.gone = true;
-                Err(io::ErrorKind::ConnectionReset.into())
-            }
-            Fault::Delay(time) => {
-                drop(plan);
-                thread::sleep(time);
-                Ok(())
-            }
-            Fault::Kill => {
-                let plan = self.plugin_known.wait_while(plan, |plan| plan.plugin.is_none());
-                let pid = plan.unwrap_or_else(PoisonError::into_inner).plugin;
-                if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
-                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-                }
-                Err(io::ErrorKind::ConnectionReset.into())
-            }
-        }
+        plan.answers += 1;
+        let number = plan.answers - 1;
+        plan.take(|point| point == Point::Answer(number))
     }
 }
 
-/// Joins one client to the server: a thread for each direction, either end closing both.
-fn forward(client: TcpStream, server: &str, state: &Arc<State>) -> io::Result<()> {
-    let server = TcpStream::connect(server)?;
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let (to_server, from_server) = (server.try_clone()?, server);
-    let (to_client, from_client) = (client.try_clone()?, client);
-    let (requests, answers) = (state.clone(), state.clone());
-    thread::spawn(move || {
-        let _ = pump(&from_client, &to_server, true, || requests.reached(Point::Request));
-        close(&from_client, &to_server);
-    });
-    thread::spawn(move || {
-        let _ = pump(&from_server, &to_client, false, || answers.reached(Point::Answer));
-        close(&from_server, &to_client);
-    });
-    Ok(())
-}
-
-fn close(a: &TcpStream, b: &TcpStream) {
-    let _ = a.shutdown(Shutdown::Both);
-    let _ = b.shutdown(Shutdown::Both);
-}
-
-/// Passes on frame by frame; `on_stream` is called before the first HEADERS frame of each stream goes on.
-fn pump(
-    mut from: impl Read,
-    mut to: impl Write,
-    preface: bool,
-    mut on_stream: impl FnMut() -> io::Result<()>,
-) -> io::Result<()> {
-    if preface {
-        let mut bytes = [0; PREFACE];
-        from.read_exact(&mut bytes)?;
-        to.write_all(&bytes)?;
-    }
-    let mut streams = HashSet::new();
-    loop {
-        let mut frame = vec![0; FRAME_HEADER];
-        from.read_exact(&mut frame)?;
-        let length = usize::from(frame[0]) << 16 | usize::from(frame[1]) << 8 | usize::from(frame[2]);
-        let stream = [frame[5], frame[6], frame[7], frame[8]];
-        let opens = frame[3] == HEADERS && streams.insert(stream);
-        frame.resize(FRAME_HEADER + length, 0);
-        from.read_exact(&mut frame[FRAME_HEADER..])?;
-        if opens {
-            on_stream()?;
+impl Plan {
+    fn take(&mut self, is_here: impl Fn(Point) -> bool) -> Option<Fault> {
+        let (point, fault) = self.fault.filter(|(point, _)| is_here(*point))?;
+        self.fired = true;
+        if point != Point::EveryRequest {
+            self.fault = None;
         }
-        to.write_all(&frame)?;
+        Some(fault)
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.plan().fmt(f)
     }
 }
 

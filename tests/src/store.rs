@@ -124,6 +124,25 @@ impl Store {
         }
     }
 
+    /// Deletes every pair.
+    pub fn clear(&self) -> Result<()> {
+        match self {
+            Store::Kubernetes(objects) => objects.clear(),
+            Store::Etcd(_) | Store::Local(_) => self.dump()?.keys().try_for_each(|key| self.delete(key)),
+        }
+    }
+
+    /// Deletes every pair but those of `content`, whose values may have changed.
+    pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
+        self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
+            match key.strip_prefix("pods/") {
+                // It is not the pods' store.
+                Some(_) => Ok(()),
+                None => self.delete(key),
+            }
+        })
+    }
+
     /// Every pair.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         match self {

@@ -1,121 +1,63 @@
 //! The plugin and a real etcd with a fault at each request and at each answer of ADD and DEL in turn, and what the
 //! runtime's retries make of it: nothing is leaked, nothing is held twice.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, Pod, on_etcd};
+use integration_tests::cluster::{self, Cluster, Faulty, points};
 use integration_tests::content::Content;
-use integration_tests::plugin::{Call, DEADLINE, Outcome, wait};
 use integration_tests::proxy::{Fault, Point, Proxy};
 use integration_tests::store::Store;
-use serde_json::{Value, json};
-
-/// More requests than any verb makes.
-const MANY: usize = 100;
+use serde_json::json;
 
 /// A cluster whose plugins reach etcd through the proxy.
-struct Faulty<'a> {
-    cluster: &'a Cluster<'a>,
-    proxy: Proxy,
-    conf: Value,
-    pods: usize,
+fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
+    cluster.load(&Content::dual_stack());
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    let conf = cluster.conf("node1", json!({ "ipam": ipam, "etcd_endpoints": proxy.endpoint() }));
+    Faulty::new(cluster, proxy, conf)
 }
 
-impl<'a> Faulty<'a> {
-    fn new(cluster: &'a Cluster<'a>) -> Faulty<'a> {
-        cluster.load(&Content::dual_stack());
+/// IPv4 and IPv6.
+const FAMILIES: usize = 2;
+
+fn fault_in_add(faulty: &mut Faulty<'_>, point: Point, fault: Fault) {
+    let pod = faulty.pod();
+    faulty.faulted("ADD", &pod, point, fault);
+    assert!(faulty.proxy.fired(), "{point:?} was not reached");
+    faulty.recover(&pod, FAMILIES);
+}
+
+fn on_etcd(test: impl FnOnce(&mut Faulty<'_>) + Send) {
+    cluster::on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
-        let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
-        let conf = cluster.conf("node1", json!({ "ipam": ipam, "etcd_endpoints": proxy.endpoint() }));
-        Faulty { cluster, proxy, conf, pods: 0 }
-    }
-
-    fn pod(&mut self) -> Pod {
-        self.pods += 1;
-        self.cluster.pod(self.pods)
-    }
-
-    fn call(&self, verb: &str, pod: &Pod) -> Call {
-        self.cluster.verb(verb, pod, &self.conf)
-    }
-
-    /// Runs a verb without a fault and says how many requests it made.
-    fn requests(&self, verb: &str, pod: &Pod) -> usize {
-        self.proxy.arm(None);
-        self.call(verb, pod).run().unwrap().success();
-        let traffic = self.proxy.traffic();
-        assert_eq!(traffic.requests, traffic.answers);
-        traffic.requests
-    }
-
-    /// Runs a verb with a fault.
-    fn faulted(&self, verb: &str, pod: &Pod, point: Point, fault: Fault) -> Outcome {
-        self.proxy.arm(Some((point, fault)));
-        let started = Instant::now();
-        let child = self.call(verb, pod).spawn().unwrap();
-        self.proxy.plugin(child.id());
-        let outcome = wait(child, started, DEADLINE).unwrap();
-        if outcome.exit == Some(1) {
-            outcome.error();
-        }
-        outcome
-    }
-
-    fn fault_in_add(&mut self, point: Point, fault: Fault) {
-        let pod = self.pod();
-        self.faulted("ADD", &pod, point, fault);
-        assert!(self.proxy.fired(), "{point:?} was not reached");
-        self.recover(&pod);
-    }
-
-    /// What a runtime does after any end of an ADD: DEL until it succeeds, and a new ADD in a new sandbox.
-    fn recover(&mut self, pod: &Pod) {
-        self.proxy.arm(None);
-        self.call("DEL", pod).run().unwrap().success();
-        self.cluster.assert_nothing_left();
-        let again = self.pod();
-        self.call("ADD", &again).run().unwrap().success();
-        assert_eq!(self.cluster.accounts().held.len(), 2, "an address of each family");
-        self.cluster.assert_in_order();
-        self.call("DEL", &again).run().unwrap().success();
-        self.cluster.assert_nothing_left();
-        for pod in [pod, &again] {
-            self.cluster.host.delete_pod(&pod.name).unwrap();
-        }
-    }
-}
-
-/// Every point of a verb that makes `requests` requests.
-fn points(requests: usize) -> Vec<Point> {
-    assert!((1..MANY).contains(&requests), "{requests} requests");
-    (0..requests).flat_map(|n| [Point::Request(n), Point::Answer(n)]).collect()
+        test(&mut faulty(cluster, &proxy));
+    });
 }
 
 /// Without and with a block of the node: claiming one takes more requests.
-fn fault_at_each_point_of_add(cluster: &Cluster<'_>, fault: Fault) {
-    let mut faulty = Faulty::new(cluster);
-    let empty = cluster.store.dump().unwrap();
+fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
+    let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
     let claiming = faulty.requests("ADD", &pod);
-    faulty.recover(&pod);
+    faulty.recover(&pod, FAMILIES);
     for point in points(claiming) {
-        restore(&cluster.store, &empty);
-        faulty.fault_in_add(point, fault);
+        faulty.cluster.store.keep_only(&empty).unwrap();
+        faulty.cluster.store.load(&empty).unwrap();
+        fault_in_add(faulty, point, fault);
     }
     let pod = faulty.pod();
     let with_block = faulty.requests("ADD", &pod);
-    faulty.recover(&pod);
+    faulty.recover(&pod, FAMILIES);
     assert!(with_block < claiming, "{with_block} requests with a block, {claiming} without");
     // What an unreachable or slow etcd leads to does not depend on the block, and takes its time.
     if matches!(fault, Fault::Cut | Fault::Kill) {
         for point in points(with_block) {
-            faulty.fault_in_add(point, fault);
+            fault_in_add(faulty, point, fault);
         }
     }
 }
 
-fn fault_at_each_point_of_del(cluster: &Cluster<'_>, fault: Fault) {
-    let mut faulty = Faulty::new(cluster);
+fn fault_at_each_point_of_del(faulty: &mut Faulty<'_>, fault: Fault) {
     let pod = faulty.pod();
     faulty.requests("ADD", &pod);
     let requests = faulty.requests("DEL", &pod);
@@ -127,22 +69,14 @@ fn fault_at_each_point_of_del(cluster: &Cluster<'_>, fault: Fault) {
         if outcome.exit == Some(0) {
             assert_eq!(outcome.stdout, "");
         }
-        faulty.recover(&pod);
+        faulty.recover(&pod, FAMILIES);
     }
-}
-
-/// Makes the datastore what it was.
-fn restore(store: &Store, content: &std::collections::BTreeMap<String, Value>) {
-    for key in store.dump().unwrap().keys().filter(|key| !content.contains_key(*key)) {
-        store.delete(key).unwrap();
-    }
-    store.load(content).unwrap();
 }
 
 /// One test for each verb and fault.
 macro_rules! faults {
     ($($test:ident $run:ident $fault:expr;)*) => {
-        $(#[test] fn $test() { on_etcd(|cluster| $run(cluster, $fault)) })*
+        $(#[test] fn $test() { on_etcd(|faulty| $run(faulty, $fault)) })*
     };
 }
 
@@ -160,23 +94,22 @@ faults! {
 /// A slow datastore is not a failing one.
 #[test]
 fn a_delay_makes_no_verb_fail() {
-    on_etcd(|cluster| {
-        let mut faulty = Faulty::new(cluster);
+    on_etcd(|faulty| {
         let pod = faulty.pod();
         for verb in ["ADD", "DEL"] {
             let outcome = faulty.faulted(verb, &pod, Point::Answer(1), Fault::Delay(Duration::from_secs(1)));
             outcome.success();
             assert!(outcome.wall >= Duration::from_secs(1));
         }
-        cluster.assert_nothing_left();
+        faulty.cluster.assert_nothing_left();
     });
 }
 
 /// With etcd stopped a DEL takes the pod's network down and succeeds; what it owes is paid at the next call.
 #[test]
 fn etcd_stopped_and_restarted() {
-    on_etcd(|cluster| {
-        let mut faulty = Faulty::new(cluster);
+    on_etcd(|faulty| {
+        let cluster = faulty.cluster;
         let (gone, refused) = (faulty.pod(), faulty.pod());
         faulty.requests("ADD", &gone);
 
@@ -202,10 +135,10 @@ fn etcd_stopped_and_restarted() {
 /// Reachable but not ready is an error, and nothing is touched (design decision 7).
 #[test]
 fn a_datastore_that_is_not_ready_is_left_alone() {
-    on_etcd(|cluster| {
-        let mut faulty = Faulty::new(cluster);
+    on_etcd(|faulty| {
         let pod = faulty.pod();
         faulty.requests("ADD", &pod);
+        let cluster = faulty.cluster;
         let key = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
         let content = cluster.store.dump().unwrap();
         let mut not_ready = content[key].clone();
@@ -227,8 +160,7 @@ fn a_datastore_that_is_not_ready_is_left_alone() {
 /// The budget of one pod with one address, in requests (design decision 4; issue, section 7).
 #[test]
 fn add_and_del_make_few_requests() {
-    on_etcd(|cluster| {
-        let mut faulty = Faulty::new(cluster);
+    on_etcd(|faulty| {
         faulty.conf["ipam"] = json!({ "type": "calico-ipam" });
         let first = faulty.pod();
         faulty.requests("ADD", &first);

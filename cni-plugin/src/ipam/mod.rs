@@ -4,6 +4,7 @@
 mod child;
 mod delegate;
 pub mod pod_cidr;
+mod requested;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ use netconf::{CniError, CniResult, Code, Version};
 pub use delegate::Delegate;
 use pod_cidr::Subnets;
 
+use crate::annotations::Addresses;
 use crate::attach::host_link_of;
 use crate::session::{Session, store_error};
 
@@ -33,6 +35,8 @@ pub struct Lease {
     pub result: CniResult,
     /// The addresses, in its order.
     pub addresses: Vec<IpAddr>,
+    /// Whether IPAM keeps them for the container: not those that a pod brings along.
+    pub is_kept: bool,
 }
 
 /// Why a release did not happen.
@@ -69,26 +73,40 @@ pub fn handles_of(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
 }
 
-/// Gets addresses. Nothing stays allocated when it fails. `fresh` says that the container holds none yet, as far as is
-/// known.
+/// Gets addresses. Nothing stays allocated when it fails. `before` is the endpoint that the container or pod had, as far
+/// as is known.
 pub async fn assign(
     session: &Session,
     call: Option<IpamCall>,
     prelude: Option<Prelude>,
-    fresh: bool,
+    before: Option<&WorkloadEndpoint>,
+    wanted: &Addresses,
 ) -> Result<Lease, CniError> {
-    let result = match (call, prelude) {
-        (Some(call), Some(prelude)) => {
+    let result = match (wanted, call, prelude) {
+        (Addresses::Fixed(addresses), ..) => return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) }),
+        (Addresses::Requested(addresses), Some(call), Some(prelude)) => {
+            Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
+        }
+        (_, Some(call), Some(prelude)) => {
             with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude).await?)?
         }
-        _ => add_foreign(session, fresh)?,
+        _ => add_foreign(session, before.is_none())?,
     };
-    let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    Ok(Lease { result, addresses })
+    Ok(Lease::of(result))
+}
+
+impl Lease {
+    fn of(result: CniResult) -> Self {
+        let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        Lease { result, addresses, is_kept: true }
+    }
 }
 
 /// Gives back exactly what a failed ADD was given: what the container held before stays.
 pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError> {
+    if !lease.is_kept {
+        return Ok(());
+    }
     let Some(call) = call_of(session) else { return release_foreign(session) };
     let handle = call.handle();
     let requests: Vec<_> = lease

@@ -37,6 +37,8 @@ pub struct IpamCall {
     pub ipv6_pools: Vec<String>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
+    /// Most blocks the node may own; 0 leaves it to the cluster's settings.
+    pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
     pub lock_file: Option<PathBuf>,
 }
@@ -69,6 +71,8 @@ impl IpamCall {
             ipv4_pools: ipam.ipv4_pools.clone(),
             ipv6_pools: ipam.ipv6_pools.clone(),
             ip: call.args.ip,
+            // For Windows, but read on every system, as upstream's (IPAM-33).
+            max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
         }
     }
@@ -113,6 +117,7 @@ impl IpamCall {
             pools4: self.ipv4_pools.clone(),
             pools6: self.ipv6_pools.clone(),
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
+            max_blocks: self.max_blocks,
             all_or_nothing: true,
             // Another process may be giving the machine its first address now (IPAM-115).
             max_per_handle: self.machine.is_some().into(),

@@ -15,6 +15,7 @@ use super::programs::program;
 use crate::command::run;
 use crate::etcd;
 use crate::namespaces::Host;
+use crate::proxy::{Proxy, ServerCertificate};
 use crate::server_process::ServerProcess;
 
 /// Where the API server listens inside the private host.
@@ -111,9 +112,33 @@ impl ApiServer {
 
     /// Writes a kubeconfig for an identity.
     pub fn kubeconfig(&self, name: &str, identity: &Identity) -> Result<PathBuf> {
+        self.kubeconfig_to(ENDPOINT, name, identity)
+    }
+
+    /// The same, to reach the server by another URL.
+    pub fn kubeconfig_to(&self, url: &str, name: &str, identity: &Identity) -> Result<PathBuf> {
         let path = self.file(&format!("{name}.kubeconfig"));
-        fs::write(&path, identity.kubeconfig(ENDPOINT, &self.certificates.authority())?)?;
+        fs::write(&path, identity.kubeconfig(url, &self.certificates.authority())?)?;
         Ok(path)
+    }
+
+    /// A new certificate of the server.
+    pub fn server_certificate(&self) -> Result<ServerCertificate> {
+        self.certificates.server()
+    }
+
+    /// An authority's certificate, PEM, and one for the server of that authority, which no client trusts yet.
+    pub fn certificate_of_another_authority(&self) -> Result<(String, ServerCertificate)> {
+        let directory = self.file("other");
+        fs::create_dir_all(&directory)?;
+        let other = Certificates::new(&directory)?;
+        Ok((other.authority(), other.server()?))
+    }
+
+    /// A proxy before the server, with a certificate of the same authority. It hides client certificates from the
+    /// server; tokens pass.
+    pub fn proxy(&self) -> Result<Proxy> {
+        Proxy::start_tls(ADDRESS, &self.certificates.authority(), &self.server_certificate()?)
     }
 
     /// The requests from now on.

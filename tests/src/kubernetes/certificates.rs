@@ -7,6 +7,7 @@ use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 
 use super::identity::Identity;
+use crate::proxy::{Protocol, ServerCertificate};
 
 /// The names under which the server is reached: by the test, by its kubeconfigs, and from inside a cluster.
 const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1"];
@@ -26,8 +27,7 @@ impl Certificates {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let this = Certificates { directory: directory.to_owned(), issuer };
-        let server = CertificateParams::new(SERVER_NAMES.map(str::to_owned))?;
-        let (certificate, key) = this.sign(server, ExtendedKeyUsagePurpose::ServerAuth)?;
+        let ServerCertificate { certificate, key, .. } = this.server()?;
         let tokens = KeyPair::generate()?;
         for (name, text) in [
             ("ca.pem", this.authority()),
@@ -49,6 +49,13 @@ impl Certificates {
     /// The authority's certificate.
     pub(super) fn authority(&self) -> String {
         self.issuer.pem()
+    }
+
+    /// A certificate of the server, another each time.
+    pub(super) fn server(&self) -> Result<ServerCertificate> {
+        let server = CertificateParams::new(SERVER_NAMES.map(str::to_owned))?;
+        let (certificate, key) = self.sign(server, ExtendedKeyUsagePurpose::ServerAuth)?;
+        Ok(ServerCertificate { certificate, key, protocol: Protocol::Http2 })
     }
 
     /// A client certificate: to Kubernetes the common name is the user, the organization its group.

@@ -29,6 +29,11 @@ impl Objects {
         Objects { client: client.clone(), group, kubeconfig }
     }
 
+    /// Who reaches them.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The API group.
     pub fn group(&self) -> ApiGroup {
         self.group

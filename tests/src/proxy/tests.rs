@@ -1,94 +1,220 @@
-//! The proxy before a server that answers as gRPC does.
+//! The proxy before a server that says what it was asked.
+
+use std::process::Command;
+
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::*;
 
-fn frame(kind: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0, 0, payload.len() as u8, kind, 0, 0, 0, 0, stream];
-    frame.extend(payload);
-    frame
-}
+type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers each HEADERS frame with two (headers and trailers), as gRPC does.
-fn grpc_like_server() -> String {
+/// A server that answers each request with `abcdefghij`, and what it was asked.
+fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap().to_string();
+    let asked = Asked::default();
+    let shared = asked.clone();
     thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let mut out = client.try_clone().unwrap();
-            thread::spawn(move || {
-                client.read_exact(&mut [0; PREFACE]).unwrap();
-                let mut header = [0; FRAME_HEADER];
-                while client.read_exact(&mut header).is_ok() {
-                    client.read_exact(&mut vec![0; usize::from(header[2])]).unwrap();
-                    if header[3] == HEADERS {
-                        out.write_all(&frame(HEADERS, header[8], b"h")).unwrap();
-                        out.write_all(&frame(HEADERS, header[8], b"t")).unwrap();
+        block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (asked, tls) = (shared.clone(), tls.clone());
+                let service = service_fn(move |request: Request<Incoming>| {
+                    asked.lock().unwrap().push(request.uri().path().to_owned());
+                    async { Ok::<_, hyper::Error>(Response::new("abcdefghij".to_owned())) }
+                });
+                let http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(async move {
+                    match tls {
+                        None => http2.serve_connection(TokioIo::new(stream), service).await,
+                        Some(tls) => {
+                            http2.serve_connection(TokioIo::new(tls.accept(stream).await.unwrap()), service).await
+                        }
                     }
-                }
-            });
-        }
+                });
+            }
+        });
     });
-    address
+    (address, asked)
 }
 
-fn connect(proxy: &Proxy) -> TcpStream {
-    let mut client = TcpStream::connect(proxy.endpoint().trim_start_matches("http://")).unwrap();
-    client.write_all(&[b'P'; PREFACE]).unwrap();
-    client
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// One request with a body; the bytes of the answer, or `None` when the connection broke.
-fn request(client: &mut TcpStream, stream: u8) -> Option<[u8; 2]> {
-    client.write_all(&frame(HEADERS, stream, b"head")).ok()?;
-    client.write_all(&frame(0, stream, b"body")).ok()?;
-    let mut answer = [0; 20];
-    client.read_exact(&mut answer).ok()?;
-    Some([answer[9], answer[19]])
+type Client = SendRequest<String>;
+
+async fn connect(proxy: &Proxy) -> Option<Client> {
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port)).await.ok()?;
+    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.ok()?;
+    tokio::spawn(connection);
+    Some(client)
+}
+
+/// Status and body; `None` when the connection broke first.
+async fn ask(client: Option<Client>, path: &str) -> Option<(u16, String)> {
+    let request = Request::post(format!("http://proxy{path}")).body("question".to_owned()).unwrap();
+    let answer = client?.send_request(request).await.ok()?;
+    let code = answer.status().as_u16();
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await {
+        text.extend(frame.map(Frame::into_data).ok()?.unwrap_or(Bytes::new()));
+    }
+    Some((code, String::from_utf8(text).unwrap()))
+}
+
+fn answer() -> Option<(u16, String)> {
+    Some((200, "abcdefghij".to_owned()))
 }
 
 #[test]
 fn without_a_fault_everything_passes_and_is_counted() {
-    let proxy = Proxy::start(&grpc_like_server()).unwrap();
-    proxy.arm(None);
-    let mut client = connect(&proxy);
-    assert_eq!(request(&mut client, 1), Some(*b"ht"));
-    assert_eq!(request(&mut client, 3), Some(*b"ht"));
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    block_on(async {
+        let client = connect(&proxy).await;
+        assert_eq!(ask(client.clone(), "/a").await, answer());
+        assert_eq!(ask(client, "/b?c").await, answer());
+    });
     assert_eq!(proxy.traffic(), Traffic { connections: 1, requests: 2, answers: 2 });
+    assert_eq!(proxy.requests(), ["POST /a", "POST /b?c"]);
+    assert_eq!(*asked.lock().unwrap(), ["/a", "/b"]);
 }
 
 #[test]
 fn a_cut_request_does_not_reach_the_server_and_a_cut_answer_does() {
-    for (point, reaches) in [(Point::Request(1), 1), (Point::Answer(1), 2)] {
-        let proxy = Proxy::start(&grpc_like_server()).unwrap();
-        proxy.arm(Some((point, Fault::Cut)));
-        let mut client = connect(&proxy);
-        assert_eq!(request(&mut client, 1), Some(*b"ht"));
-        assert!(!proxy.fired());
-        assert_eq!(request(&mut client, 3), None);
-        assert!(proxy.fired());
-        assert_eq!(proxy.traffic().answers, reaches);
-        assert_eq!(request(&mut connect(&proxy), 1), Some(*b"ht"), "a new connection works");
+    let cut = [(Point::Request(1), Fault::Cut, 1), (Point::Answer(1), Fault::Cut, 2)];
+    for (point, fault, reaches) in cut.into_iter().chain([(Point::Answer(1), Fault::CutMidAnswer, 2)]) {
+        let (address, asked) = server(None);
+        let proxy = Proxy::start(&address).unwrap();
+        proxy.arm(Some((point, fault)));
+        block_on(async {
+            let client = connect(&proxy).await;
+            assert_eq!(ask(client.clone(), "/a").await, answer());
+            assert!(!proxy.fired());
+            assert_eq!(ask(client, "/b").await, None, "{point:?} {fault:?}");
+            assert!(proxy.fired());
+            assert_eq!(asked.lock().unwrap().len(), reaches);
+            assert_eq!(ask(connect(&proxy).await, "/c").await, answer(), "a new connection works");
+        });
     }
 }
 
 #[test]
+fn a_refusal_stands_in_for_the_server() {
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    block_on(async {
+        let client = connect(&proxy).await;
+        for (point, reaches) in [(Point::First("POST", "/a"), 0), (Point::Answer(0), 1)] {
+            proxy.arm(Some((point, Fault::Refuse(Refusal::of(409)))));
+            let (code, body) = ask(client.clone(), "/a").await.unwrap();
+            assert!(code == 409 && body.contains("AlreadyExists"), "{body}");
+            assert_eq!(asked.lock().unwrap().len(), reaches);
+            assert_eq!(ask(client.clone(), "/b").await, answer(), "the connection stays");
+            asked.lock().unwrap().clear();
+        }
+    });
+}
+
+#[test]
 fn gone_lasts_until_the_proxy_is_armed_again() {
-    let proxy = Proxy::start(&grpc_like_server()).unwrap();
-    proxy.arm(Some((Point::Request(0), Fault::Gone)));
-    assert_eq!(request(&mut connect(&proxy), 1), None);
-    assert_eq!(request(&mut connect(&proxy), 1), None);
-    proxy.arm(None);
-    assert_eq!(request(&mut connect(&proxy), 1), Some(*b"ht"));
+    let (address, _) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    block_on(async {
+        let other = connect(&proxy).await;
+        assert_eq!(ask(other.clone(), "/a").await, answer());
+        for away in [true, false] {
+            match away {
+                true => proxy.go_away(),
+                false => proxy.arm(Some((Point::Request(0), Fault::Gone))),
+            }
+            assert_eq!(ask(connect(&proxy).await, "/a").await, None);
+            assert_eq!(ask(other.clone(), "/a").await, None, "connections that were there break too");
+            proxy.arm(None);
+            assert_eq!(ask(connect(&proxy).await, "/a").await, answer());
+        }
+    });
+}
+
+#[test]
+fn a_held_request_waits_and_a_delayed_one_only_so_long() {
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    proxy.arm(Some((Point::Request(0), Fault::Hold)));
+    thread::scope(|scope| {
+        let client = scope.spawn(|| block_on(async { ask(connect(&proxy).await, "/a").await }));
+        proxy.await_held().unwrap();
+        assert!(asked.lock().unwrap().is_empty());
+        proxy.resume();
+        assert_eq!(client.join().unwrap(), answer());
+    });
+    proxy.arm(Some((Point::EveryRequest, Fault::Delay(Duration::from_millis(20)))));
+    let started = Instant::now();
+    block_on(async {
+        let client = connect(&proxy).await;
+        assert_eq!(ask(client.clone(), "/a").await, answer());
+        assert_eq!(ask(client, "/b").await, answer());
+    });
+    assert!(started.elapsed() >= Duration::from_millis(40));
 }
 
 #[test]
 fn a_plugin_is_killed_at_its_request() {
-    let proxy = Proxy::start(&grpc_like_server()).unwrap();
+    let (address, _) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
     proxy.arm(Some((Point::Request(0), Fault::Kill)));
-    let mut plugin = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    let mut client = connect(&proxy);
-    let asked = thread::spawn(move || request(&mut client, 1));
-    proxy.plugin(plugin.id());
-    assert_eq!(asked.join().unwrap(), None);
+    let mut plugin = Command::new("sleep").arg("100").spawn().unwrap();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| block_on(async { ask(connect(&proxy).await, "/a").await }));
+        proxy.plugin(plugin.id());
+        assert_eq!(client.join().unwrap(), None);
+    });
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&plugin.wait().unwrap()), Some(9));
+}
+
+fn certificate(protocol: Protocol) -> ServerCertificate {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    ServerCertificate { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), protocol }
+}
+
+#[test]
+fn inside_tls_it_speaks_what_it_offers_and_presents_what_it_is_told() {
+    let behind = certificate(Protocol::Http2);
+    let (address, asked) = server(Some(behind.acceptor().unwrap()));
+    let (first, second) = (certificate(Protocol::Http2), certificate(Protocol::Http1));
+    let proxy = Proxy::start_tls(&address, &behind.certificate, &first).unwrap();
+    let shake = |authority: &str| {
+        let connector = tls::connector(authority).unwrap();
+        block_on(async {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port)).await.unwrap();
+            let name = ServerName::try_from("127.0.0.1").unwrap();
+            let (mut client, connection) =
+                handshake(TokioExecutor::new(), TokioIo::new(connector.connect(name, stream).await.ok()?))
+                    .await
+                    .ok()?;
+            tokio::spawn(connection);
+            let request = Request::get("https://proxy/h2").body(String::new()).unwrap();
+            client.send_request(request).await.ok().map(|answer| answer.status().as_u16())
+        })
+    };
+    assert_eq!(shake(&first.certificate), Some(200));
+    proxy.present(&second).unwrap();
+    assert_eq!(shake(&first.certificate), None);
+
+    // ureq speaks HTTP/1.1 only.
+    let root = ureq::tls::Certificate::from_pem(second.certificate.as_bytes()).unwrap();
+    let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::new_with_certs(&[root])).build();
+    let agent = ureq::Agent::from(ureq::Agent::config_builder().tls_config(tls).proxy(None).build());
+    let mut answer = agent.get(format!("{}/h1", proxy.endpoint())).call().unwrap();
+    assert_eq!(answer.body_mut().read_to_string().unwrap(), "abcdefghij");
+    assert_eq!(*asked.lock().unwrap(), ["/h2", "/h1"]);
 }

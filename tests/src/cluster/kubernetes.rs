@@ -1,0 +1,99 @@
+//! The same on an API server: its pods are objects too, and plugins reach it through a proxy.
+
+use std::sync::Arc;
+
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::kubernetes::{Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
+use crate::namespaces::Host;
+use crate::plugin::Plugins;
+use crate::proxy::Proxy;
+use crate::store::Store;
+
+/// The namespace of every pod.
+pub const NAMESPACE: &str = "suite";
+
+/// The node of every pod.
+const NODE: &str = "node1";
+
+/// The other parts of a cluster on an API server.
+#[derive(Debug)]
+pub struct ControlPlane<'k> {
+    /// etcd and the API server.
+    pub servers: &'k mut Kubernetes,
+    /// Where the plugins' kubeconfig leads. A test reaches the server past it.
+    pub proxy: Arc<Proxy>,
+    /// As whom the plugins call. It may do everything.
+    pub account: ServiceAccount,
+}
+
+/// Runs a test with an API server that serves Calico's objects of a group.
+///
+/// # Panics
+/// With the test, or when its surroundings cannot be made.
+pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    on_kubernetes(|host, servers| {
+        let mut control_plane = ControlPlane::of(servers);
+        let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
+        test(&cluster, &mut control_plane);
+    });
+}
+
+/// Runs a test once for each API group, one after the other on one API server.
+///
+/// # Panics
+/// With the test, or when its surroundings cannot be made.
+pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
+    on_kubernetes(|host, servers| {
+        host.add_uplink().unwrap();
+        let mut control_plane = ControlPlane::of(servers);
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            let store = control_plane.store(group);
+            let on_new_host = |host: &Host| {
+                let cluster = Cluster { host, plugins: Plugins::locate()?, store };
+                test(&cluster, &mut control_plane);
+                cluster.store.clear()
+            };
+            host.reinstalled(on_new_host).unwrap();
+        }
+    });
+}
+
+impl<'k> ControlPlane<'k> {
+    fn of(servers: &'k mut Kubernetes) -> ControlPlane<'k> {
+        let proxy = Arc::new(servers.api.proxy().unwrap());
+        let account = servers.api.service_account("kube-system", "plugin").unwrap();
+        servers.api.bind(&account, "cluster-admin").unwrap();
+        servers.api.namespace(NAMESPACE).unwrap();
+        ControlPlane { servers, proxy, account }
+    }
+
+    /// The objects of a group, which are defined if need be.
+    fn store(&self, group: ApiGroup) -> Store {
+        let api = &self.servers.api;
+        api.define(group.api_version()).unwrap();
+        let kubeconfig = api.kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity).unwrap();
+        Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig))
+    }
+}
+
+/// Makes a node, or leaves it as it is.
+pub(super) fn create_node(client: &Client, name: &str) {
+    client.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })).unwrap();
+}
+
+/// Makes a pod, or leaves it as it is.
+pub(super) fn create_pod(client: &Client, name: &str) {
+    let pod: Value = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": { "nodeName": NODE, "containers": [{ "name": "c", "image": "none" }] },
+    });
+    client.apply_object(&pod).unwrap();
+}
+
+/// Where a pod is.
+pub fn pod_path(name: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+}

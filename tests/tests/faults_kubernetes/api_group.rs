@@ -1,0 +1,42 @@
+//! The API group that the last process found out, and that is another now.
+
+use std::fs;
+
+use datastore::kubernetes::GROUP_FILE;
+use integration_tests::cluster::Faulty;
+use libcalico::kubernetes::ApiGroup;
+
+use super::on_faulty_api;
+
+/// How often the group was asked for since the proxy was armed.
+fn questions(faulty: &Faulty<'_>) -> usize {
+    faulty.proxy.requests().iter().filter(|request| *request == "GET /apis").count()
+}
+
+#[test]
+fn a_remembered_group_that_is_not_there_is_forgotten_and_asked_for_again() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+        let (first, second) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &first);
+        assert_eq!(questions(faulty), 1);
+        faulty.run("ADD", &second);
+        assert_eq!(questions(faulty), 0, "it is remembered");
+
+        for (verb, pod) in [("DEL", &first), ("STATUS", &second), ("DEL", &second), ("ADD", &first)] {
+            let remembered = fs::read_to_string(GROUP_FILE).unwrap();
+            let (ours, other) = (ApiGroup::V3.api_version(), ApiGroup::CrdV1.api_version());
+            assert!(remembered.contains(ours), "{remembered}");
+            fs::write(GROUP_FILE, remembered.replace(ours, other)).unwrap();
+            faulty.proxy.arm(None);
+            let outcome = faulty.call(verb, pod).run().unwrap();
+            if outcome.exit != Some(0) {
+                outcome.error();
+                faulty.run(verb, pod);
+            }
+            assert_eq!(questions(faulty), 1, "{verb}");
+        }
+        faulty.run("DEL", &first);
+        faulty.cluster.assert_nothing_left();
+    });
+}

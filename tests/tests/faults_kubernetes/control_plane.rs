@@ -1,0 +1,153 @@
+//! The API server itself: stopped, restarted, with other credentials and certificates.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_tests::cluster::Faulty;
+use integration_tests::kubernetes::Identity;
+use integration_tests::plugin::{DEADLINE, wait};
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use super::on_faulty_api;
+
+/// What a runtime must not wait longer for.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Try again later.
+const TRY_AGAIN: u32 = 11;
+
+#[test]
+fn stopped_it_keeps_no_pod_and_restarted_it_serves_who_waited() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let api = &mut control_plane.servers.api;
+        let direct = api.kubeconfig("direct", &control_plane.account.identity).unwrap();
+        faulty.conf["kubernetes"]["kubeconfig"] = json!(direct);
+        let (gone, refused, patient) = (faulty.pod(), faulty.pod(), faulty.pod());
+        faulty.run("ADD", &gone);
+        api.stop();
+        thread::scope(|scope| {
+            let calls = [faulty.call("DEL", &gone), faulty.call("ADD", &refused)];
+            let [del, add] = calls.map(|call| scope.spawn(move || call.run().unwrap()));
+            let (del, add) = (del.join().unwrap(), add.join().unwrap());
+            assert!(del.wall < SOON && add.wall < SOON, "{:?} {:?}", del.wall, add.wall);
+            assert_eq!(del.success(), "");
+            assert_eq!(add.error().code, TRY_AGAIN);
+        });
+        assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
+
+        // A request that could not be sent waits for the server.
+        let call = faulty.call("ADD", &patient);
+        let started = Instant::now();
+        let child = call.spawn().unwrap();
+        api.restart().unwrap();
+        wait(child, started, DEADLINE).unwrap().success();
+        // It has paid what the DEL owed.
+        faulty.cluster.assert_only(&[&patient]);
+        for pod in [&refused, &patient] {
+            faulty.run("DEL", pod);
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// It goes away when addresses are taken and the endpoint is not written, or half a DEL is done.
+#[test]
+fn gone_in_the_middle_it_leaves_nothing_when_it_is_back() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        for point in [Point::First("PUT", "/ipamblocks/"), Point::First("PATCH", "/pods/")] {
+            for verb in ["ADD", "DEL"] {
+                let pod = faulty.pod();
+                if verb == "DEL" {
+                    faulty.run("ADD", &pod);
+                }
+                let outcome = faulty.faulted(verb, &pod, point, Fault::Gone);
+                assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}");
+                match verb {
+                    "ADD" => assert_eq!(outcome.error().code, TRY_AGAIN),
+                    _ => drop(outcome.success()),
+                }
+                assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "{verb} {point:?}");
+                faulty.run("DEL", &pod);
+                faulty.cluster.assert_nothing_left();
+                faulty.cluster.remove_pod(&pod);
+            }
+        }
+    });
+}
+
+#[test]
+fn an_expired_token_is_told_and_a_renewed_one_is_found() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let (api, account) = (&control_plane.servers.api, &control_plane.account);
+        let (added, pod) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &added);
+        let before = faulty.cluster.state();
+        let stale = "stale.but.secret";
+        let file = {
+            let url = faulty.proxy.endpoint();
+            move |token: &Identity| api.kubeconfig_to(&url, "plugin", token).unwrap()
+        };
+        let path = file(&Identity::Token(stale.into()));
+        for (verb, pod) in [("ADD", &pod), ("DEL", &added), ("STATUS", &pod)] {
+            faulty.proxy.arm(None);
+            let outcome = faulty.call(verb, pod).run().unwrap();
+            let error = outcome.error();
+            assert!(error.msg.contains(&path.display().to_string()), "{verb}: {error:?}");
+            assert!(!format!("{outcome:?}").contains(stale), "{verb} tells the token");
+            faulty.cluster.assert_unchanged(&before);
+        }
+
+        // Renewed after the plugin has read it, and before the server has.
+        faulty.proxy.arm(Some((Point::Request(0), Fault::Hold)));
+        let call = faulty.call("ADD", &pod);
+        let child = call.spawn().unwrap();
+        faulty.proxy.await_held().unwrap();
+        file(&account.identity);
+        faulty.proxy.resume();
+        wait(child, Instant::now(), DEADLINE).unwrap().success();
+        faulty.cluster.assert_only(&[&added, &pod]);
+        faulty.run("DEL", &added);
+        faulty.run("DEL", &pod);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let (api, account) = (&control_plane.servers.api, &control_plane.account);
+        let (gone, refused) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &gone);
+        faulty.proxy.present(&api.server_certificate().unwrap()).unwrap();
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        faulty.run("DEL", &pod);
+        faulty.cluster.assert_only(&[&gone]);
+
+        let (authority, certificate) = api.certificate_of_another_authority().unwrap();
+        faulty.proxy.present(&certificate).unwrap();
+        thread::scope(|scope| {
+            let calls = [faulty.call("DEL", &gone), faulty.call("ADD", &refused)];
+            let [del, add] = calls.map(|call| scope.spawn(move || call.run().unwrap()));
+            assert_eq!(del.join().unwrap().success(), "");
+            let error = add.join().unwrap().error();
+            assert_eq!(error.code, TRY_AGAIN);
+            assert!(error.msg.contains("certificate"), "{error:?}");
+        });
+
+        // Whoever replaces the authority writes the kubeconfig anew.
+        let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
+        std::fs::write(&account_file(faulty), kubeconfig).unwrap();
+        faulty.run("STATUS", &refused);
+        faulty.cluster.assert_nothing_left();
+        faulty.run("DEL", &refused);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// The kubeconfig that the plugins read.
+fn account_file(faulty: &Faulty<'_>) -> String {
+    faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned()
+}

@@ -1,0 +1,147 @@
+//! Each fault at each request of each verb in turn.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::Value;
+
+use super::on_faulty_api;
+
+/// The request is not carried out.
+const BEFORE: [Fault; 8] = [
+    refused(401),
+    refused(409),
+    refused(410),
+    refused(429),
+    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+    refused(500),
+    refused(503),
+    Fault::Cut,
+];
+
+/// The request is carried out, and the client does not hear of it.
+const AFTER: [Fault; 3] = [refused(500), Fault::Cut, Fault::CutMidAnswer];
+
+const fn refused(code: u16) -> Fault {
+    Fault::Refuse(Refusal { code, retry_after: None })
+}
+
+/// Whether a client that is asked to try again later, or whose token was renewed meanwhile, must not fail.
+fn is_passing(fault: Fault) -> bool {
+    matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
+}
+
+fn cases(requests: usize) -> Vec<(Point, Fault)> {
+    assert!((1..100).contains(&requests), "{requests} requests");
+    let before = |n| BEFORE.map(|fault| (Point::Request(n), fault));
+    let after = |n| AFTER.map(|fault| (Point::Answer(n), fault));
+    (0..requests).flat_map(|n| before(n).into_iter().chain(after(n))).collect()
+}
+
+fn addresses(result: &Value) -> BTreeSet<String> {
+    result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].to_string()).collect()
+}
+
+/// A verb with a fault, which must have happened.
+#[track_caller]
+fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
+    let outcome = faulty.faulted(verb, pod, point, fault);
+    assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}: {:?}", faulty.proxy.requests());
+    match is_passing(fault) {
+        true => Some(outcome.success()),
+        false => (outcome.exit == Some(0)).then(|| outcome.success()),
+    }
+}
+
+/// Each ADD is for a new pod, beside one that stays.
+fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
+    let stays = (!claiming).then(|| faulty.pod());
+    let resident = stays.as_ref().map(|pod| addresses(&faulty.run("ADD", pod))).unwrap_or_default();
+    let stays: Vec<&Pod> = stays.iter().collect();
+    let empty = faulty.cluster.store.dump().unwrap();
+    let clean = faulty.pod();
+    let requests = faulty.requests("ADD", &clean);
+    faulty.run("DEL", &clean);
+    for case in cases(requests) {
+        if claiming {
+            faulty.cluster.store.keep_only(&empty).unwrap();
+        }
+        let pod = faulty.pod();
+        let added = faulted(faulty, "ADD", &pod, case);
+        if let Some(result) = added {
+            assert!(addresses(&result).is_disjoint(&resident), "{case:?}");
+            let both: Vec<&Pod> = stays.iter().copied().chain([&pod]).collect();
+            faulty.cluster.assert_only(&both);
+        }
+        faulty.run("DEL", &pod);
+        faulty.cluster.assert_only(&stays);
+        faulty.cluster.remove_pod(&pod);
+    }
+}
+
+#[test]
+fn add_with_a_fault_at_each_request() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| fault_at_each_request_of_add(faulty, false));
+}
+
+#[test]
+fn add_that_claims_a_block_with_a_fault_at_each_request() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
+}
+
+#[test]
+fn del_with_a_fault_at_each_request() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let stays = faulty.pod();
+        faulty.run("ADD", &stays);
+        let clean = faulty.pod();
+        faulty.run("ADD", &clean);
+        for case in cases(faulty.requests("DEL", &clean)) {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            faulted(faulty, "DEL", &pod, case);
+            faulty.run("DEL", &pod);
+            faulty.cluster.assert_only(&[&stays]);
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}
+
+/// CHECK changes nothing, whatever it is told.
+#[test]
+fn check_with_a_fault_at_each_request() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        let pod = faulty.pod();
+        faulty.conf["prevResult"] = faulty.run("ADD", &pod);
+        let requests = faulty.requests("CHECK", &pod);
+        let before = faulty.cluster.state();
+        for case in cases(requests) {
+            faulted(faulty, "CHECK", &pod, case);
+            faulty.cluster.assert_unchanged(&before);
+        }
+        faulty.run("CHECK", &pod);
+        faulty.run("DEL", &pod);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn every_request_delayed_makes_no_verb_fail() {
+    const DELAY: Duration = Duration::from_millis(500);
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let pod = faulty.pod();
+        for verb in ["ADD", "CHECK", "STATUS", "DEL", "DEL"] {
+            let outcome = faulty.faulted(verb, &pod, Point::EveryRequest, Fault::Delay(DELAY));
+            let answer = outcome.success();
+            assert!(outcome.wall >= DELAY, "{verb} took {:?}", outcome.wall);
+            if verb == "ADD" {
+                faulty.conf["prevResult"] = answer;
+            }
+        }
+        faulty.proxy.arm(None);
+        faulty.cluster.assert_nothing_left();
+    });
+}

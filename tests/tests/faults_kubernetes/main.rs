@@ -1,0 +1,24 @@
+//! The plugin and a real API server with everything in between and around going wrong, and what the runtime's retries make
+//! of it: nothing is leaked, nothing is held twice.
+
+mod api_group;
+mod control_plane;
+mod each_request;
+mod objects;
+
+use std::sync::Arc;
+
+use integration_tests::cluster::{ControlPlane, Faulty, on_api_server};
+use integration_tests::content::Content;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+/// Runs a test with a node, an IPv4 pool, and plugins that reach the API server through a proxy.
+fn on_faulty_api(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send) {
+    on_api_server(group, |cluster, control_plane| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        let proxy = Arc::clone(&control_plane.proxy);
+        let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({ "cniVersion": "1.1.0" })));
+        test(&mut faulty, control_plane);
+    });
+}

@@ -1,0 +1,199 @@
+//! Objects that change or vanish while the plugin works.
+
+use std::time::Instant;
+
+use integration_tests::cluster::{Faulty, NAMESPACE, Pod, pod_path};
+use integration_tests::kubernetes::Client;
+use integration_tests::plugin::{DEADLINE, Outcome, wait};
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::on_faulty_api;
+
+const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
+const WRITES_BLOCK: Point = Point::First("PUT", "/ipamblocks/");
+
+/// Runs a verb, and does something while its request at `point` is on its way.
+fn meanwhile(faulty: &Faulty<'_>, verb: &str, pod: &Pod, point: Point, act: impl FnOnce()) -> Outcome {
+    faulty.proxy.arm(Some((point, Fault::Hold)));
+    let call = faulty.call(verb, pod);
+    let started = Instant::now();
+    let child = call.spawn().unwrap();
+    faulty.proxy.await_held().unwrap();
+    act();
+    faulty.proxy.resume();
+    wait(child, started, DEADLINE).unwrap()
+}
+
+fn pod_object(client: &Client, pod: &Pod) -> Option<Value> {
+    let answer = client.get(&pod_path(pod.object.as_ref().unwrap())).unwrap();
+    (answer.code == 200).then_some(answer.body)
+}
+
+fn delete_object(client: &Client, pod: &Pod) {
+    client.delete(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap();
+}
+
+#[test]
+fn a_pod_deleted_before_its_endpoint_is_written_keeps_nothing() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        for namesake in [false, true] {
+            let pod = faulty.pod();
+            let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
+                let old = pod_object(admin, &pod).unwrap();
+                delete_object(admin, &pod);
+                if namesake {
+                    let metadata = json!({ "name": old["metadata"]["name"], "namespace": NAMESPACE });
+                    let containers = json!([{ "name": "c", "image": "none" }]);
+                    let spec = json!({ "nodeName": "node1", "containers": containers });
+                    let new = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+                    admin.apply_object(&new).unwrap();
+                }
+            });
+            outcome.error();
+            faulty.cluster.assert_nothing_left();
+            if namesake {
+                let annotations = &pod_object(admin, &pod).unwrap()["metadata"]["annotations"];
+                assert!(annotations.is_null(), "the namesake got {annotations}");
+            }
+            faulty.run("DEL", &pod);
+            faulty.cluster.assert_nothing_left();
+            faulty.cluster.remove_pod(&pod);
+        }
+
+        // DEL has nobody to take the addresses from.
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || delete_object(admin, &pod)).success();
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// The sandbox of a pod is made anew while the old one's DEL is on its way: the new one's addresses stay.
+#[test]
+fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let old = faulty.pod();
+        let new = faulty.sandbox(&old);
+        faulty.run("ADD", &old);
+        let add = faulty.call("ADD", &new);
+        let mut result = Value::Null;
+        meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || result = add.run().unwrap().success()).success();
+        faulty.cluster.assert_only(&[&new]);
+        faulty.conf["prevResult"] = result;
+        faulty.run("CHECK", &new);
+        faulty.run("DEL", &new);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn without_its_namespace_a_pod_goes_and_none_comes() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        let (gone, late) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &gone);
+        let path = format!("/api/v1/namespaces/{NAMESPACE}");
+        for pod in [&gone, &late] {
+            delete_object(admin, pod);
+        }
+        // No controller does the namespace's last step.
+        admin.delete(&path).unwrap().success().unwrap();
+        let mut namespace = admin.get(&path).unwrap().success().unwrap();
+        namespace["spec"]["finalizers"] = json!([]);
+        admin.replace(&format!("{path}/finalize"), &namespace).unwrap().success().unwrap();
+        assert_eq!(admin.get(&path).unwrap().code, 404);
+
+        faulty.proxy.arm(None);
+        let error = faulty.call("ADD", &late).run().unwrap().error();
+        assert!(error.msg.contains("not found"), "{error:?}");
+        for pod in [&late, &gone, &gone] {
+            faulty.run("DEL", pod);
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn without_its_node_object_a_node_loses_its_pods_in_order() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        let (gone, late) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &gone);
+        admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        faulty.proxy.arm(None);
+        let outcome = faulty.call("ADD", &late).run().unwrap();
+        // Whose pools the node may use cannot be told.
+        assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
+        faulty.cluster.assert_only(&[&gone]);
+        for pod in [&late, &gone] {
+            faulty.run("DEL", pod);
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// Another node takes the very address that is about to be given, and releases are written around it.
+#[test]
+fn a_block_that_another_node_changes_meanwhile_gives_each_its_own() {
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        on_faulty_api(group, |faulty, control_plane| {
+            let admin = control_plane.servers.api.admin();
+            let other = OtherNode { client: admin, group };
+            let (first, second) = (faulty.pod(), faulty.pod());
+            faulty.run("ADD", &first);
+            let mut taken = String::new();
+            let result = meanwhile(faulty, "ADD", &second, WRITES_BLOCK, || taken = other.take("tunl-a")).success();
+            assert!(!result.to_string().contains(&taken), "{taken} was given twice: {result}");
+
+            meanwhile(faulty, "DEL", &first, WRITES_BLOCK, || drop(other.take("tunl-b"))).success();
+            faulty.run("DEL", &second);
+            let accounts = faulty.cluster.accounts();
+            assert_eq!(accounts.held.values().collect::<Vec<_>>(), [&other.handle("tunl-a"), &other.handle("tunl-b")]);
+            faulty.cluster.assert_in_order();
+        });
+    }
+}
+
+/// Upstream on another node, that takes addresses for its tunnels.
+struct OtherNode<'a> {
+    client: &'a Client,
+    group: ApiGroup,
+}
+
+impl OtherNode<'_> {
+    fn handle(&self, tunnel: &str) -> String {
+        format!("ipip-tunnel-addr-{tunnel}")
+    }
+
+    /// Takes the next free address of the only block; says which.
+    fn take(&self, tunnel: &str) -> String {
+        let collection = |plural: &str| format!("/apis/{}/{plural}", self.group.api_version());
+        let blocks = self.client.get(&collection("ipamblocks")).unwrap().success().unwrap();
+        let [block] = &blocks["items"].as_array().unwrap()[..] else { panic!("{blocks}") };
+        let (mut block, name) = (block.clone(), block["metadata"]["name"].as_str().unwrap());
+        let spec = &mut block["spec"];
+        let cidr = spec["cidr"].as_str().unwrap().to_owned();
+        let handle = json!({
+            "apiVersion": self.group.api_version(), "kind": "IPAMHandle", "metadata": { "name": self.handle(tunnel) },
+            "spec": { "handleID": self.handle(tunnel), "block": { cidr.clone(): 1 }, "deleted": false },
+        });
+        self.client.create(&collection("ipamhandles"), &handle).unwrap().success().unwrap();
+
+        let ordinal = spec["unallocated"].as_array_mut().unwrap().remove(0).as_u64().unwrap();
+        let attributes = spec["attributes"].as_array_mut().unwrap();
+        let holder = json!({ "node": "node2", "type": "ipipTunnelAddress" });
+        attributes.push(json!({ "handle_id": self.handle(tunnel), "secondary": holder }));
+        let index = attributes.len() - 1;
+        spec["allocations"][ordinal as usize] = json!(index);
+        spec["sequenceNumberForAllocation"][ordinal.to_string()] = spec["sequenceNumber"].clone();
+        spec["sequenceNumber"] = json!(spec["sequenceNumber"].as_u64().unwrap() + 1);
+        let path = format!("{}/{name}", collection("ipamblocks"));
+        self.client.replace(&path, &block).unwrap().success().unwrap();
+
+        let (base, last) = cidr.split_once('/').unwrap().0.rsplit_once('.').unwrap();
+        format!("{base}.{}/32", last.parse::<u64>().unwrap() + ordinal)
+    }
+}

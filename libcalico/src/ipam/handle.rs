@@ -144,7 +144,11 @@ impl HandleId {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
         let id = format!("{network}.vmi.{names}");
-        HandleId(if id.len() > LONGEST { format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names))) } else { id })
+        HandleId(if id.len() > LONGEST {
+            format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names)))
+        } else {
+            id
+        })
     }
 
     /// The id as text.

@@ -193,8 +193,7 @@ mod tests {
         let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": MACHINE, "name": "vm1", "uid": "m-1" });
         let owners = if owned { json!([owner]) } else { json!([]) };
         let since = going.then_some("2026-08-22T06:33:20Z");
-        let metadata =
-            json!({ "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since });
+        let metadata = json!({ "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since });
         serde_json::from_value(json!({ "metadata": metadata })).unwrap()
     }
 

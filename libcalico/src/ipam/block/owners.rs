@@ -100,7 +100,8 @@ mod tests {
     fn block() -> (Block, HandleId, HandleId) {
         let (machine, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
         let requester = Owner::Host("n1".into());
-        let mut block = Block::new("10.0.0.0/30".parse().unwrap(), &requester, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+        let mut block =
+            Block::new("10.0.0.0/30".parse().unwrap(), &requester, time::OffsetDateTime::UNIX_EPOCH).unwrap();
         for handle in [&machine, &other] {
             let request = AssignRequest {
                 handle: Some(handle),

@@ -159,7 +159,9 @@ impl Session {
             Question::Cluster | Question::Allocator(_) | Question::Release(_) => None,
         };
         let assign = match question {
-            Question::Assign(call) | Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
+            Question::Assign(call) | Question::Allocator(call) => {
+                Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store)))
+            }
             _ => None,
         };
         let release = match question {

@@ -72,7 +72,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
-            let handles = ipam.handles();
+            let handles = ipam.handles_to_read(store);
             let (prelude, workload) = join(ReleasePrelude::read(store, &handles), workload).await;
             let prelude = prelude.map_err(store_error)?;
             workload?.tell(&mut ipam);

@@ -15,7 +15,7 @@ use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt::{self, MachineError};
-use crate::prelude::Prelude;
+use crate::prelude::{HandleState, Prelude};
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
@@ -40,8 +40,8 @@ pub async fn add<S: Store, C: Clock>(
         return Ok(result);
     }
     let prelude = match &call.machine {
-        // It was read for the container.
-        Some(_) => Prelude { handle: None, ..prelude },
+        // What was read, if anything, was the container's.
+        Some(_) => Prelude { handle: HandleState::Absent, ..prelude },
         None => prelude,
     };
     addresses(store, clock, call, prelude).await.map(|found| result(&found)).map_err(|error| cni_error(&error))

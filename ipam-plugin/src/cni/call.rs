@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::MachinePod;
+use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
@@ -98,9 +99,18 @@ impl IpamCall {
         }
     }
 
-    /// Both handles of the container: what a DEL has to read first.
+    /// Both handles of the container: what a DEL releases.
     pub fn handles(&self) -> [HandleId; 2] {
         [self.container_handle(), self.legacy_handle()]
+    }
+
+    /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
+    /// is not there, which is when the container is from before v3.
+    pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
+        match store.has_transactions() {
+            true => self.handles().to_vec(),
+            false => vec![self.container_handle()],
+        }
     }
 
     /// What an ADD has to read first.

@@ -10,8 +10,8 @@ use crate::error::IpamError;
 use crate::kubevirt;
 use crate::release::{ReleasePrelude, release};
 
-/// Releases the handles in `prelude`, which are those of [`IpamCall::handles`] that exist. Nothing held is success. A
-/// virtual machine that keeps its addresses loses this pod as their owner.
+/// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
+/// A virtual machine that keeps its addresses loses this pod as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -28,6 +28,11 @@ pub async fn release_call<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: ReleasePrelude,
 ) -> Result<(), IpamError> {
+    let prelude = if prelude.is_empty() && !store.has_transactions() {
+        prelude.with_handles(store, &[call.legacy_handle()]).await?
+    } else {
+        prelude
+    };
     if prelude.is_empty() && call.machine.is_none() {
         return Ok(());
     }

@@ -124,9 +124,11 @@ async fn release(
     addresses.and(endpoint)
 }
 
-/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations without addresses.
+/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations without addresses. After an ADD that failed there
+/// are none, and upstream writes them (CNI-202).
 fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    matches!(session.store, Datastore::Kubernetes(_)) && entry.value.spec.ip_networks.is_empty()
+    let spec = &entry.value.spec;
+    matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

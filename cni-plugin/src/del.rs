@@ -124,8 +124,7 @@ async fn release(
     addresses.and(endpoint)
 }
 
-/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations without addresses. After an ADD that failed there
-/// are none, and upstream writes them (CNI-202).
+/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations that name the container and no address.
 fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()

@@ -5,7 +5,7 @@ use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_s
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Client, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{Client, Kubernetes, Role, with_kubernetes};
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -280,6 +280,33 @@ fn what_cannot_be_told_or_is_switched_off() {
         cluster.assert_only(&[&source]);
         cluster.delete(&source, &conf);
         cluster.assert_nothing_left();
+    });
+}
+
+/// With the role of `deploy/rbac`, of which no other suite uses this part.
+#[test]
+fn the_plugins_user_may_ask_for_machines_and_needs_to() {
+    on_cluster(|cluster, control_plane| {
+        let api = &control_plane.servers.api;
+        let user = api.cni_user().unwrap();
+        let machine = Machine::new(api.admin());
+        let mut conf = conf(cluster);
+        conf["kubernetes"]["kubeconfig"] = json!(user.kubeconfig);
+        let pod = machine.pod(cluster, 1, None);
+        let audit = api.audit().unwrap();
+        cluster.add(&pod, &conf);
+        cluster.delete(&pod, &conf);
+        let ours = Role::ours().unwrap();
+        let part = ours.of_groups(&["kubevirt.io"]);
+        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]), part);
+        assert_eq!(part.0.len(), 2);
+        for permission in &part.0 {
+            api.grant(&user, &ours.without(permission)).unwrap();
+            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+            assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
+            assert!(error.msg.contains(&permission.resource), "{permission}: {error:?}");
+        }
+        assert_eq!(owners(cluster), owned_by("", ""));
     });
 }
 

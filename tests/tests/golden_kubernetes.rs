@@ -18,9 +18,7 @@ use libcalico::kubernetes::ApiGroup;
 
 /// What recordings ask for and we do not have yet: the recording, and what our error says of it. The list only
 /// shrinks: an entry whose recording replays equal, or fails in another way, fails the test.
-const NOT_YET: [(&str, &str); 4] = [
-    ("annot-ipaddrs", "annotation cni.projectcalico.org/ipAddrs is not supported"),
-    ("annot-noipam-hwaddr", "annotation cni.projectcalico.org/ipAddrsNoIpam is not supported"),
+const NOT_YET: [(&str, &str); 2] = [
     ("host-local-podcidr", "invalid CIDR address: usePodCidr"),
     ("k8s-on-etcd", "this build asks it only with datastore_type kubernetes"),
 ];

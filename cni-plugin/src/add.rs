@@ -21,7 +21,7 @@ use crate::endpoint::{self, EndpointWrite, WriteFailure};
 use crate::ipam::{self, Lease};
 use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
-use crate::{chain, endpoint_plan, owed, policy_wait, readiness};
+use crate::{chain, endpoint_plan, kubevirt, owed, policy_wait, readiness};
 
 /// Networks the container and returns the result to print.
 pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
@@ -49,6 +49,10 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
     }
     session.subnets = facts.subnets;
+    session.machine = kubevirt::arriving(session, facts.machine_pod.as_ref()).await?;
+    if let Some(call) = &mut call {
+        call.machine.clone_from(&session.machine);
+    }
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {

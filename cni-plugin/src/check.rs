@@ -12,7 +12,7 @@ use netconf::{CniError, CniResult, Code};
 
 use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd};
 use crate::session::{Known, Question, Session};
-use crate::{annotations, endpoint_plan, ipam};
+use crate::{annotations, endpoint_plan, ipam, kubevirt};
 
 /// Compares interface, routes, settings, endpoint and addresses with prevResult; the error lists what differs.
 pub async fn check(session: &mut Session) -> Result<(), CniError> {
@@ -24,6 +24,10 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
     let recorded = Recorded::of(previous, &session.call.ifname)?;
     let known = session.read(Question::Endpoint).await?;
     known.ensure_ready()?;
+
+    if let Ok(facts) = &known.kubernetes {
+        session.machine = kubevirt::leaving(session, facts.machine_pod.as_ref()).await?;
+    }
 
     let mut differences = compare_kernel(session, &recorded, host_routes)?;
     session.timings.stage("dataplane");

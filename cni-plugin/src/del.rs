@@ -4,21 +4,25 @@
 //! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
 //! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
 
+use datastore::Datastore;
+use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
-use libcalico::store::Entry;
+use libcalico::kubernetes::MachinePod;
+use libcalico::store::{Entry, Store};
 use netconf::{CniError, Code};
 
 use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
+use crate::kubernetes::Facts;
 use crate::session::{Question, Session, naming_error, reading_cluster};
-use crate::{endpoint, owed};
+use crate::{endpoint, kubevirt, owed};
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
-    let handles = ipam::handles_of(session);
+    let handles = ipam::handles_to_read(session);
     let known = match session.try_read(Question::Release(&handles)).await {
         Ok(known) => known,
         Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)).await,
@@ -29,6 +33,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
+    let is_named = !found.is_empty();
     let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
@@ -38,8 +43,12 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let removal = attach::remove(session, recorded).await?;
     session.timings.stage("cut");
 
+    // A newer sandbox of the same pod has its machine's addresses now.
+    let is_superseded = is_named && endpoint.is_none();
+    let machine = if is_superseded { Ok(None) } else { machine(session, known.kubernetes).await };
+    let machine = machine.map(|machine| session.machine = machine);
     let prelude = known.release.filter(|_| !matches!(recorded, Recorded::OtherInterface));
-    let released = release(session, prelude, endpoint).await;
+    let released = release(session, prelude, endpoint).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -83,17 +92,41 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
     shared
 }
 
-/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint.
+/// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
+async fn machine(session: &Session, facts: Result<Facts, CniError>) -> Result<Option<MachinePod>, ReleaseError> {
+    // Beside the datastore: DEL asks nothing else there.
+    let facts = facts.map_err(ReleaseError::OutOfReach)?;
+    kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
+        true => ReleaseError::OutOfReach(error.into()),
+        false => ReleaseError::Refused(error.into()),
+    })
+}
+
+/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint. Where each
+/// write is a round trip the two go side by side: the container's handle leads to its addresses either way.
 async fn release(
     session: &Session,
     prelude: Option<ReleasePrelude>,
     endpoint: Option<Entry<WorkloadEndpoint>>,
 ) -> Result<(), ReleaseError> {
-    ipam::release(session, prelude).await?;
-    let Some(entry) = endpoint else { return Ok(()) };
-    endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
-        .await
-        .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
+    let addresses = ipam::release(session, prelude);
+    let endpoint = async {
+        let Some(entry) = endpoint.filter(|entry| !is_deleted(session, entry)) else { return Ok(()) };
+        endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
+            .await
+            .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
+    };
+    if session.store.has_transactions() {
+        addresses.await?;
+        return endpoint.await;
+    }
+    let (addresses, endpoint) = Box::pin(join(addresses, endpoint)).await;
+    addresses.and(endpoint)
+}
+
+/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations without addresses.
+fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
+    matches!(session.store, Datastore::Kubernetes(_)) && entry.value.spec.ip_networks.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

@@ -24,6 +24,7 @@ pub mod gc;
 pub mod ipam;
 pub mod journal;
 pub mod kubernetes;
+pub mod kubevirt;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

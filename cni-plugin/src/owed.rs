@@ -9,7 +9,7 @@ use netconf::{CniError, Code};
 
 use crate::journal::{Debt, ENTRIES_PER_INVOCATION, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
-use crate::{endpoint, ipam};
+use crate::{endpoint, ipam, kubevirt};
 
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
@@ -94,6 +94,7 @@ async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), 
     } else {
         let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
         ipam::release_handles(session, &handles).await?;
+        Box::pin(kubevirt::settle(session, owed)).await?;
     }
     delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;
     locked.settle(owed).map_err(journal_error)?;

@@ -3,12 +3,14 @@
 use datastore::{Datastore, DatastoreConfig};
 use futures::future::join;
 use ipam_plugin::cni::IpamCall;
+use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::ReleasePrelude;
 use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
@@ -16,7 +18,7 @@ use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::ipam::pod_cidr::Subnets;
 use crate::journal::Journal;
-use crate::kubernetes::{self, Api};
+use crate::kubernetes;
 use crate::status;
 use crate::timings::Timings;
 
@@ -29,6 +31,8 @@ pub struct Session {
     pub facts: EndpointFacts,
     /// What an ADD writes for `usePodCidr`; it is known after the first read.
     pub subnets: Option<Subnets>,
+    /// The virtual machine in the pod, if it keeps its addresses; it is known soon after that read.
+    pub machine: Option<MachinePod>,
     /// How to reach the datastore; also names it in the journal.
     pub datastore_config: DatastoreConfig,
     /// The datastore, not yet contacted.
@@ -52,14 +56,14 @@ impl Session {
         let datastore_config = datastore_settings::of(&call.conf, deadline)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
-        let api = Api::of(&call, &datastore_config)?;
+        let api = kubernetes::api_of(&call, &datastore_config)?;
         if call.command == Command::Add && matches!(api, Api::Datastore) {
             // It keeps endpoints of pods only: without one, ADD would fail at its last step.
             call.args.require_pod()?;
         }
         let facts = facts_of(&call, node);
         let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
-        Ok(Session { call, facts, subnets: None, datastore_config, store, api, journal, timings })
+        Ok(Session { call, facts, subnets: None, machine: None, datastore_config, store, api, journal, timings })
     }
 }
 
@@ -129,8 +133,8 @@ pub struct Known {
     pub assign: Option<Prelude>,
     /// What the handles hold, if asked for.
     pub release: Option<ReleasePrelude>,
-    /// What the Kubernetes API says, for an ADD. An error when it does not know the pod, or is not the datastore and did
-    /// not answer.
+    /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore and
+    /// did not answer.
     pub kubernetes: Result<kubernetes::Facts, CniError>,
 }
 
@@ -155,7 +159,9 @@ impl Session {
             Question::Cluster | Question::Allocator(_) | Question::Release(_) => None,
         };
         let assign = match question {
-            Question::Assign(call) | Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
+            Question::Assign(call) | Question::Allocator(call) => {
+                Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store)))
+            }
             _ => None,
         };
         let release = match question {
@@ -165,13 +171,11 @@ impl Session {
 
         let mut beside = ReadBatch::new();
         let kubernetes = match question {
-            Question::Endpoint | Question::Assign(_) => {
-                self.api.ask(&self.call, &self.facts.node, &mut batch, &mut beside)
-            }
-            _ => kubernetes::Tickets::default(),
+            Question::Cluster | Question::Allocator(_) => kubernetes::Tickets::default(),
+            _ => kubernetes::Tickets::ask(self, &mut batch, &mut beside),
         };
 
-        let (answers, said) = join(self.store.read(&batch), self.api.read(&beside)).await;
+        let (answers, said) = join(self.store.read(&batch), self.api.read_beside(&beside)).await;
         let answers = answers?;
         let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
         endpoints.retain(|entry| self.facts.owns(&entry.key.name));

@@ -19,10 +19,13 @@ pub mod clock;
 pub mod cni;
 mod commit;
 pub mod datastore_settings;
+mod early_handle;
 pub mod ensure_block;
 pub mod error;
 mod handle_count;
 mod knowledge;
+pub mod kubernetes_api;
+pub mod kubevirt;
 pub mod lock;
 pub mod logging;
 mod mend;
@@ -41,3 +44,4 @@ mod take;
 #[cfg(test)]
 mod testing;
 mod undo;
+mod workload;

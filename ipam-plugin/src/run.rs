@@ -5,20 +5,21 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use datastore::{Datastore, DatastoreConfig};
-use libcalico::api::ObjectKey;
-use libcalico::kubernetes::Namespace;
+use datastore::Datastore;
+use futures::future::join;
 use libcalico::names::EndpointIdentifiers;
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
 
 use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamCall, cni_error};
+use crate::kubernetes_api::Api;
 use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
+use crate::workload::Questions;
 use crate::{datastore_settings, node_name, process};
 
 /// Runs `calico-ipam`.
@@ -58,42 +59,34 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
+    let questions = Questions::of(call, &config);
+    let api = ManuallyDrop::new(Api::of(&call.conf, &config, questions.is_any())?);
+    let workload = questions.ask(call, &api, store);
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
-            let has_namespaces = matches!(config, DatastoreConfig::Kubernetes(_));
-            let prelude = read_for_add(store, &mut ipam, has_namespaces).await?;
+            let query = ipam.prelude_query();
+            let (prelude, workload) = join(Prelude::read(store, &query), workload).await;
+            let prelude = prelude.map_err(store_error)?;
+            workload?.tell(&mut ipam);
             cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
-            let prelude = ReleasePrelude::read(store, &ipam.handles()).await.map_err(store_error)?;
+            let handles = ipam.handles_to_read(store);
+            let (prelude, workload) = join(ReleasePrelude::read(store, &handles), workload).await;
+            let prelude = prelude.map_err(store_error)?;
+            workload?.tell(&mut ipam);
             cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
         }
-        Command::Check => cni::check(store, &ipam, &recorded(call)?).await.map(|()| String::new()),
+        Command::Check => {
+            let recorded = recorded(call)?;
+            workload.await?.tell(&mut ipam);
+            cni::check(store, &ipam, &recorded).await.map(|()| String::new())
+        }
         Command::Status => cni::status(store, &ipam).await.map(|()| String::new()),
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }
-}
-
-/// What an ADD needs first, and the labels of the pod's namespace, which pools' selectors look at (IPAM-36).
-async fn read_for_add(store: &Datastore, ipam: &mut IpamCall, has_namespaces: bool) -> Result<Prelude, CniError> {
-    let mut batch = ReadBatch::new();
-    let tickets = Prelude::ask(&mut batch, &ipam.prelude_query());
-    let namespaced = ipam.pod.as_mut().filter(|_| has_namespaces).map(|pod| {
-        let ticket = batch.get::<Namespace>(&ObjectKey::global(pod.namespace.name.as_str()));
-        (pod, ticket)
-    });
-    let answers = store.read(&batch).await.map_err(store_error)?;
-    if let Some((pod, ticket)) = namespaced {
-        let name = &pod.namespace.name;
-        let found = answers.get(&ticket).map_err(store_error)?.ok_or_else(|| {
-            let msg = format!("failed to get namespace {name}: namespaces \"{name}\" not found");
-            CniError::new(Code::TRY_AGAIN, msg)
-        })?;
-        pod.namespace.labels = found.value.metadata.labels;
-    }
-    Prelude::from_answers(&answers, &tickets).map_err(store_error)
 }
 
 /// The identifiers must be fit for the name of a WorkloadEndpoint, though none is made here (IPAM-18).

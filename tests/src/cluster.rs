@@ -231,8 +231,7 @@ impl<'h> Cluster<'h> {
     /// When it is otherwise.
     #[track_caller]
     pub fn assert_only(&self, pods: &[&Pod]) {
-        self.assert_in_order();
-        let accounts = self.accounts();
+        let accounts = self.checked_accounts();
         let expected: BTreeSet<String> = pods.iter().copied().map(handle).collect();
         let held: BTreeSet<String> = accounts.held.values().cloned().collect();
         let counted: BTreeSet<String> = accounts.counted.keys().map(|(handle, _)| handle.clone()).collect();
@@ -253,9 +252,16 @@ impl<'h> Cluster<'h> {
     /// When they do not.
     #[track_caller]
     pub fn assert_in_order(&self) {
-        assert_eq!(self.accounts().problems, Vec::<String>::new());
+        self.checked_accounts();
+    }
+
+    #[track_caller]
+    fn checked_accounts(&self) -> Accounts {
+        let accounts = self.accounts();
+        assert_eq!(accounts.problems, Vec::<String>::new());
         let check = self.store.calico_ipam(&self.plugins, &["check"]).unwrap();
         assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+        accounts
     }
 }
 

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, ensure};
 use integration_tests::command::ip_json;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
@@ -15,13 +15,6 @@ use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
-
-/// What recordings ask for and we do not have yet: the recording, and what our error says of it. The list only
-/// shrinks: an entry whose recording replays equal, or fails in another way, fails the test.
-const NOT_YET: [(&str, &str); 2] = [
-    ("host-local-podcidr", "invalid CIDR address: usePodCidr"),
-    ("k8s-on-etcd", "this build asks it only with datastore_type kubernetes"),
-];
 
 #[test]
 fn kdd1() {
@@ -43,26 +36,8 @@ fn k8s_on_etcd() {
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
         let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
         let name = "k8s-on-etcd";
-        judge(name, replay(&recording::read("etcd", name).unwrap(), &lab)).unwrap();
+        replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
     });
-}
-
-#[test]
-fn what_is_missing_is_a_recording() {
-    let known: Vec<String> = ["etcd", "kdd1", "kdd3"].into_iter().flat_map(|f| recording::names(f).unwrap()).collect();
-    for (name, missing) in NOT_YET {
-        assert!(known.iter().any(|known| known == name) && !missing.is_empty(), "{name}: {missing}");
-    }
-}
-
-#[test]
-fn the_list_only_shrinks() {
-    for (name, missing) in NOT_YET {
-        assert!(judge(name, Ok(())).is_err(), "{name} replays equal and stays on the list");
-        assert!(judge(name, Err(anyhow!("something else"))).is_err(), "{name} fails in another way unnoticed");
-        judge(name, Err(anyhow!("it says: {missing}"))).unwrap();
-    }
-    assert!(judge("v4-add-del", Err(anyhow!("anything"))).is_err());
 }
 
 fn replay_folder(folder: &str, group: ApiGroup) {
@@ -72,8 +47,7 @@ fn replay_folder(folder: &str, group: ApiGroup) {
         cluster::prepare(api).unwrap();
         let mut wrong = String::new();
         for name in recording::names(folder).unwrap() {
-            let outcome = replay_one(&recording::read(folder, &name).unwrap(), host, api, group);
-            if let Err(error) = judge(&name, outcome) {
+            if let Err(error) = replay_one(&recording::read(folder, &name).unwrap(), host, api, group) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
             clear(api, group).unwrap();
@@ -88,16 +62,6 @@ fn replay_one(recording: &Recording, host: &Host, api: &ApiServer, group: ApiGro
         let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         replay(recording, &Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) })
     })
-}
-
-/// Holds the outcome of a replay against what is known to be missing.
-fn judge(name: &str, outcome: Result<()>) -> Result<()> {
-    match (outcome, NOT_YET.iter().find(|(known, _)| *known == name)) {
-        (outcome, None) => outcome,
-        (Ok(()), Some(_)) => bail!("replays equal: take it off the list"),
-        (Err(error), Some((_, missing))) if format!("{error:#}").contains(missing) => Ok(()),
-        (Err(error), Some((_, missing))) => bail!("fails in another way than {missing:?}: {error:#}"),
-    }
 }
 
 /// Nothing of a recording is left for the next.

@@ -59,10 +59,7 @@ fn the_pods_pools_and_families_are_taken_before_its_namespaces() {
 
 #[test]
 fn pools_and_families_that_cannot_be_read() {
-    assert_eq!(
-        refusal("ipv4pools", "[\"a\""),
-        "failed to parse '[\"a\"' as JSON: unexpected end of JSON input"
-    );
+    assert_eq!(refusal("ipv4pools", "[\"a\""), "failed to parse '[\"a\"' as JSON: unexpected end of JSON input");
     let error = read("ipv6pools", "pool6").unwrap_err();
     assert_eq!((error.code, error.details.contains("cni.projectcalico.org/ipv6pools")), (Code::DECODE, true));
     assert_eq!(refusal("ipFamilies", "[\"IPv4\",\"ipv6\"]"), "error parsing ipFamilies: [\"IPv4\",\"ipv6\"]");
@@ -88,12 +85,20 @@ fn addresses_that_a_pod_cannot_have() {
     for name in ["ipAddrs", "ipAddrsNoIpam"] {
         let key = format!("cni.projectcalico.org/{name}");
         for (value, text) in [
-            ("[\"10.0.0.9\"", format!("failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": failed to parse '[\"10.0.0.9\"' as JSON: unexpected end of JSON input")),
+            (
+                "[\"10.0.0.9\"",
+                format!(
+                    "failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": failed to parse '[\"10.0.0.9\"' as JSON: unexpected end of JSON input"
+                ),
+            ),
             ("[]", format!("annotation \"{key}\" specified but empty")),
             ("null", format!("annotation \"{key}\" specified but empty")),
             ("[\"10.0.0.9/32\"]", "invalid IP format: 10.0.0.9/32".into()),
             ("[\"10.0.0.09\"]", "invalid IP format: 10.0.0.09".into()),
-            ("[\"10.0.0.9\", \"::ffff:10.0.0.8\"]", format!("cannot have more than one IPv4 address for \"{key}\" annotation")),
+            (
+                "[\"10.0.0.9\", \"::ffff:10.0.0.8\"]",
+                format!("cannot have more than one IPv4 address for \"{key}\" annotation"),
+            ),
             ("[\"fd00::9\", \"fd00::8\"]", format!("cannot have more than one IPv6 address for \"{key}\" annotation")),
         ] {
             assert_eq!(refusal(name, value), text);
@@ -158,7 +163,9 @@ fn source_prefixes_and_limits() {
         "failed to parse '8.8.8.8' as a CIDR: invalid CIDR address: 8.8.8.8"
     );
     assert_eq!(refusal("allowedSourcePrefixes", "["), "failed to parse '[' as JSON: unexpected end of JSON input");
-    for key in ["qos.projectcalico.org/egressBandwidth", "kubernetes.io/ingress-bandwidth", "qos.projectcalico.org/dscp"] {
+    for key in
+        ["qos.projectcalico.org/egressBandwidth", "kubernetes.io/ingress-bandwidth", "qos.projectcalico.org/dscp"]
+    {
         let limited = read_both(json!({key: "much"}), json!({}), json!({})).unwrap();
         assert_eq!(limited, Annotations::default(), "{key} is only warned about");
     }

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall};
 use ipam_plugin::error::IpamError;
+use ipam_plugin::kubevirt;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
 use libcalico::api::WorkloadEndpoint;
@@ -64,13 +65,19 @@ fn is_calico(session: &Session) -> bool {
 
 /// The call of `calico-ipam` in process; `None` when a foreign plugin keeps the addresses.
 pub fn call_of(session: &Session) -> Option<IpamCall> {
-    is_calico(session).then(|| IpamCall::of(&session.call, &session.facts.node))
+    is_calico(session)
+        .then(|| IpamCall { machine: session.machine.clone(), ..IpamCall::of(&session.call, &session.facts.node) })
 }
 
 /// The handles that DEL releases: the container's, and the one of releases before v3 (IPAM-23). None when a foreign
 /// plugin keeps the addresses.
 pub fn handles_of(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
+}
+
+/// Those of them that DEL reads first.
+pub fn handles_to_read(session: &Session) -> Vec<HandleId> {
+    call_of(session).map(|call| call.handles_to_read(&session.store)).unwrap_or_default()
 }
 
 /// Gets addresses. Nothing stays allocated when it fails. `before` is the endpoint that the container or pod had, as far
@@ -83,7 +90,9 @@ pub async fn assign(
     wanted: &Addresses,
 ) -> Result<Lease, CniError> {
     let result = match (wanted, call, prelude) {
-        (Addresses::Fixed(addresses), ..) => return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) }),
+        (Addresses::Fixed(addresses), ..) => {
+            return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) });
+        }
         (Addresses::Requested(addresses), Some(call), Some(prelude)) => {
             Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
         }
@@ -109,6 +118,11 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     }
     let Some(call) = call_of(session) else { return release_foreign(session) };
     let handle = call.handle();
+    if let Some(machine) = &call.machine {
+        // The machine keeps them; the pod does not.
+        let left = Box::pin(kubevirt::leave(&session.store, &SystemClock::start(), &handle, machine)).await;
+        return left.map_err(|error| cni::cni_error(&error));
+    }
     let requests: Vec<_> = lease
         .addresses
         .iter()

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::api::{IpPool, WorkloadEndpoint};
-use libcalico::ipam::{Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, audit};
+use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, audit};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Kind, RawEntry, StoreError, decode_entry};
+use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, decode_entry};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
@@ -36,6 +36,9 @@ pub(super) struct Unreadable {
 impl Reading {
     /// Reads all of it.
     pub(super) async fn take(store: &Datastore) -> Result<Self, StoreError> {
+        if let Datastore::Kubernetes(_) = store {
+            return Self::take_objects(store).await;
+        }
         let pairs = store.scan("/calico/").await?;
         let progress = Progress::new("reading the datastore", pairs.len());
         let mut reading = Reading::default();
@@ -44,6 +47,25 @@ impl Reading {
             progress.step();
         }
         Ok(reading)
+    }
+
+    /// The same where there are objects and no pairs: the API server takes none that does not fit its definition.
+    async fn take_objects(store: &Datastore) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let pools = batch.list(&ObjectSelect::default());
+        let blocks = batch.list(&None);
+        let handles = batch.list(&());
+        let affinities = batch.list(&AffinitySelect::default());
+        let endpoints = batch.list(&ObjectSelect::default());
+        let answers = store.read(&batch).await?;
+        Ok(Reading {
+            pools: answers.list(&pools),
+            blocks: answers.list(&blocks),
+            handles: answers.list(&handles),
+            affinities: answers.list(&affinities),
+            endpoints: answers.list(&endpoints).iter().map(|entry| facts(&entry.value)).collect(),
+            unreadable: Vec::new(),
+        })
     }
 
     fn sort_in(&mut self, pair: &RawEntry) {

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libcalico::ipam::HandleId;
+use libcalico::kubernetes::MachinePod;
+use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
@@ -24,6 +26,8 @@ pub struct IpamCall {
     pub node: String,
     /// The pod; `None` outside Kubernetes.
     pub pod: Option<Pod>,
+    /// The virtual machine that the pod runs, if it keeps its addresses from pod to pod.
+    pub machine: Option<MachinePod>,
     /// Whether an IPv4 address is wanted.
     pub assign_ipv4: bool,
     /// Whether an IPv6 address is wanted.
@@ -62,6 +66,7 @@ impl IpamCall {
                 namespace: Namespace { name: pod.namespace.into(), ..Namespace::default() },
                 name: pod.name.into(),
             }),
+            machine: None,
             assign_ipv4: ipam.assign_ipv4,
             assign_ipv6: ipam.assign_ipv6,
             ipv4_pools: ipam.ipv4_pools.clone(),
@@ -73,8 +78,16 @@ impl IpamCall {
         }
     }
 
-    /// The handle of the container (IPAM-22).
+    /// The handle that the addresses are held by: the container's, or that of the virtual machine that keeps them
+    /// (IPAM-22, IPAM-24).
     pub fn handle(&self) -> HandleId {
+        match &self.machine {
+            Some(machine) => HandleId::for_machine(&self.network, &machine.namespace, &machine.instance),
+            None => self.container_handle(),
+        }
+    }
+
+    fn container_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
@@ -86,9 +99,18 @@ impl IpamCall {
         }
     }
 
-    /// Both handles: what a DEL has to read first.
+    /// Both handles of the container: what a DEL releases.
     pub fn handles(&self) -> [HandleId; 2] {
-        [self.handle(), self.legacy_handle()]
+        [self.container_handle(), self.legacy_handle()]
+    }
+
+    /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
+    /// is not there, which is when the container is from before v3.
+    pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
+        match store.has_transactions() {
+            true => self.handles().to_vec(),
+            false => vec![self.container_handle()],
+        }
     }
 
     /// What an ADD has to read first.
@@ -107,6 +129,8 @@ impl IpamCall {
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
             max_blocks: self.max_blocks,
             all_or_nothing: true,
+            // Another process may be giving the machine its first address now (IPAM-115).
+            max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
         }
     }
@@ -119,6 +143,8 @@ impl IpamCall {
     /// What is stored with each address.
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
         let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
-        workload_attributes(&self.node, pod, now)
+        let mut attributes = workload_attributes(&self.node, pod, now);
+        attributes.extend(self.machine.iter().flat_map(MachinePod::attributes));
+        attributes
     }
 }

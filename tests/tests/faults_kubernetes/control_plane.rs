@@ -19,12 +19,12 @@ const SOON: Duration = Duration::from_secs(30);
 const TRY_AGAIN: u32 = 11;
 
 #[test]
-fn stopped_it_keeps_no_pod_and_restarted_it_serves_who_waited() {
+fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let api = &mut control_plane.servers.api;
         let direct = api.kubeconfig("direct", &control_plane.account.identity).unwrap();
         faulty.conf["kubernetes"]["kubeconfig"] = json!(direct);
-        let (gone, refused, patient) = (faulty.pod(), faulty.pod(), faulty.pod());
+        let (gone, refused, next) = (faulty.pod(), faulty.pod(), faulty.pod());
         faulty.run("ADD", &gone);
         api.stop();
         thread::scope(|scope| {
@@ -37,16 +37,30 @@ fn stopped_it_keeps_no_pod_and_restarted_it_serves_who_waited() {
         });
         assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
 
-        // A request that could not be sent waits for the server.
-        let call = faulty.call("ADD", &patient);
-        let started = Instant::now();
-        let child = call.spawn().unwrap();
         api.restart().unwrap();
-        wait(child, started, DEADLINE).unwrap().success();
+        faulty.run("ADD", &next);
         // It has paid what the DEL owed.
-        faulty.cluster.assert_only(&[&patient]);
-        for pod in [&refused, &patient] {
+        faulty.cluster.assert_only(&[&next]);
+        for pod in [&refused, &next] {
             faulty.run("DEL", pod);
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// What could not be sent is sent later, as long as the deadline is not over.
+#[test]
+fn away_for_a_moment_it_makes_no_verb_fail() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let pod = faulty.pod();
+        for verb in ["ADD", "DEL"] {
+            faulty.proxy.go_away();
+            let call = faulty.call(verb, &pod);
+            let started = Instant::now();
+            let child = call.spawn().unwrap();
+            thread::sleep(Duration::from_millis(700));
+            faulty.proxy.arm(None);
+            wait(child, started, DEADLINE).unwrap().success();
         }
         faulty.cluster.assert_nothing_left();
     });
@@ -56,23 +70,25 @@ fn stopped_it_keeps_no_pod_and_restarted_it_serves_who_waited() {
 #[test]
 fn gone_in_the_middle_it_leaves_nothing_when_it_is_back() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        for point in [Point::First("PUT", "/ipamblocks/"), Point::First("PATCH", "/pods/")] {
-            for verb in ["ADD", "DEL"] {
-                let pod = faulty.pod();
-                if verb == "DEL" {
-                    faulty.run("ADD", &pod);
-                }
-                let outcome = faulty.faulted(verb, &pod, point, Fault::Gone);
-                assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}");
-                match verb {
-                    "ADD" => assert_eq!(outcome.error().code, TRY_AGAIN),
-                    _ => drop(outcome.success()),
-                }
-                assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "{verb} {point:?}");
-                faulty.run("DEL", &pod);
-                faulty.cluster.assert_nothing_left();
-                faulty.cluster.remove_pod(&pod);
+        // The node has a block.
+        let first = faulty.pod();
+        faulty.run("ADD", &first);
+        faulty.run("DEL", &first);
+        for (verb, point) in [("ADD", Point::First("PATCH", "/pods/")), ("DEL", Point::First("PUT", "/ipamblocks/"))] {
+            let pod = faulty.pod();
+            if verb == "DEL" {
+                faulty.run("ADD", &pod);
             }
+            let outcome = faulty.faulted(verb, &pod, point, Fault::Gone);
+            assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}");
+            match verb {
+                "ADD" => assert_eq!(outcome.error().code, TRY_AGAIN),
+                _ => drop(outcome.success()),
+            }
+            assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "{verb} {point:?}");
+            faulty.run("DEL", &pod);
+            faulty.cluster.assert_nothing_left();
+            faulty.cluster.remove_pod(&pod);
         }
     });
 }

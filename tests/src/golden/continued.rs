@@ -1,0 +1,220 @@
+//! A state that upstream left on Kubernetes, made again from its recording, for our binaries to continue from.
+//!
+//! Objects, pods and namespaces are as recorded, marks having the values of [`Concrete`]. Of an interface there is what
+//! DEL and the next ADD look at: both ends, their addresses and routes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::cluster;
+use super::compare::{Difference, differences};
+use super::marks::{Bindings, Concrete, Places};
+use super::recording::{Before, Pod, Recording, Step};
+use super::replay::{Lab, places, run};
+use super::wanted::Wanted;
+use crate::command::ip;
+use crate::kubernetes::Client;
+use crate::namespaces::{Host, NETNS_DIR};
+use crate::plugin::Call;
+use crate::store::Store;
+
+/// A state of a recording: the initial one, or that after a step.
+#[derive(Debug, Clone, Copy)]
+pub struct State<'r> {
+    recording: &'r Recording,
+    /// How many steps upstream made.
+    steps: usize,
+}
+
+/// A container that upstream networked.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'r> {
+    added: &'r Step,
+}
+
+/// Every state of a recording, the initial one first.
+pub fn states(recording: &Recording) -> impl Iterator<Item = State<'_>> {
+    (0..=recording.steps.len()).map(move |steps| State { recording, steps })
+}
+
+impl<'r> State<'r> {
+    /// The recorded store, with marks.
+    fn store(&self) -> Value {
+        match self.steps {
+            0 => json!(self.recording.initial),
+            n => self.recording.steps[n - 1].after.store.clone(),
+        }
+    }
+
+    /// Makes the state.
+    pub fn make(&self, lab: &Lab<'_>) -> Result<()> {
+        let concrete = Concrete::new(&places(lab)).value(&self.store());
+        let (pods, objects): (BTreeMap<String, Value>, _) =
+            serde_json::from_value::<BTreeMap<String, Value>>(concrete)?
+                .into_iter()
+                .partition(|(key, _)| key.starts_with("pods/"));
+        lab.store.load(&objects)?;
+        let client = lab.kubernetes.context("there is no Kubernetes here")?;
+        for (key, seen) in &pods {
+            let (_, name) = key.rsplit_once('/').with_context(|| key.clone())?;
+            self.make_pod(client, name, &seen["annotations"])?;
+        }
+        self.make_links(lab)
+    }
+
+    /// A pod as it was created, with the annotations that it has now.
+    fn make_pod(&self, client: &Client, name: &str, annotations: &Value) -> Result<()> {
+        cluster::create_pod(client, self.created(name).with_context(|| format!("pod {name} was not created"))?)?;
+        let path = format!("/api/v1/namespaces/{}/pods/{name}", cluster::NAMESPACE);
+        let patch = json!({ "metadata": { "annotations": annotations } });
+        client.patch(&path, &patch)?.success().context(path).map(drop)
+    }
+
+    fn created(&self, name: &str) -> Option<&'r Pod> {
+        self.past().rev().find_map(|step| match &step.before {
+            Some(Before::CreatePod(pod)) if pod.name == name => Some(pod),
+            _ => None,
+        })
+    }
+
+    fn past(&self) -> impl DoubleEndedIterator<Item = &'r Step> {
+        self.recording.steps[..self.steps].iter()
+    }
+
+    fn make_links(&self, lab: &Lab<'_>) -> Result<()> {
+        let Some(step) = self.past().next_back() else { return Ok(()) };
+        let after = Concrete::new(&places(lab)).value(&json!(step.after));
+        let routes = after["host"]["routes"].as_array().cloned().unwrap_or_default();
+        for (name, pod) in after["pods"].as_object().into_iter().flatten() {
+            lab.host.ensure_pod(name)?;
+            for (ifname, link) in pod["links"].as_object().into_iter().flatten() {
+                make_pair(lab.host, name, ifname, link, &routes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The containers that are networked.
+    pub fn containers(&self) -> Vec<Container<'r>> {
+        let mut containers: Vec<Container<'r>> = Vec::new();
+        for step in self.past().filter(|step| step.exit == 0) {
+            let is_it = |container: &Container<'_>| container.id() == step.env["CNI_CONTAINERID"];
+            match step.env["CNI_COMMAND"].as_str() {
+                "ADD" if !containers.iter().any(is_it) => containers.push(Container { added: step }),
+                "DEL" => containers.retain(|container| !is_it(container)),
+                _ => {}
+            }
+        }
+        containers
+    }
+
+    /// How our next step differs from upstream's, when there is a next one and it is not the first: objects, the answer,
+    /// and which links there are.
+    pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
+        let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
+        let places = places(lab);
+        let mut bindings = Bindings::new(places.clone()).at_any_time();
+        let mut found = differences(&self.store(), &json!(lab.store.dump()?), "", &mut bindings);
+        let (mut ours, _) = run(step, &places, lab)?;
+        let mut recorded = json!({ "exit": step.exit, "stdout": step.stdout, "after": step.after });
+        for step in [&mut ours, &mut recorded] {
+            names_of_links(&mut step["after"]);
+        }
+        let differing = differences(&recorded, &ours, "", &mut bindings);
+        let mut wanted = Wanted::load(self.recording, lab.store.name())?;
+        found.extend(wanted.unexcused(self.steps, differing, &ours, &mut bindings));
+        Ok(found)
+    }
+
+    /// An ADD of a pod that upstream has not seen, by the configuration of the state's last ADD or the next.
+    pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
+        let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
+        let past = self.past().rev().find(is_add);
+        let Some(like) = past.or_else(|| self.recording.steps.iter().find(is_add)) else { return Ok(None) };
+        let Some(Before::CreatePod(pod)) = &like.before else { return Ok(None) };
+        let pod = Pod { name: NEWCOMER.into(), annotations: BTreeMap::new(), ..pod.clone() };
+        cluster::create_pod(lab.kubernetes.context("there is no Kubernetes here")?, &pod)?;
+        lab.host.ensure_pod(NEWCOMER)?;
+        let id = "feed".repeat(16);
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={NEWCOMER}", cluster::NAMESPACE);
+        let call = |verb: &str| {
+            call(lab, like, verb)
+                .env("CNI_CONTAINERID", &id)
+                .env("CNI_NETNS", Path::new(NETNS_DIR).join(NEWCOMER))
+                .env("CNI_ARGS", &args)
+        };
+        Ok(Some((call("ADD"), call("DEL"))))
+    }
+}
+
+/// Pod and namespace of [`State::newcomer`].
+const NEWCOMER: &str = "newcomer";
+
+impl Container<'_> {
+    fn id(&self) -> &str {
+        &self.added.env["CNI_CONTAINERID"]
+    }
+
+    /// Its DEL, by the configuration of its ADD.
+    pub fn del(&self, lab: &Lab<'_>) -> Call {
+        call(lab, self.added, "DEL")
+    }
+
+    /// Takes its namespace away.
+    pub fn lose_namespace(&self, host: &Host) -> Result<()> {
+        let path = Path::new(&self.added.env["CNI_NETNS"]);
+        match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) if path.exists() => host.delete_pod(name),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Another verb with all that a step was called with.
+fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
+    let stdin = lab.store.reconfigured(&Concrete::new(&places(lab)).value(&step.stdin));
+    let call = lab.plugins.call(&step.prog).stdin(stdin.to_string());
+    step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
+}
+
+/// Both ends of a pod's interface: the host's end is the one that its addresses are routed to.
+fn make_pair(host: &Host, pod: &str, ifname: &str, link: &Value, routes: &[Value]) -> Result<()> {
+    let mac = link["mac"].as_str().context("a link has no MAC address")?;
+    let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);
+    let addresses: Vec<String> = link["addrs"].as_array().into_iter().flatten().filter_map(global).collect();
+    let plain = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
+    let to = |route: &&Value| addresses.iter().any(|address| route["dst"].as_str() == Some(&plain(address)));
+    let host_end = routes.iter().find(to).and_then(|route| route["dev"].as_str()).context("an interface has no route")?;
+    ip(&format!("link add {host_end} type veth peer name {ifname} address {mac} netns {pod}"))?;
+    ip(&format!("link set {host_end} address ee:ee:ee:ee:ee:ee up"))?;
+    ip(&format!("-n {pod} link set {ifname} up"))?;
+    for address in &addresses {
+        ip(&format!("-n {pod} address add {address} dev {ifname}"))?;
+        ip(&format!("route add {} dev {host_end}", plain(address)))?;
+    }
+    // The namespace must exist as long as the pair is looked for.
+    debug_assert!(host.pods()?.iter().any(|name| name == pod));
+    Ok(())
+}
+
+/// Leaves of the kernel's state which links there are, here and in each pod that has any.
+fn names_of_links(after: &mut Value) {
+    let names = |state: &Value| -> Value {
+        state["links"].as_object().into_iter().flatten().map(|(name, _)| Value::from(name.as_str())).collect()
+    };
+    after["host"] = names(&after["host"]);
+    let pods = after["pods"].as_object().into_iter().flatten();
+    let named = pods.map(|(pod, state)| (pod.clone(), names(state))).filter(|(_, names)| names != &json!([]));
+    after["pods"] = Value::Object(named.collect());
+}
+
+/// The datastore is one of Kubernetes'.
+pub fn objects(store: &Store) -> Option<&crate::kubernetes::Objects> {
+    match store {
+        Store::Kubernetes(objects) => Some(objects),
+        Store::Etcd(_) | Store::Local(_) => None,
+    }
+}

@@ -124,9 +124,10 @@ async fn release(
     addresses.and(endpoint)
 }
 
-/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations without addresses.
+/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations that name the container and no address.
 fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    matches!(session.store, Datastore::Kubernetes(_)) && entry.value.spec.ip_networks.is_empty()
+    let spec = &entry.value.spec;
+    matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

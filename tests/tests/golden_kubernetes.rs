@@ -2,15 +2,13 @@
 //!
 //! One server for a folder; between recordings everything in it is deleted and the host reinstalled.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
-use integration_tests::command::ip_json;
+use anyhow::Result;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects, on_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Audit, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes, with_kubernetes,
+};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
@@ -18,12 +16,23 @@ use libcalico::kubernetes::ApiGroup;
 
 #[test]
 fn kdd1() {
-    replay_folder("kdd1", ApiGroup::CrdV1);
+    replay_folder("kdd1", ApiGroup::CrdV1, Role::ours);
 }
 
 #[test]
 fn kdd3() {
-    replay_folder("kdd3", ApiGroup::V3);
+    replay_folder("kdd3", ApiGroup::V3, Role::ours);
+}
+
+/// In a cluster that upstream's manifests made, the binaries alone are swapped.
+#[test]
+fn kdd1_with_upstreams_role() {
+    replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
+}
+
+#[test]
+fn kdd3_with_upstreams_role() {
+    replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
 /// Pods from the API server, Calico's data in etcd, which here is the API server's own.
@@ -32,46 +41,56 @@ fn k8s_on_etcd() {
     with_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         cluster::prepare(&api).unwrap();
-        cluster::write_kubeconfig(host, &api, api.admin_identity()).unwrap();
+        let user = api.cni_user().unwrap();
+        cluster::write_kubeconfig(host, &api, &user.identity).unwrap();
+        let audit = api.audit().unwrap();
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
         let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
         let name = "k8s-on-etcd";
         replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
+        assert_nothing_refused(&audit, &user);
     });
 }
 
-fn replay_folder(folder: &str, group: ApiGroup) {
+/// Replays a folder as the CNI user with a role, and no other.
+fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
+        let user = api.cni_user().unwrap();
+        api.grant(&user, &role().unwrap()).unwrap();
+        let audit = api.audit().unwrap();
         let mut wrong = String::new();
         for name in recording::names(folder).unwrap() {
-            if let Err(error) = replay_one(&recording::read(folder, &name).unwrap(), host, api, group) {
+            let recording = recording::read(folder, &name).unwrap();
+            if let Err(error) = replay_one(&recording, host, api, &user, group) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
-            clear(api, group).unwrap();
+            cluster::clear(api, group).unwrap();
         }
         assert!(wrong.is_empty(), "{wrong}");
+        assert_nothing_refused(&audit, &user);
     });
 }
 
-fn replay_one(recording: &Recording, host: &Host, api: &ApiServer, group: ApiGroup) -> Result<()> {
+fn replay_one(
+    recording: &Recording,
+    host: &Host,
+    api: &ApiServer,
+    user: &ServiceAccount,
+    group: ApiGroup,
+) -> Result<()> {
     host.reinstalled(|host| {
-        let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
+        let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
         let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         replay(recording, &Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) })
     })
 }
 
-/// Nothing of a recording is left for the next.
-fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
-    Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
-    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
-        ensure!(Instant::now() < deadline, "links of the last recording are still there");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+/// A request that is refused and does not change the outcome is one too many.
+fn assert_nothing_refused(audit: &Audit, user: &ServiceAccount) {
+    let mut requests = audit.of(&user.user).unwrap();
+    requests.retain(|request| matches!(request.code, Some(401 | 403)));
+    assert!(requests.is_empty(), "{requests:#?}");
 }

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::recording::Pod;
-use crate::kubernetes::{ApiServer, Client, ENDPOINT, Identity};
+use crate::command::ip_json;
+use crate::kubernetes::{ApiServer, Client, ENDPOINT, Identity, Objects};
 use crate::namespaces::Host;
 
 /// The namespace of every recorded pod.
@@ -69,4 +73,16 @@ fn manifest(pod: &Pod) -> Value {
     let applied = format!("{manifest}\n");
     manifest["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!(applied);
     manifest
+}
+
+/// Takes everything away that a recording left, for the next.
+pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
+    Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
+    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
+        ensure!(Instant::now() < deadline, "links of the last recording are still there");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }

@@ -43,7 +43,7 @@ fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
 #[test]
 fn selectors_of_pools_see_the_labels_of_the_namespace() {
     on_each_group(|cluster, _| {
-        cluster.load(&Content::ready().node("node1").pool("everyones", "10.65.0.0/16", 26));
+        cluster.load(&Content::ready().node("node1"));
         let group = match &cluster.store {
             integration_tests::store::Store::Kubernetes(objects) => objects.group().api_version(),
             _ => unreachable!("it is on Kubernetes"),

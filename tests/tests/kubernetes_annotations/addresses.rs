@@ -60,8 +60,7 @@ fn an_address_that_cannot_be_had_leaves_nothing() {
 
         let late = annotated(cluster, 2, &[("ipAddrs", "[\"fd00:65::44\", \"10.65.3.3\"]")]);
         let error = cluster.verb("ADD", &late, &conf).run().unwrap().error();
-        let upstreams =
-            "error getting IP from IPAM: resource already exists: 10.65.3.3 with error: Address already assigned in block";
+        let upstreams = "error getting IP from IPAM: resource already exists: 10.65.3.3 with error: Address already assigned in block";
         assert_eq!(error.msg, upstreams);
         assert!(error.details.contains("pod suite/pod1"), "{error:?}");
         cluster.assert_only(&[&holder]);

@@ -34,8 +34,12 @@ fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
         let none = annotated(cluster, 7, &[("ipFamilies", "[]")]);
         let error = cluster.verb("ADD", &none, &conf).run().unwrap().error();
         assert_eq!(error.msg, "IPAM plugin returned missing IP config");
-        mark_namespace(cluster, &json!({ "cni.projectcalico.org/ipv4pools": null,
-            "cni.projectcalico.org/ipFamilies": null, "cni.projectcalico.org/ipv6pools": null }), &json!({}));
+        mark_namespace(
+            cluster,
+            &json!({ "cni.projectcalico.org/ipv4pools": null,
+            "cni.projectcalico.org/ipFamilies": null, "cni.projectcalico.org/ipv6pools": null }),
+            &json!({}),
+        );
         cluster.assert_nothing_left();
     });
 }

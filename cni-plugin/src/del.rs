@@ -66,20 +66,12 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 /// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200). So does
 /// that of a pod of the same name that was made since, and is not networked yet (CNI-262).
 fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let ours = endpoint::is_of_container(entry, &session.call.container_id) && !is_of_successor(session, entry);
+    let ours = endpoint::is_of_container(entry, &session.call.container_id, session.pod_uid());
     if !ours {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
     }
     ours
-}
-
-/// Whether an endpoint that names no container is of another pod than K8S_POD_UID says (CNI-223). Only where endpoints
-/// are pods do they have a pod's uid.
-fn is_of_successor(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let uid = session.call.args.pod().and_then(|pod| pod.uid);
-    let unclaimed = session.is_on_kubernetes() && entry.value.spec.container_id.is_empty();
-    unclaimed && uid.is_some_and(|uid| uid != entry.value.metadata.uid)
 }
 
 /// Whether what is named after the container alone, its handle and the host's end of its interface, is in use by an

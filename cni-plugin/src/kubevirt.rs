@@ -57,7 +57,7 @@ async fn machine_of(
     let (namespace, endpoint) = &owed.endpoint;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
     match session.store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
-        Ok(entry) if !endpoint::is_of_container(&entry, &owed.container_id) => return Ok(None),
+        Ok(entry) if !endpoint::is_of_container(&entry, &owed.container_id, &owed.pod_uid) => return Ok(None),
         Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
         _ => {}
     }

@@ -197,6 +197,11 @@ impl Session {
         matches!(self.api, Api::Datastore)
     }
 
+    /// K8S_POD_UID where endpoints are pods, and have their uid (CNI-223); empty elsewhere, and when it is not said.
+    pub fn pod_uid(&self) -> &str {
+        self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
+    }
+
     /// Name of the host's end of the interface (CNI-88, CNI-89).
     pub fn host_ifname(&self) -> String {
         let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();

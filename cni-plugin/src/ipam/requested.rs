@@ -67,7 +67,8 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
 async fn release_earlier(session: &Session, call: &IpamCall, before: &WorkloadEndpoint) -> Result<bool, CniError> {
     let (_, held) = host_link_of(&before.spec);
     let sandbox = &before.spec.container_id;
-    if sandbox.is_empty() {
+    // A virtual machine keeps its addresses from pod to pod, and is known by them.
+    if sandbox.is_empty() || call.machine.is_some() {
         return Ok(false);
     }
     let handle = HandleId::for_container(&call.network, sandbox);

@@ -67,3 +67,6 @@ pub(crate) async fn forget_expected<S: Store, C: Clock>(
         decrement(store, clock, &request.handle, &surplus).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

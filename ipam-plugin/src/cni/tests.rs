@@ -21,11 +21,13 @@ fn call(container: &str) -> IpamCall {
         container_id: container.into(),
         node: "node1".into(),
         pod: None,
+        machine: None,
         assign_ipv4: true,
         assign_ipv6: false,
         ipv4_pools: Vec::new(),
         ipv6_pools: Vec::new(),
         ip: None,
+        max_blocks: 0,
         lock_file: None,
     }
 }

@@ -3,6 +3,7 @@
 //! Reads, addresses, interface, endpoint, in this order; a failure undoes what was done in the reverse order, and the
 //! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
 
+use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -13,35 +14,50 @@ use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
+use crate::annotations::Annotations;
 use crate::attach::{self, Attachment};
 use crate::dataplane::NetnsFd;
 use crate::endpoint::{self, EndpointWrite, WriteFailure};
 use crate::ipam::{self, Lease};
+use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
-use crate::{chain, owed, policy_wait, readiness};
+use crate::{chain, endpoint_plan, kubevirt, owed, policy_wait, readiness};
 
 /// Networks the container and returns the result to print.
 pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     let previous = session.call.prev_result.clone();
+    for key in session.call.conf.windows.ignored() {
+        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
+    }
     refuse_what_cannot_work(session)?;
     let netns = attach::open_netns(session)?;
     Box::pin(owed::settle_before_add(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
+    let mut known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
     session.timings.stage("read");
     known.ensure_ready()?;
-    if session.asks_kubernetes() {
-        let described = known.pod.as_ref().ok_or_else(|| no_such_pod(session))?;
-        described.ensure_served()?;
-        call.as_mut().map(|call| described.tell(call)).transpose()?;
+    let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
+    let mut annotations = Annotations::default();
+    if let Some(described) = &facts.pod {
+        described.ensure_is_pod_of(&session.call)?;
+        annotations = Annotations::of(&described.pod, &described.namespace, &session.call.conf)?;
+        if let Some(call) = &mut call {
+            described.tell(call);
+            annotations.tell(call);
+        }
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+    }
+    session.subnets = facts.subnets;
+    session.machine = kubevirt::arriving(session, facts.machine_pod.as_ref()).await?;
+    if let Some(call) = &mut call {
+        call.machine.clone_from(&session.machine);
     }
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
 
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
         (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, netns, &known)).await?,
-        _ => network(session, netns, call, known).await?,
+        _ => network(session, netns, call, known, &annotations).await?,
     };
     Ok(chain::joined(previous, result))
 }
@@ -103,17 +119,19 @@ async fn network(
     netns: Option<NetnsFd>,
     call: Option<IpamCall>,
     known: Box<Known>,
+    annotations: &Annotations,
 ) -> Result<CniResult, CniError> {
     let profile = profile_wanted(session, &known);
     let existing = known.endpoints.into_iter().next();
-    let lease = ipam::assign(session, call, known.assign, existing.is_none()).await?;
+    let held_before = existing.as_ref().map(|entry| &entry.value);
+    let lease = ipam::assign(session, call, known.assign, held_before, &annotations.addresses).await?;
     session.timings.stage("ipam");
 
-    let endpoint = match described(session, existing.as_ref(), &lease.addresses) {
+    let endpoint = match described(session, existing.as_ref(), &lease.addresses, annotations) {
         Ok(endpoint) => endpoint,
         Err(error) => return Err(Box::pin(give_back(session, &lease, "describing the endpoint", error)).await),
     };
-    let attachment = match attach::attach(session, netns, &lease, &endpoint).await {
+    let attachment = match attach::attach(session, netns, &lease, &endpoint, annotations.mac).await {
         Ok(attachment) => attachment,
         Err(error) => return Err(Box::pin(give_back(session, &lease, "setting up the interface", error)).await),
     };
@@ -129,27 +147,26 @@ async fn network(
     Ok(attachment.complete(lease.result, &session.call))
 }
 
-/// The runtime networks a pod that was deleted meanwhile.
-fn no_such_pod(session: &Session) -> CniError {
-    let (namespace, pod) = match &session.facts.orchestrator {
-        Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
-        Orchestrator::Cni(_) => Default::default(),
-    };
-    CniError::new(Code::TRY_AGAIN, format!("pods \"{pod}\" not found"))
-        .with_details(format!("namespace {namespace}: the pod was deleted, or K8S_POD_NAME in CNI_ARGS names another"))
-}
-
-/// The endpoint as far as it is known before the interface is made.
+/// The endpoint as far as it is known before the interface is made. Checked now, so that no interface is made for one
+/// that could not be written.
 fn described(
     session: &Session,
     existing: Option<&endpoint::Existing>,
     addresses: &[IpAddr],
+    annotations: &Annotations,
 ) -> Result<WorkloadEndpoint, CniError> {
     let mut endpoint = match existing {
         Some(existing) => session.facts.update(existing.value.clone(), addresses),
         None => session.facts.create(addresses).map_err(|error| naming_error(&error))?,
     };
     endpoint::set_plain_profile(&mut endpoint, session);
+    if matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_)) {
+        // In place of what an earlier sandbox's addresses made of them (CNI-240).
+        endpoint.spec.ip_nats = annotations.nats(addresses)?;
+        endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
+    }
+    endpoint.spec.interface_name = session.host_ifname();
+    endpoint::validate(&endpoint)?;
     Ok(endpoint)
 }
 
@@ -178,7 +195,7 @@ fn wait_for_policy(session: &Session, endpoint: &WorkloadEndpoint) {
 fn profile_wanted(session: &Session, known: &Known) -> Option<Profile> {
     let conf = &session.call.conf;
     // Profiles of Kubernetes are made of namespaces and service accounts.
-    if !conf.policy.policy_type.is_empty() || known.profile.is_some() || session.asks_kubernetes() {
+    if !conf.policy.policy_type.is_empty() || known.profile.is_some() || session.is_on_kubernetes() {
         return None;
     }
     let reach = match session.facts.orchestrator {
@@ -196,13 +213,6 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
         return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
             .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
     }
-    if !plain && conf.policy.policy_type == "k8s" && !session.asks_kubernetes() {
-        return Err(CniError::new(
-            Code::UNSUPPORTED_FIELD,
-            "policy.type k8s needs the Kubernetes API; this build asks it only with datastore_type kubernetes",
-        )
-        .with_details("$.policy.type: remove it to network the pod with the profile of the network"));
-    }
     if conf.policy.policy_type.is_empty() {
         let profile = default_profile(&conf.name, ProfileReach::SameNetwork);
         validation::validate_profile(&profile).map_err(|error| {
@@ -210,6 +220,7 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
                 .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
         })?;
     }
+    endpoint_plan::effective_mtu(session)?;
     let mut endpoint = session.facts.create(&[]).map_err(|error| naming_error(&error))?;
     endpoint.spec.interface_name = session.host_ifname();
     endpoint::validate(&endpoint)

@@ -9,7 +9,7 @@ use libcalico::api::WorkloadEndpoint;
 use netconf::result::Interface;
 use netconf::{Call, CniError, CniResult};
 
-use crate::dataplane::{NetnsError, NetnsFd, Teardown};
+use crate::dataplane::{MacAddr, NetnsError, NetnsFd, Teardown};
 use crate::endpoint_plan::{dataplane_error, netns_error};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -64,16 +64,17 @@ pub fn open_netns(session: &Session) -> Result<Option<NetnsFd>, CniError> {
 }
 
 /// Makes the interface for these addresses. Leaves nothing behind when it fails. `netns` is what [`open_netns`] opened;
-/// `endpoint` is what will be written, which another dataplane is told about.
+/// `endpoint` is what will be written, which another dataplane is told about; `mac` is for the kernel's only.
 pub async fn attach(
     session: &Session,
     netns: Option<NetnsFd>,
     lease: &Lease,
     endpoint: &WorkloadEndpoint,
+    mac: Option<MacAddr>,
 ) -> Result<Attachment, CniError> {
     let attachment = match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::attach(session, socket, lease, endpoint).await?,
-        None => kernel::attach(session, netns, &lease.addresses)?,
+        None => kernel::attach(session, netns, lease, mac)?,
     };
     tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "interface is up");
     Ok(attachment)

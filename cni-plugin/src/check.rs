@@ -12,7 +12,7 @@ use netconf::{CniError, CniResult, Code};
 
 use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd};
 use crate::session::{Known, Question, Session};
-use crate::{endpoint_plan, ipam};
+use crate::{annotations, endpoint_plan, ipam, kubevirt};
 
 /// Compares interface, routes, settings, endpoint and addresses with prevResult; the error lists what differs.
 pub async fn check(session: &mut Session) -> Result<(), CniError> {
@@ -20,14 +20,22 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
             .with_details("$.prevResult: missing; the runtime adds it to the configuration")
     })?;
+    let host_routes = endpoint_plan::has_host_routes(session, &previous);
     let recorded = Recorded::of(previous, &session.call.ifname)?;
     let known = session.read(Question::Endpoint).await?;
     known.ensure_ready()?;
 
-    let mut differences = compare_kernel(session, &recorded)?;
+    if let Ok(facts) = &known.kubernetes {
+        session.machine = kubevirt::leaving(session, facts.machine_pod.as_ref()).await?;
+    }
+
+    let mut differences = compare_kernel(session, &recorded, host_routes)?;
     session.timings.stage("dataplane");
     differences.extend(compare_endpoint(session, &known, &recorded));
-    differences.extend(ipam::check(session, &recorded.addresses).await?);
+    let pod = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref()).map(|described| &described.pod);
+    if !pod.is_some_and(|pod| annotations::are_fixed(pod, &session.call.conf)) {
+        differences.extend(ipam::check(session, &recorded.addresses).await?);
+    }
     session.timings.stage("ipam");
     if differences.is_empty() {
         return Ok(());
@@ -69,7 +77,7 @@ impl Recorded {
 
 /// The plan that ADD must have carried out, from the configuration and what prevResult recorded. What another dataplane
 /// made is not known here.
-fn compare_kernel(session: &Session, recorded: &Recorded) -> Result<Vec<String>, CniError> {
+fn compare_kernel(session: &Session, recorded: &Recorded, host_routes: bool) -> Result<Vec<String>, CniError> {
     let call = &session.call;
     if call.conf.dataplane_options.grpc_socket().is_some() {
         return Ok(Vec::new());
@@ -80,6 +88,7 @@ fn compare_kernel(session: &Session, recorded: &Recorded) -> Result<Vec<String>,
         host_ifname: recorded.host.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
         container_mac: inside.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
         mtu: inside.map(|interface| interface.mtu).filter(|mtu| *mtu != 0).unwrap_or(desired.mtu),
+        host_routes,
         ..desired
     };
     let netns = NetnsFd::open(Path::new(&call.netns)).map_err(endpoint_plan::netns_error)?;
@@ -102,7 +111,7 @@ fn compare_endpoint(session: &Session, known: &Known, recorded: &Recorded) -> Ve
         compare.field("interfaceName", &host.name, &spec.interface_name);
     }
     // A pod's annotations have no place for it (DS-80).
-    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.asks_kubernetes());
+    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.is_on_kubernetes());
     if let Some(inside) = inside {
         compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
     }

@@ -9,14 +9,16 @@ use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::{Entry, Store};
 use netconf::{CniError, Code};
 
 use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
+use crate::kubernetes::Facts;
 use crate::session::{Question, Session, naming_error, reading_cluster};
-use crate::{endpoint, owed};
+use crate::{endpoint, kubevirt, owed};
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
@@ -31,6 +33,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
+    let is_named = !found.is_empty();
     let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
@@ -40,8 +43,12 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let removal = attach::remove(session, recorded).await?;
     session.timings.stage("cut");
 
+    // A newer sandbox of the same pod has its machine's addresses now.
+    let is_superseded = is_named && endpoint.is_none();
+    let machine = if is_superseded { Ok(None) } else { machine(session, known.kubernetes).await };
+    let machine = machine.map(|machine| session.machine = machine);
     let prelude = known.release.filter(|_| !matches!(recorded, Recorded::OtherInterface));
-    let released = release(session, prelude, endpoint).await;
+    let released = release(session, prelude, endpoint).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -56,9 +63,10 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     }
 }
 
-/// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200).
+/// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200). So does
+/// that of a pod of the same name that was made since, and is not networked yet (CNI-262).
 fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let ours = endpoint::is_of_container(entry, &session.call.container_id);
+    let ours = endpoint::is_of_container(entry, &session.call.container_id, session.pod_uid());
     if !ours {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
@@ -74,6 +82,16 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
         tracing::warn!(endpoint = %others[0].key, "the container's endpoint is of another interface; leaving it");
     }
     shared
+}
+
+/// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
+async fn machine(session: &Session, facts: Result<Facts, CniError>) -> Result<Option<MachinePod>, ReleaseError> {
+    // Beside the datastore: DEL asks nothing else there.
+    let facts = facts.map_err(ReleaseError::OutOfReach)?;
+    kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
+        true => ReleaseError::OutOfReach(error.into()),
+        false => ReleaseError::Refused(error.into()),
+    })
 }
 
 /// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint. Where each

@@ -146,10 +146,11 @@ pub async fn delete<S: Store>(
     Err(StoreError::Conflict { key: entry.key.to_string() })
 }
 
-/// Whether an endpoint is of this container. One that names no container is anybody's.
-pub fn is_of_container(entry: &Existing, container_id: &str) -> bool {
+/// Whether an endpoint is of this container. One that names no container is anybody's, unless it is known to be of another
+/// pod of the same name than the one with `pod_uid`: see [`Session::pod_uid`] (CNI-262).
+pub fn is_of_container(entry: &Existing, container_id: &str, pod_uid: &str) -> bool {
     let holder = &entry.value.spec.container_id;
-    holder.is_empty() || holder == container_id
+    holder == container_id || (holder.is_empty() && (pod_uid.is_empty() || pod_uid == entry.value.metadata.uid))
 }
 
 fn profile_exists(cause: &StoreError, write: &Write) -> bool {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use libcalico::conversion::Orchestrator;
 use libcalico::net::Cidr;
-use netconf::{CniError, Code};
+use netconf::{CniError, CniResult, Code};
 
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
 use crate::dataplane::{DataplaneError, DeviceType, EndpointPlan, NetnsError};
@@ -33,6 +33,13 @@ pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan
     })
 }
 
+/// Whether the host gets routes to the addresses. `calico-ipam` returns none for a pod whose routes are Felix's to make:
+/// one that chose its addresses itself, or that a virtual machine is moving to (CNI-127).
+pub fn has_host_routes(session: &Session, result: &CniResult) -> bool {
+    let pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
+    !(pod && session.call.conf.ipam.is_calico() && result.routes.is_empty())
+}
+
 /// The container's routes: those that host-local is configured with, for pods; else the two default routes (CNI-112).
 fn routes_of(session: &Session) -> Vec<Cidr> {
     let conf = &session.call.conf;
@@ -56,7 +63,8 @@ fn routes_of(session: &Session) -> Vec<Cidr> {
     routes
 }
 
-fn effective_mtu(session: &Session) -> Result<u32, CniError> {
+/// MTU of both ends; 0 is the kernel's default.
+pub fn effective_mtu(session: &Session) -> Result<u32, CniError> {
     let interface = &session.call.conf.interface;
     mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
         .map_err(|error| CniError::new(Code::IO, error.to_string()))

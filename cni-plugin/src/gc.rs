@@ -70,7 +70,7 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
 /// The endpoints to look at. Where they are pods, the plugin may read one by its name and not list them (DS-84): there,
 /// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next ADD.
 async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
-    if !session.asks_kubernetes() {
+    if !session.is_on_kubernetes() {
         return session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
     }
     let of_pod = |(namespace, name): &(String, String)| {

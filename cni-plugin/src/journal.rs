@@ -38,6 +38,9 @@ pub struct Debt {
     pub datastore: String,
     /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's.
     pub endpoint: (String, String),
+    /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod_uid: String,
     /// Handles to release; empty when a foreign plugin keeps the addresses.
     pub handles: Vec<String>,
 }
@@ -217,6 +220,7 @@ mod tests {
             node: "node1".into(),
             datastore: datastore.into(),
             endpoint: ("default".into(), format!("node1-cni-{container_id}-eth0")),
+            pod_uid: String::new(),
             handles: vec![format!("net.{container_id}")],
         }
     }

@@ -12,6 +12,7 @@
 //! [`dataplane`] is the only place that knows netlink.
 
 pub mod add;
+pub mod annotations;
 pub mod attach;
 pub mod chain;
 pub mod check;
@@ -22,6 +23,8 @@ pub mod endpoint_plan;
 pub mod gc;
 pub mod ipam;
 pub mod journal;
+pub mod kubernetes;
+pub mod kubevirt;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

@@ -9,7 +9,7 @@ use netconf::{CniError, Code};
 
 use crate::journal::{Debt, ENTRIES_PER_INVOCATION, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
-use crate::{endpoint, ipam};
+use crate::{endpoint, ipam, kubevirt};
 
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
@@ -22,6 +22,7 @@ pub fn debt(session: &Session) -> Debt {
         node: session.facts.node.clone(),
         datastore: session.datastore_name(),
         endpoint,
+        pod_uid: session.pod_uid().to_owned(),
         handles: ipam::handles_of(session).iter().map(|handle| handle.as_str().to_owned()).collect(),
     }
 }
@@ -94,6 +95,7 @@ async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), 
     } else {
         let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
         ipam::release_handles(session, &handles).await?;
+        Box::pin(kubevirt::settle(session, owed)).await?;
     }
     delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;
     locked.settle(owed).map_err(journal_error)?;
@@ -128,7 +130,10 @@ async fn delete_endpoint<S: Store>(store: &S, owed: &Debt) -> Result<(), StoreEr
     }
     match store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await {
         // The pod's next sandbox may own the name by now.
-        Ok(entry) => endpoint::delete(store, entry, |entry| endpoint::is_of_container(entry, &owed.container_id)).await,
+        Ok(entry) => {
+            let is_owed = |entry: &_| endpoint::is_of_container(entry, &owed.container_id, &owed.pod_uid);
+            endpoint::delete(store, entry, is_owed).await
+        }
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error),
     }
@@ -164,6 +169,7 @@ mod tests {
             node: facts.node.clone(),
             datastore: "local".into(),
             endpoint: (key.namespace.unwrap(), key.name),
+            pod_uid: String::new(),
             handles: Vec::new(),
         }
     }
@@ -190,6 +196,24 @@ mod tests {
             (facts("c1", "eth1", pod()), false),
         ] {
             assert_eq!(has_other_interface(&store, &debt_of(&owes)).await.unwrap(), expected, "{owes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
+        let store = Local::new(&config);
+        let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+        let old = facts("c1", "eth0", Orchestrator::Kubernetes(names));
+        let mut endpoint = old.create(&[]).unwrap();
+        (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
+        store.create(&endpoint.key(), &endpoint).await.unwrap();
+        for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
+            let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
+            delete_endpoint(&store, &owed).await.unwrap();
+            let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
+            assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
         }
     }
 }

@@ -1,62 +1,101 @@
-//! What a pod and its namespace, as the Kubernetes API has them, say about the pod's network.
+//! A pod and its namespace, as the Kubernetes API has them.
 
 use ipam_plugin::cni::IpamCall;
 use libcalico::kubernetes::{Namespace, Pod};
-use netconf::{CniError, Code};
+use netconf::{Call, CniError, Code};
 
-/// Annotations that this build does not serve yet. A pod that has one is refused: it would get another network than it
-/// asks for.
-const NOT_SERVED: [&str; 3] =
-    ["cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr"];
-const POOLS4: &str = "cni.projectcalico.org/ipv4pools";
-const POOLS6: &str = "cni.projectcalico.org/ipv6pools";
+/// On what the kubelet shows of its own pods in the API: these have another uid there than on the node.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod and its namespace.
 #[derive(Debug, Clone)]
 pub struct Described {
     /// The pod.
     pub pod: Pod,
-    /// Its namespace; without labels and annotations when it is gone.
+    /// Its namespace; without a name when it is gone.
     pub namespace: Namespace,
 }
 
 impl Described {
-    /// Fails when the pod asks for what cannot be given.
-    pub fn ensure_served(&self) -> Result<(), CniError> {
-        let Some(annotation) = NOT_SERVED.into_iter().find(|name| self.pod.metadata.annotations.contains_key(*name))
-        else {
-            return Ok(());
-        };
-        let msg = format!("annotation {annotation} is not supported by this build");
-        Err(CniError::new(Code::UNSUPPORTED_FIELD, msg).with_details(format!(
-            "pod {}/{}: remove the annotation, or let upstream's plugin network this pod",
-            self.pod.metadata.namespace, self.pod.metadata.name
-        )))
+    /// Fails unless this is the pod that the runtime networks, on a node and in a namespace that is there.
+    pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
+        let meta = &self.pod.metadata;
+        if self.namespace.metadata.name.is_empty() {
+            return Err(CniError::new(Code::TRY_AGAIN, format!("namespaces \"{}\" not found", meta.namespace)));
+        }
+        if self.pod.spec.node_name.is_empty() {
+            // Upstream's text: the endpoint's name cannot be made (CNI-95).
+            return Err(CniError::new(Code::TRY_AGAIN, "error with field node (field should be assigned)")
+                .with_details(format!("pod {}/{} is on no node yet", meta.namespace, meta.name)));
+        }
+        match call.args.pod().and_then(|pod| pod.uid) {
+            Some(uid) if uid != meta.uid && !meta.annotations.contains_key(MIRROR) => {
+                let msg = format!("pod {}/{} is not the one to network any more", meta.namespace, meta.name);
+                Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
+                    "its uid is {}, and K8S_POD_UID in CNI_ARGS is {uid}: that pod was deleted, and made anew since",
+                    meta.uid
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Tells the allocator what pod and namespace say: pools, the pod's before the namespace's before the
-    /// configuration's, and the labels that pools' selectors look at.
-    pub fn tell(&self, call: &mut IpamCall) -> Result<(), CniError> {
-        if let Some(pools) = self.pools(POOLS4)? {
-            call.ipv4_pools = pools;
-        }
-        if let Some(pools) = self.pools(POOLS6)? {
-            call.ipv6_pools = pools;
-        }
+    /// Gives the allocator the labels that pools' namespace selectors look at.
+    pub fn tell(&self, call: &mut IpamCall) {
         if let Some(pod) = &mut call.pod {
-            pod.namespace.labels = self.namespace.metadata.labels.clone();
+            pod.namespace.labels.clone_from(&self.namespace.metadata.labels);
         }
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refusal(pod: Value, namespace: Value, args: &str) -> Option<CniError> {
+        let mut whole = json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u-1"}, "spec": {"nodeName": "n"},
+        });
+        for (part, fields) in pod.as_object().unwrap() {
+            whole[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        }
+        let described = Described {
+            pod: serde_json::from_value(whole).unwrap(),
+            namespace: serde_json::from_value(json!({"metadata": namespace})).unwrap(),
+        };
+        let env = |name: &str| {
+            let value = match name {
+                "CNI_COMMAND" => "ADD",
+                "CNI_CONTAINERID" | "CNI_IFNAME" => "c1",
+                "CNI_ARGS" => args,
+                _ => "/x",
+            };
+            Some(value.to_owned())
+        };
+        let conf = br#"{"cniVersion":"1.0.0","name":"net","type":"calico"}"#;
+        let call = netconf::read_call(&env, || Ok(conf.to_vec())).unwrap();
+        described.ensure_is_pod_of(&call).err()
     }
 
-    fn pools(&self, annotation: &str) -> Result<Option<Vec<String>>, CniError> {
-        let both = [&self.pod.metadata.annotations, &self.namespace.metadata.annotations];
-        let mut said = both.into_iter().filter_map(|annotations| annotations.get(annotation));
-        let Some(text) = said.find(|text| !text.is_empty()) else { return Ok(None) };
-        serde_json::from_str(text).map(Some).map_err(|error| {
-            let msg = format!("failed to parse annotation {annotation}: {error}");
-            CniError::new(Code::DECODE, msg)
-                .with_details(format!("found {text}; it is a JSON list of pools, [\"pool-1\", \"10.65.0.0/16\"]"))
-        })
+    const ARGS: &str = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p";
+
+    #[test]
+    fn the_pod_that_is_asked_for() {
+        let namespace = json!({"name": "ns"});
+        assert_eq!(refusal(json!({}), namespace.clone(), ARGS), None);
+        assert_eq!(refusal(json!({}), namespace.clone(), &format!("{ARGS};K8S_POD_UID=u-1")), None);
+        let successor = refusal(json!({}), namespace.clone(), &format!("{ARGS};K8S_POD_UID=u-0")).unwrap();
+        assert!(successor.msg.contains("ns/p") && successor.details.contains("u-0"), "{successor}");
+        let mirror = json!({"metadata": {"annotations": {MIRROR: "1f00"}}});
+        assert_eq!(refusal(mirror, namespace, &format!("{ARGS};K8S_POD_UID=1f00")), None);
+    }
+
+    #[test]
+    fn a_pod_without_node_or_namespace_is_not_networked() {
+        assert_eq!(refusal(json!({}), json!({}), ARGS).unwrap().msg, "namespaces \"ns\" not found");
+        let unscheduled = refusal(json!({"spec": {"nodeName": ""}}), json!({"name": "ns"}), ARGS).unwrap();
+        assert_eq!(unscheduled.msg, "error with field node (field should be assigned)");
     }
 }

@@ -54,6 +54,6 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
         Command::Gc => gc::gc(&mut session).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     };
-    session.timings.report(command.as_str(), session.store.requests());
+    session.timings.report(command.as_str(), session.store.requests() + session.api.requests());
     printed
 }

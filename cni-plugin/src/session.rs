@@ -1,21 +1,24 @@
 //! [`Session`]: one invocation with everything its verb needs, opened once and handed down.
 
 use datastore::{Datastore, DatastoreConfig};
+use futures::future::join;
 use ipam_plugin::cni::IpamCall;
+use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::ReleasePrelude;
 use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
-use libcalico::kubernetes::{Namespace, Pod};
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
+use crate::ipam::pod_cidr::Subnets;
 use crate::journal::Journal;
-use crate::pod::Described;
+use crate::kubernetes;
 use crate::status;
 use crate::timings::Timings;
 
@@ -26,10 +29,16 @@ pub struct Session {
     pub call: Box<Call>,
     /// Who is networked: node, container or pod, interface.
     pub facts: EndpointFacts,
+    /// What an ADD writes for `usePodCidr`; it is known after the first read.
+    pub subnets: Option<Subnets>,
+    /// The virtual machine in the pod, if it keeps its addresses; it is known soon after that read.
+    pub machine: Option<MachinePod>,
     /// How to reach the datastore; also names it in the journal.
     pub datastore_config: DatastoreConfig,
     /// The datastore, not yet contacted.
     pub store: Datastore,
+    /// The Kubernetes API, not yet contacted either.
+    pub api: Api,
     /// What earlier DELs still owe.
     pub journal: Journal,
     /// Stage clock.
@@ -42,18 +51,19 @@ impl Session {
         if matches!(call.command, Command::Add | Command::Del | Command::Status) {
             ensure_nodename_file(&call.conf)?;
         }
-        if call.command == Command::Add && call.conf.datastore.datastore_type == Some(DatastoreType::Kubernetes) {
-            // It keeps endpoints of pods only: without one, ADD would fail at its last step.
-            call.args.require_pod()?;
-        }
         let node = node_name::of(&call.conf)?;
         let deadline = (call.command == Command::Status).then_some(status::DEADLINE);
         let datastore_config = datastore_settings::of(&call.conf, deadline)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+        let api = kubernetes::api_of(&call, &datastore_config)?;
+        if call.command == Command::Add && matches!(api, Api::Datastore) {
+            // It keeps endpoints of pods only: without one, ADD would fail at its last step.
+            call.args.require_pod()?;
+        }
         let facts = facts_of(&call, node);
         let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
-        Ok(Session { call, facts, datastore_config, store, journal, timings })
+        Ok(Session { call, facts, subnets: None, machine: None, datastore_config, store, api, journal, timings })
     }
 }
 
@@ -123,8 +133,9 @@ pub struct Known {
     pub assign: Option<Prelude>,
     /// What the handles hold, if asked for.
     pub release: Option<ReleasePrelude>,
-    /// The pod and its namespace, for an ADD where the Kubernetes API is the datastore; `None` when the pod is not there.
-    pub pod: Option<Described>,
+    /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore and
+    /// did not answer.
+    pub kubernetes: Result<kubernetes::Facts, CniError>,
 }
 
 impl Session {
@@ -158,20 +169,14 @@ impl Session {
             _ => None,
         };
 
-        let pod = match (question, &self.facts.orchestrator) {
-            (Question::Endpoint | Question::Assign(_), Orchestrator::Kubernetes(pod)) if self.asks_kubernetes() => {
-                let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
-                let namespace = ObjectKey::global(pod.namespace.clone());
-                let pod = batch.get::<Pod>(&key);
-                let namespace = batch.get::<Namespace>(&namespace);
-                // Its labels and annotations; the pod, which the kubelet has just seen in it, is younger.
-                batch.last_may_lag();
-                Some((pod, namespace))
-            }
-            _ => None,
+        let mut beside = ReadBatch::new();
+        let kubernetes = match question {
+            Question::Cluster | Question::Allocator(_) => kubernetes::Tickets::default(),
+            _ => kubernetes::Tickets::ask(self, &mut batch, &mut beside),
         };
 
-        let answers = self.store.read(&batch).await?;
+        let (answers, said) = join(self.store.read(&batch), self.api.read_beside(&beside)).await;
+        let answers = answers?;
         let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
         endpoints.retain(|entry| self.facts.owns(&entry.key.name));
         Ok(Box::new(Known {
@@ -180,20 +185,21 @@ impl Session {
             profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
             assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
             release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
-            pod: match pod {
-                Some((pod, namespace)) => answers.get(&pod)?.map(|pod| -> Result<_, StoreError> {
-                    let namespace = answers.get(&namespace)?.map(|namespace| namespace.value).unwrap_or_default();
-                    Ok(Described { pod: pod.value, namespace })
-                }),
-                None => None,
-            }
-            .transpose()?,
+            kubernetes: match said {
+                Some(said) => kubernetes.facts(&self.call, said.as_ref().map_err(Clone::clone)),
+                None => kubernetes.facts(&self.call, Ok(&answers)),
+            },
         }))
     }
 
-    /// Whether pods are read from, and endpoints written to, the Kubernetes API.
-    pub fn asks_kubernetes(&self) -> bool {
-        matches!(self.datastore_config, DatastoreConfig::Kubernetes(_))
+    /// Whether the Kubernetes API is the datastore: endpoints are pods' annotations there, and profiles its own.
+    pub fn is_on_kubernetes(&self) -> bool {
+        matches!(self.api, Api::Datastore)
+    }
+
+    /// K8S_POD_UID where endpoints are pods, and have their uid (CNI-223); empty elsewhere, and when it is not said.
+    pub fn pod_uid(&self) -> &str {
+        self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
     }
 
     /// Name of the host's end of the interface (CNI-88, CNI-89).

@@ -214,7 +214,7 @@ impl DatastoreConfig {
     /// Chooses and describes the datastore. `env` looks up one environment variable; a variable that is set to
     /// nothing is `Some("")` and hides what is weaker (DS-3).
     pub fn new(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let source = Source { env: &env };
+        let source = Source::new(&env);
         let endpoints = source.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
         let path = source.get(&settings.datastore_path, "DATASTORE_PATH");
         let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
@@ -246,7 +246,11 @@ pub(crate) struct Source<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    pub(crate) fn new(env: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Source { env }
+    }
+
     /// `CALICO_X`, else what the network configuration says, else `X` (DS-3, DS-10, DS-11).
     pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
         self.lookup(configured, variable).unwrap_or_default()

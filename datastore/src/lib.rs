@@ -19,6 +19,7 @@ use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError
 pub use config::{ConfigError, DatastoreConfig, Settings};
 pub use etcd::Etcd;
 pub use kubernetes::Kubernetes;
+pub use kubernetes::config::KubernetesConfig;
 pub use local::Local;
 
 /// The datastore of this process.

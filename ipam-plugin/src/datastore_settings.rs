@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::{ConfigError, DatastoreConfig, Settings};
+use datastore::{ConfigError, DatastoreConfig, KubernetesConfig, Settings};
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
@@ -13,6 +13,16 @@ use netconf::{CniError, Code, NetConf};
 /// Code 7: nothing usable is configured.
 pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
     with_environment(conf, deadline, |name| std::env::var(name).ok())
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
+}
+
+/// The API server that `conf` and the environment of this process describe, for what only Kubernetes knows where the
+/// datastore is another (CNI-69).
+///
+/// # Errors
+/// Code 7: the settings contradict themselves.
+pub fn kubernetes_beside(conf: &NetConf, deadline: Option<Duration>) -> Result<KubernetesConfig, CniError> {
+    KubernetesConfig::beside(&settings(conf, deadline), |name| std::env::var(name).ok())
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 

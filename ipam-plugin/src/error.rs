@@ -11,6 +11,8 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 
+use crate::kubevirt::MachineError;
+
 /// Why an operation failed. Nothing that it began is left behind, as far as the datastore could be reached.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
@@ -114,6 +116,9 @@ pub enum IpamError {
     /// The block was to be released only if empty.
     #[error("block '{0}' is not empty")]
     BlockNotEmpty(Cidr),
+    /// The pod has a virtual machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// Races were lost for as long as the operation may take.
     #[error("Max retries hit - excessive concurrent IPAM requests")]
     Contention,

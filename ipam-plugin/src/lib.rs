@@ -24,6 +24,8 @@ pub mod ensure_block;
 pub mod error;
 mod handle_count;
 mod knowledge;
+pub mod kubernetes_api;
+pub mod kubevirt;
 pub mod lock;
 pub mod logging;
 mod mend;
@@ -42,3 +44,4 @@ mod take;
 #[cfg(test)]
 mod testing;
 mod undo;
+mod workload;

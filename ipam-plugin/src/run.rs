@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use datastore::Datastore;
+use futures::future::join;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
@@ -14,9 +15,11 @@ use netconf::{Call, CallError, CniError, Code, Command};
 use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamCall, cni_error};
+use crate::kubernetes_api::Api;
 use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
+use crate::workload::Questions;
 use crate::{datastore_settings, node_name, process};
 
 /// Runs `calico-ipam`.
@@ -46,7 +49,7 @@ fn serve(call: Call) -> ! {
 
 /// Serves one operation; what it answers is for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
-    let ipam = IpamCall::of(call, node_name::of(&call.conf)?);
+    let mut ipam = IpamCall::of(call, node_name::of(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
@@ -56,17 +59,30 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
+    let questions = Questions::of(call, &config);
+    let api = ManuallyDrop::new(Api::of(&call.conf, &config, questions.is_any())?);
+    let workload = questions.ask(call, &api, store);
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
-            let prelude = Prelude::read(store, &ipam.prelude_query()).await.map_err(store_error)?;
+            let query = ipam.prelude_query();
+            let (prelude, workload) = join(Prelude::read(store, &query), workload).await;
+            let prelude = prelude.map_err(store_error)?;
+            workload?.tell(&mut ipam);
             cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
-            let prelude = ReleasePrelude::read(store, &ipam.handles_to_read(store)).await.map_err(store_error)?;
+            let handles = ipam.handles_to_read(store);
+            let (prelude, workload) = join(ReleasePrelude::read(store, &handles), workload).await;
+            let prelude = prelude.map_err(store_error)?;
+            workload?.tell(&mut ipam);
             cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
         }
-        Command::Check => cni::check(store, &ipam, &recorded(call)?).await.map(|()| String::new()),
+        Command::Check => {
+            let recorded = recorded(call)?;
+            workload.await?.tell(&mut ipam);
+            cni::check(store, &ipam, &recorded).await.map(|()| String::new())
+        }
         Command::Status => cni::status(store, &ipam).await.map(|()| String::new()),
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),

@@ -2,7 +2,7 @@
 //!
 //! One server for a folder; between recordings everything in it is deleted and the host reinstalled.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::Result;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
 use integration_tests::golden::replay::{Lab, replay};
@@ -13,15 +13,6 @@ use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
-
-/// What recordings ask for and we do not have yet: the recording, and what our error says of it. The list only
-/// shrinks: an entry whose recording replays equal, or fails in another way, fails the test.
-const NOT_YET: [(&str, &str); 4] = [
-    ("annot-ipaddrs", "annotation cni.projectcalico.org/ipAddrs is not supported"),
-    ("annot-noipam-hwaddr", "annotation cni.projectcalico.org/ipAddrsNoIpam is not supported"),
-    ("host-local-podcidr", "invalid CIDR address: usePodCidr"),
-    ("k8s-on-etcd", "this build asks it only with datastore_type kubernetes"),
-];
 
 #[test]
 fn kdd1() {
@@ -56,27 +47,9 @@ fn k8s_on_etcd() {
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
         let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
         let name = "k8s-on-etcd";
-        judge(name, replay(&recording::read("etcd", name).unwrap(), &lab)).unwrap();
+        replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
         assert_nothing_refused(&audit, &user);
     });
-}
-
-#[test]
-fn what_is_missing_is_a_recording() {
-    let known: Vec<String> = ["etcd", "kdd1", "kdd3"].into_iter().flat_map(|f| recording::names(f).unwrap()).collect();
-    for (name, missing) in NOT_YET {
-        assert!(known.iter().any(|known| known == name) && !missing.is_empty(), "{name}: {missing}");
-    }
-}
-
-#[test]
-fn the_list_only_shrinks() {
-    for (name, missing) in NOT_YET {
-        assert!(judge(name, Ok(())).is_err(), "{name} replays equal and stays on the list");
-        assert!(judge(name, Err(anyhow!("something else"))).is_err(), "{name} fails in another way unnoticed");
-        judge(name, Err(anyhow!("it says: {missing}"))).unwrap();
-    }
-    assert!(judge("v4-add-del", Err(anyhow!("anything"))).is_err());
 }
 
 /// Replays a folder as the CNI user with a role, and no other.
@@ -90,8 +63,8 @@ fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
         let audit = api.audit().unwrap();
         let mut wrong = String::new();
         for name in recording::names(folder).unwrap() {
-            let outcome = replay_one(&recording::read(folder, &name).unwrap(), host, api, &user, group);
-            if let Err(error) = judge(&name, outcome) {
+            let recording = recording::read(folder, &name).unwrap();
+            if let Err(error) = replay_one(&recording, host, api, &user, group) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
             cluster::clear(api, group).unwrap();
@@ -120,14 +93,4 @@ fn assert_nothing_refused(audit: &Audit, user: &ServiceAccount) {
     let mut requests = audit.of(&user.user).unwrap();
     requests.retain(|request| matches!(request.code, Some(401 | 403)));
     assert!(requests.is_empty(), "{requests:#?}");
-}
-
-/// Holds the outcome of a replay against what is known to be missing.
-fn judge(name: &str, outcome: Result<()>) -> Result<()> {
-    match (outcome, NOT_YET.iter().find(|(known, _)| *known == name)) {
-        (outcome, None) => outcome,
-        (Ok(()), Some(_)) => bail!("replays equal: take it off the list"),
-        (Err(error), Some((_, missing))) if format!("{error:#}").contains(missing) => Ok(()),
-        (Err(error), Some((_, missing))) => bail!("fails in another way than {missing:?}: {error:#}"),
-    }
 }

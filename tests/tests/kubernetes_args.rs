@@ -16,7 +16,7 @@ on_each_datastore!(
     a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it,
     a_late_del_without_a_namespace_leaves_the_new_sandboxs_link,
     pods_of_other_namespaces_are_other_pods,
-    kubernetes_policy_is_refused_with_the_way_out,
+    kubernetes_policy_without_a_way_to_the_api_is_refused,
     policy_is_waited_for_no_longer_than_asked,
 );
 
@@ -147,14 +147,14 @@ fn pods_of_other_namespaces_are_other_pods(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-fn kubernetes_policy_is_refused_with_the_way_out(cluster: &Cluster<'_>) {
+fn kubernetes_policy_without_a_way_to_the_api_is_refused(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     conf["policy"] = json!({ "type": "k8s" });
     let pod = cluster.pod(1);
     let before = cluster.state();
     let error = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().error();
-    assert_eq!(error.code, 2, "{error:?}");
-    assert!(error.msg.contains("Kubernetes") && error.details.contains("policy.type"), "{error:?}");
+    assert!(error.msg.contains("Kubernetes API about pod default/nginx"), "{error:?}");
+    assert!(error.msg.contains("set kubernetes.kubeconfig"), "{error:?}");
     assert_eq!(cluster.state(), before);
 }
 

@@ -11,10 +11,20 @@ use netconf::CniError;
 use super::{Attachment, Recorded};
 use crate::dataplane::{self, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Teardown};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
+use crate::ipam::Lease;
 use crate::session::Session;
 
-pub(super) fn attach(session: &Session, netns: Option<NetnsFd>, addresses: &[IpAddr]) -> Result<Attachment, CniError> {
-    let plan = endpoint_plan::from_conf(session, addresses)?;
+pub(super) fn attach(
+    session: &Session,
+    netns: Option<NetnsFd>,
+    lease: &Lease,
+    mac: Option<MacAddr>,
+) -> Result<Attachment, CniError> {
+    let plan = EndpointPlan {
+        container_mac: mac,
+        host_routes: endpoint_plan::has_host_routes(session, &lease.result),
+        ..endpoint_plan::from_conf(session, &lease.addresses)?
+    };
     let open = || NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error);
     let netns = netns.map_or_else(open, Ok)?;
     set_up(&plan, &netns)

@@ -115,10 +115,10 @@ async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, false, false).inner;
         let stale = written_twice(&store, holder).await;
-        delete(&store, stale.clone(), |entry| is_of_container(entry, "c1")).await.unwrap();
+        delete(&store, stale.clone(), |entry| is_of_container(entry, "c1", "")).await.unwrap();
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
         assert_eq!(list.len(), left, "held by {holder}");
         // What is gone already is no error.
-        delete(&store, stale, |entry| is_of_container(entry, "c1")).await.unwrap();
+        delete(&store, stale, |entry| is_of_container(entry, "c1", "")).await.unwrap();
     }
 }

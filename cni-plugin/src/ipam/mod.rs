@@ -3,13 +3,17 @@
 
 mod child;
 mod delegate;
+pub mod pod_cidr;
+mod requested;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall, Leaked};
 use ipam_plugin::error::IpamError;
+use ipam_plugin::kubevirt;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
 use libcalico::api::WorkloadEndpoint;
@@ -19,7 +23,9 @@ use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
 pub use delegate::Delegate;
+use pod_cidr::Subnets;
 
+use crate::annotations::Addresses;
 use crate::attach::host_link_of;
 use crate::session::{Session, store_error};
 
@@ -30,6 +36,8 @@ pub struct Lease {
     pub result: CniResult,
     /// The addresses, in its order.
     pub addresses: Vec<IpAddr>,
+    /// Whether IPAM keeps them for the container: not those that a pod brings along.
+    pub is_kept: bool,
 }
 
 /// Why a release did not happen.
@@ -57,7 +65,8 @@ fn is_calico(session: &Session) -> bool {
 
 /// The call of `calico-ipam` in process; `None` when a foreign plugin keeps the addresses.
 pub fn call_of(session: &Session) -> Option<IpamCall> {
-    is_calico(session).then(|| IpamCall::of(&session.call, &session.facts.node))
+    is_calico(session)
+        .then(|| IpamCall { machine: session.machine.clone(), ..IpamCall::of(&session.call, &session.facts.node) })
 }
 
 /// The handles that DEL releases: the container's, and the one of releases before v3 (IPAM-23). None when a foreign
@@ -71,28 +80,49 @@ pub fn handles_to_read(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles_to_read(&session.store)).unwrap_or_default()
 }
 
-/// Gets addresses. Nothing stays allocated when it fails. `fresh` says that the container holds none yet, as far as is
-/// known.
+/// Gets addresses. Nothing stays allocated when it fails. `before` is the endpoint that the container or pod had, as far
+/// as is known.
 pub async fn assign(
     session: &Session,
     call: Option<IpamCall>,
     prelude: Option<Prelude>,
-    fresh: bool,
+    before: Option<&WorkloadEndpoint>,
+    wanted: &Addresses,
 ) -> Result<Lease, CniError> {
-    let result = match (call, prelude) {
-        (Some(call), Some(prelude)) => {
+    let result = match (wanted, call, prelude) {
+        (Addresses::Fixed(addresses), ..) => {
+            return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) });
+        }
+        (Addresses::Requested(addresses), Some(call), Some(prelude)) => {
+            Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
+        }
+        (_, Some(call), Some(prelude)) => {
             with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude).await?)?
         }
-        _ => add_foreign(session, fresh)?,
+        _ => add_foreign(session, before.is_none())?,
     };
-    let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    Ok(Lease { result, addresses })
+    Ok(Lease::of(result))
+}
+
+impl Lease {
+    fn of(result: CniResult) -> Self {
+        let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        Lease { result, addresses, is_kept: true }
+    }
 }
 
 /// Gives back exactly what a failed ADD was given: what the container held before stays.
 pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError> {
+    if !lease.is_kept {
+        return Ok(());
+    }
     let Some(call) = call_of(session) else { return release_foreign(session) };
     let handle = call.handle();
+    if let Some(machine) = &call.machine {
+        // The machine keeps them; the pod does not.
+        let left = Box::pin(kubevirt::leave(&session.store, &SystemClock::start(), &handle, machine)).await;
+        return left.map_err(|error| cni::cni_error(&error));
+    }
     let requests: Vec<_> = lease
         .addresses
         .iter()
@@ -142,7 +172,7 @@ pub async fn check(session: &Session, recorded: &[IpAddr]) -> Result<Vec<String>
             .await
             .map_err(|error| store_error(READ_BLOCKS, &error));
     }
-    match foreign(session)?.call("CHECK", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match call_foreign(session, "CHECK") {
         Ok(_) => Ok(Vec::new()),
         Err(error) => Ok(vec![format!("IPAM plugin {}: {error}", session.call.conf.ipam.ipam_type)]),
     }
@@ -169,7 +199,7 @@ pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelu
     if session.call.version < Version::V1_1_0 {
         return Ok(());
     }
-    match delegate.call("STATUS", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match delegate.call("STATUS", &for_delegate(&session.call.raw_args), &Subnets::any().fill_in(&session.call)?) {
         Err(error) if !is_too_old(&error) => Err(error),
         _ => Ok(()),
     }
@@ -198,7 +228,7 @@ pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>) -> V
 
 /// GC is passed on to a foreign plugin; one that does not know it has nothing to say.
 fn gc_foreign(session: &Session) -> Result<(), CniError> {
-    match foreign(session)?.call("GC", &for_delegate(&session.call.raw_args), &session.call.raw) {
+    match call_foreign(session, "GC") {
         Err(error) if !is_too_old(&error) => Err(error),
         _ => Ok(()),
     }
@@ -207,6 +237,12 @@ fn gc_foreign(session: &Session) -> Result<(), CniError> {
 /// A plugin of before 1.1.0 refuses the version, the command, or that no container is named, as Debian's host-local does.
 fn is_too_old(error: &CniError) -> bool {
     [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER].contains(&error.code)
+}
+
+/// Every verb but ADD: the subnets matter to none of them.
+fn call_foreign(session: &Session, command: &str) -> Result<Vec<u8>, CniError> {
+    let conf = Subnets::any().fill_in(&session.call)?;
+    foreign(session)?.call(command, &for_delegate(&session.call.raw_args), &conf)
 }
 
 fn foreign(session: &Session) -> Result<Delegate, CniError> {
@@ -224,9 +260,12 @@ fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
 /// A plugin that failed half-way, or printed what is no use, may have allocated: the specification wants its DEL then
 /// (CNI-219). That is by container, and so only right for one that held nothing before.
 fn add_foreign(session: &Session, fresh: bool) -> Result<CniResult, CniError> {
-    let delegate = foreign(session)?;
-    let outcome = delegate
-        .call("ADD", &for_delegate(&session.call.raw_args), &session.call.raw)
+    let conf = match &session.subnets {
+        Some(subnets) => subnets.fill_in(&session.call)?,
+        None => Cow::Borrowed(session.call.raw.as_slice()),
+    };
+    let outcome = foreign(session)?
+        .call("ADD", &for_delegate(&session.call.raw_args), &conf)
         .and_then(|printed| CniResult::parse(&printed, session.call.version))
         .and_then(with_addresses);
     if outcome.is_err()
@@ -243,5 +282,5 @@ pub fn release_foreign(session: &Session) -> Result<(), CniError> {
     if is_calico(session) {
         return Ok(());
     }
-    foreign(session)?.call("DEL", &for_delegate(&session.call.raw_args), &session.call.raw).map(|_| ())
+    call_foreign(session, "DEL").map(drop)
 }

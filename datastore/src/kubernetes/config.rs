@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use crate::config::{ConfigError, Settings, Source};
+use crate::config::{ConfigError, DEFAULT_DEADLINE, Settings, Source};
 
 /// Everything that the settings say about the API server. Nothing has been read yet.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -60,6 +60,15 @@ const DEFAULT_QPS: i32 = 5;
 const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
+    /// The API server that describes pods, beside a datastore that is another. `env` is as for
+    /// [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    pub fn beside(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
+        let config = Self::new(settings, &Source::new(&env), deadline)?;
+        // Calico's own kinds are not asked for there, and need not exist: nobody has to find out their group.
+        Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
+    }
+
     /// Whether something says where an API server is, though nobody said that it is to be used.
     pub(crate) fn is_hinted_at(settings: &Settings, source: &Source<'_>) -> bool {
         let in_cluster = !source.get("", "KUBERNETES_SERVICE_HOST").is_empty();

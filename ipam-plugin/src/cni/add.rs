@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use libcalico::kubernetes::MachinePod;
+use libcalico::net::IpVersion;
 use libcalico::store::Store;
 use netconf::result::{IpConfig, IpNet, Route};
 use netconf::{CniError, CniResult};
@@ -13,7 +15,8 @@ use crate::assign::{Assignment, assign};
 use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::prelude::Prelude;
+use crate::kubevirt::{self, MachineError};
+use crate::prelude::{HandleState, Prelude};
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
@@ -28,7 +31,32 @@ pub async fn add<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: Prelude,
 ) -> Result<CniResult, CniError> {
+    let kept = Box::pin(kept(store, clock, call)).await.map_err(|error| cni_error(&error))?;
+    if !kept.is_empty() {
+        let mut result = result(&kept);
+        if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
+            // They still lead to the machine's other pod. Felix moves the routes when the machine has moved.
+            result.routes.clear();
+        }
+        return Ok(result);
+    }
+    let prelude = match &call.machine {
+        // What was read, if anything, was the container's.
+        Some(_) => Prelude { handle: HandleState::Absent, ..prelude },
+        None => prelude,
+    };
     addresses(store, clock, call, prelude).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
+}
+
+/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
+async fn kept<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall) -> Result<Vec<Assignment>, IpamError> {
+    let Some(machine) = &call.machine else { return Ok(Vec::new()) };
+    let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
+    let held = kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
+    if held.is_empty() && machine.is_migration_target() {
+        return Err(MachineError::NothingHeld(handle).into());
+    }
+    Ok(held.into_iter().map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect())
 }
 
 async fn addresses<S: Store, C: Clock>(

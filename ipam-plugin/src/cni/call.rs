@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libcalico::ipam::HandleId;
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
@@ -25,6 +26,8 @@ pub struct IpamCall {
     pub node: String,
     /// The pod; `None` outside Kubernetes.
     pub pod: Option<Pod>,
+    /// The virtual machine that the pod runs, if it keeps its addresses from pod to pod.
+    pub machine: Option<MachinePod>,
     /// Whether an IPv4 address is wanted.
     pub assign_ipv4: bool,
     /// Whether an IPv6 address is wanted.
@@ -35,6 +38,8 @@ pub struct IpamCall {
     pub ipv6_pools: Vec<String>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
+    /// Most blocks the node may own; 0 leaves it to the cluster's settings.
+    pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
     pub lock_file: Option<PathBuf>,
 }
@@ -61,17 +66,28 @@ impl IpamCall {
                 namespace: Namespace { name: pod.namespace.into(), ..Namespace::default() },
                 name: pod.name.into(),
             }),
+            machine: None,
             assign_ipv4: ipam.assign_ipv4,
             assign_ipv6: ipam.assign_ipv6,
             ipv4_pools: ipam.ipv4_pools.clone(),
             ipv6_pools: ipam.ipv6_pools.clone(),
             ip: call.args.ip,
+            // For Windows, but read on every system, as upstream's (IPAM-33).
+            max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
         }
     }
 
-    /// The handle of the container (IPAM-22).
+    /// The handle that the addresses are held by: the container's, or that of the virtual machine that keeps them
+    /// (IPAM-22, IPAM-24).
     pub fn handle(&self) -> HandleId {
+        match &self.machine {
+            Some(machine) => HandleId::for_machine(&self.network, &machine.namespace, &machine.instance),
+            None => self.container_handle(),
+        }
+    }
+
+    fn container_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
@@ -83,9 +99,9 @@ impl IpamCall {
         }
     }
 
-    /// Both handles: what a DEL releases.
+    /// Both handles of the container: what a DEL releases.
     pub fn handles(&self) -> [HandleId; 2] {
-        [self.handle(), self.legacy_handle()]
+        [self.container_handle(), self.legacy_handle()]
     }
 
     /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
@@ -93,7 +109,7 @@ impl IpamCall {
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
         match store.has_transactions() {
             true => self.handles().to_vec(),
-            false => vec![self.handle()],
+            false => vec![self.container_handle()],
         }
     }
 
@@ -111,7 +127,10 @@ impl IpamCall {
             pools4: self.ipv4_pools.clone(),
             pools6: self.ipv6_pools.clone(),
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
+            max_blocks: self.max_blocks,
             all_or_nothing: true,
+            // Another process may be giving the machine its first address now (IPAM-115).
+            max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
         }
     }
@@ -124,6 +143,8 @@ impl IpamCall {
     /// What is stored with each address.
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
         let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
-        workload_attributes(&self.node, pod, now)
+        let mut attributes = workload_attributes(&self.node, pod, now);
+        attributes.extend(self.machine.iter().flat_map(MachinePod::attributes));
+        attributes
     }
 }

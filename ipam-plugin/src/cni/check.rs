@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, Handle, any_pool_of};
+use libcalico::ipam::{Block, Handle, OwnerSlot, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
@@ -79,9 +79,10 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamCall) -
     if held.handle() != Some(call.handle()) {
         return Some(format!("{ip} is held by {}", holder(&held)));
     }
-    let node = held.attributes().and_then(|attributes| attributes.get("node"));
-    match node {
-        Some(node) if *node == call.node => None,
-        other => Some(format!("{ip} is noted for node {:?}, not {:?}", other.map_or("", String::as_str), call.node)),
-    }
+    // A machine that is being migrated has a pod on each of two nodes.
+    let slots = [OwnerSlot::Active, OwnerSlot::Alternate];
+    let mut nodes = slots.into_iter().filter_map(|slot| held.attribute?.owner(slot).get("node"));
+    let active = nodes.next().map_or("", String::as_str);
+    let is_noted = active == call.node || nodes.any(|node| *node == call.node);
+    (!is_noted).then(|| format!("{ip} is noted for node {active:?}, not {:?}", call.node))
 }

@@ -7,9 +7,11 @@ use super::call::IpamCall;
 use super::error::cni_error;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::kubevirt;
 use crate::release::{ReleasePrelude, release};
 
 /// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
+/// A virtual machine that keeps its addresses loses this pod as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -31,10 +33,16 @@ pub async fn release_call<S: Store, C: Clock>(
     } else {
         prelude
     };
-    if prelude.is_empty() {
+    if prelude.is_empty() && call.machine.is_none() {
         return Ok(());
     }
     let _lock = call.lock();
+    if let Some(machine) = &call.machine {
+        Box::pin(kubevirt::leave(store, clock, &call.handle(), machine)).await?;
+    }
+    if prelude.is_empty() {
+        return Ok(());
+    }
     let released = release(store, clock, prelude).await?;
     tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))

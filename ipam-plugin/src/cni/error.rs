@@ -9,6 +9,9 @@ use crate::error::{Exhaustion, IpamError};
 /// The error with the code of the CNI specification that fits, upstream's text, and in the details what a person needs
 /// to mend it: for each pool why it gave nothing.
 pub fn cni_error(error: &IpamError) -> CniError {
+    if let IpamError::Machine(error) = error {
+        return error.clone().into();
+    }
     CniError::new(code(error), error.to_string()).with_details(details(error))
 }
 

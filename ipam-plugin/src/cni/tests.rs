@@ -26,6 +26,7 @@ fn call(container: &str) -> IpamCall {
         ipv4_pools: Vec::new(),
         ipv6_pools: Vec::new(),
         ip: None,
+        max_blocks: 0,
         lock_file: None,
     }
 }

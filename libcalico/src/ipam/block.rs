@@ -4,6 +4,7 @@ mod assign;
 mod create;
 mod garbage;
 mod inspect;
+mod owners;
 mod release;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::assign::{AssignError, AssignRequest};
 pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
+pub use self::owners::OwnerSlot;
 pub use self::release::{ReleaseError, ReleaseRequest, Released};
 
 use crate::api::Unknown;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 use super::block::null_as_empty;
 use crate::api::Unknown;
@@ -136,6 +138,19 @@ impl HandleId {
         HandleId::new(format!("{network}.{container_id}"))
     }
 
+    /// The handle of a virtual machine on a network: it outlives the pods that the machine runs in (IPAM-24). Names that
+    /// make it longer than 128 characters, which upstream cannot serve, are in it as a hash (IPAM-25).
+    pub fn for_machine(network: &str, namespace: &str, instance: &str) -> Self {
+        let network = if network.is_empty() { "k8s-pod-network" } else { network };
+        let names = format!("{namespace}.{instance}");
+        let id = format!("{network}.vmi.{names}");
+        HandleId(if id.len() > LONGEST {
+            format!("{network}.vmi.{}", HEXLOWER.encode(&Sha256::digest(names)))
+        } else {
+            id
+        })
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -149,6 +164,8 @@ impl fmt::Display for HandleId {
 }
 
 const ROOT: &str = "/calico/ipam/v2/handle/";
+/// The longest handle of a virtual machine that spells its names out.
+const LONGEST: usize = 128;
 
 impl Kind for Handle {
     const KIND: &'static str = "IPAMHandle";
@@ -247,5 +264,18 @@ mod tests {
     fn ids_are_cut_at_the_first_carriage_return() {
         assert_eq!(HandleId::new("net.c1\r\r\r").as_str(), "net.c1");
         assert_eq!(HandleId::for_container("net", "c1").as_str(), "net.c1");
+    }
+
+    #[test]
+    fn a_machines_handle_has_its_names_as_long_as_they_fit() {
+        assert_eq!(HandleId::for_machine("", "default", "vm1").as_str(), "k8s-pod-network.vmi.default.vm1");
+        assert_eq!(HandleId::for_machine("net1", "default", "vm1").as_str(), "net1.vmi.default.vm1");
+        let fits = "v".repeat(128 - "net1.vmi.default.".len());
+        assert_eq!(HandleId::for_machine("net1", "default", &fits).as_str(), format!("net1.vmi.default.{fits}"));
+        let (long, other) = (format!("{fits}v"), format!("{fits}w"));
+        let id = HandleId::for_machine("net1", "default", &long);
+        assert_eq!(id.as_str().len(), "net1.vmi.".len() + 64);
+        assert_ne!(id, HandleId::for_machine("net1", "default", &other));
+        assert!(id.as_str().bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.'));
     }
 }

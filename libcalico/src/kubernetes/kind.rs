@@ -1,7 +1,7 @@
 //! Which resource stands for which kind of stored object (DS-53).
 
 use super::group::ApiGroup;
-use super::resource::{NAMESPACES, NODES, PODS, Resource};
+use super::resource::{NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 /// A kind of stored object, by how it is kept in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub(super) enum StoredKind {
     Pod,
     /// A namespace as it is.
     Namespace,
+    /// A virtual machine of KubeVirt as it is.
+    Machine,
+    /// A run of one as it is.
+    MachineInstance,
 }
 
 /// A v3 kind that is stored as a custom resource of its own.
@@ -63,6 +67,8 @@ impl StoredKind {
             "Profile" => StoredKind::Profile,
             "Pod" => StoredKind::Pod,
             "Namespace" => StoredKind::Namespace,
+            "VirtualMachine" => StoredKind::Machine,
+            "VirtualMachineInstance" => StoredKind::MachineInstance,
             name => StoredKind::Object(OBJECTS.into_iter().find(|object| object.kind == name)?),
         })
     }
@@ -85,6 +91,8 @@ impl StoredKind {
             StoredKind::Endpoint | StoredKind::Pod => PODS,
             StoredKind::Node => NODES,
             StoredKind::Profile | StoredKind::Namespace => NAMESPACES,
+            StoredKind::Machine => VIRTUAL_MACHINES,
+            StoredKind::MachineInstance => VIRTUAL_MACHINE_INSTANCES,
         }
     }
 
@@ -97,7 +105,13 @@ impl StoredKind {
     pub(super) fn is_kubernetes_own(self) -> bool {
         matches!(
             self,
-            StoredKind::Endpoint | StoredKind::Node | StoredKind::Profile | StoredKind::Pod | StoredKind::Namespace
+            StoredKind::Endpoint
+                | StoredKind::Node
+                | StoredKind::Profile
+                | StoredKind::Pod
+                | StoredKind::Namespace
+                | StoredKind::Machine
+                | StoredKind::MachineInstance
         )
     }
 }

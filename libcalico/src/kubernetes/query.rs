@@ -116,6 +116,7 @@ fn namespace_of(rest: &str) -> Option<String> {
 pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Location> {
     let resource = kind.resource(group);
     let global = |name: String| Location::global(resource, name);
+    let located = |ObjectKey { namespace, name }: ObjectKey| Some(Location { resource, namespace, name });
     match kind {
         StoredKind::Block => block::name_of_path(path).map(global),
         StoredKind::Affinity => BlockAffinity::parse_path(path).map(|key| global(affinity::affinity_name(&key))),
@@ -130,10 +131,9 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
             let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty();
             is_pods.then(|| Location::namespaced(resource, key.namespace.unwrap_or_default(), ids.pod))
         }
-        StoredKind::Pod => {
-            let ObjectKey { namespace, name } = super::Pod::parse_path(path)?;
-            Some(Location { resource, namespace, name })
-        }
+        StoredKind::Pod => located(super::Pod::parse_path(path)?),
+        StoredKind::Machine => located(super::VirtualMachine::parse_path(path)?),
+        StoredKind::MachineInstance => located(super::VirtualMachineInstance::parse_path(path)?),
         StoredKind::Namespace => super::Namespace::parse_path(path).map(|key| global(key.name)),
     }
 }

@@ -26,6 +26,17 @@ pub const NAMESPACES: Resource =
 pub const SERVICE_ACCOUNTS: Resource =
     Resource { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
 
+/// Running virtual machines of KubeVirt.
+pub(super) const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
+    api_version: "kubevirt.io/v1",
+    kind: "VirtualMachineInstance",
+    plural: "virtualmachineinstances",
+    namespaced: true,
+};
+/// Virtual machines of KubeVirt.
+pub(super) const VIRTUAL_MACHINES: Resource =
+    Resource { api_version: "kubevirt.io/v1", kind: "VirtualMachine", plural: "virtualmachines", namespaced: true };
+
 impl Resource {
     /// URL path of all objects, or of those in one namespace.
     pub fn collection(&self, namespace: Option<&str>) -> String {

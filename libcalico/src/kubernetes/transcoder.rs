@@ -10,6 +10,7 @@ use super::handle;
 use super::ipam_config;
 use super::json::{Fields, take_object, text};
 use super::kind::StoredKind;
+use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::metadata;
 use super::node;
 use super::pod::Pod;
@@ -186,7 +187,12 @@ impl Transcoder {
             _ => {
                 let namespace = object.get("metadata").and_then(|metadata| metadata["namespace"].as_str());
                 let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
-                stored(Pod::path(&key), object)
+                let path = match kind {
+                    StoredKind::Machine => VirtualMachine::path(&key),
+                    StoredKind::MachineInstance => VirtualMachineInstance::path(&key),
+                    _ => Pod::path(&key),
+                };
+                stored(path, object)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A WorkloadEndpoint read from its pod (DS-75 … DS-78).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -24,14 +25,14 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The interface of every pod's endpoint, whatever `CNI_IFNAME` says.
 const ENDPOINT: &str = "eth0";
 
-/// Something a pod says that cannot be understood.
+/// Something a pod says that cannot be understood. The texts are upstream's where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodProblem {
     /// An address of the pod.
     #[error("address of the pod: {0}")]
     Address(#[from] CidrParseError),
     /// An annotation that is to be a JSON array of texts.
-    #[error("failed to parse '{value}' as JSON: {reason} (annotation {annotation:?})")]
+    #[error("failed to parse '{value}' as JSON: {reason}")]
     Json {
         /// Its key.
         annotation: &'static str,
@@ -41,7 +42,7 @@ pub enum PodProblem {
         reason: String,
     },
     /// A prefix in an annotation.
-    #[error("annotation {annotation:?}: {cause}")]
+    #[error("failed to parse '{}' as a CIDR: {cause}", .cause.0)]
     Prefix {
         /// Its key.
         annotation: &'static str,
@@ -49,16 +50,34 @@ pub enum PodProblem {
         cause: CidrParseError,
     },
     /// Floating addresses of a pod whose own address is a network.
-    #[error("annotation {FLOATING_IPS:?}: the pod's address {0} is not a single one")]
+    #[error("the pod's address {0} is not a single one")]
     NotOneAddress(Cidr),
     /// A limit of traffic.
-    #[error("annotation {annotation:?}: {reason}")]
+    #[error("{reason}")]
     Limit {
         /// Its key.
         annotation: &'static str,
         /// What is wrong.
         reason: String,
     },
+}
+
+impl PodProblem {
+    /// The annotation that is wrong; `None` for the pod's addresses, which may come from its status.
+    pub fn annotation(&self) -> Option<&'static str> {
+        match self {
+            PodProblem::Address(_) => None,
+            PodProblem::NotOneAddress(_) => Some(FLOATING_IPS),
+            PodProblem::Json { annotation, .. }
+            | PodProblem::Prefix { annotation, .. }
+            | PodProblem::Limit { annotation, .. } => Some(annotation),
+        }
+    }
+
+    /// Whether a pod that says so gets no network: limits of traffic are only reported (CNI-104).
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, PodProblem::Limit { .. })
+    }
 }
 
 /// An endpoint, and what its pod says that is left out of it.
@@ -104,6 +123,11 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
     spec.allow_spoofed_source_prefixes = source_prefixes(pod, &mut problems);
     spec.qos_controls = qos_controls(&pod.metadata.annotations, &mut problems);
     Some(PodEndpoint { endpoint, problems })
+}
+
+/// The floating addresses that a pod asks for, as it writes them.
+pub fn floating_ips(pod: &Pod) -> Result<Vec<String>, PodProblem> {
+    texts_of(&pod.metadata.annotations, FLOATING_IPS)
 }
 
 fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
@@ -165,13 +189,22 @@ fn source_prefixes(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<String> {
     keep(parsed, problems)
 }
 
-/// The texts of an annotation that is a JSON array of them; absent and empty annotations have none.
 fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<String> {
-    let Some(value) = annotation(pod, key).filter(|value| !value.is_empty()) else { return Vec::new() };
-    let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
-    parsed.map(Option::unwrap_or_default).unwrap_or_else(|error| {
-        problems.push(PodProblem::Json { annotation: key, value: value.into(), reason: error.to_string() });
+    texts_of(&pod.metadata.annotations, key).unwrap_or_else(|problem| {
+        problems.push(problem);
         Vec::new()
+    })
+}
+
+/// The texts of an annotation that is a JSON array of them; absent and empty annotations have none.
+pub fn texts_of(annotations: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PodProblem> {
+    let Some(value) = annotations.get(key).filter(|value| !value.is_empty()) else { return Ok(Vec::new()) };
+    let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
+    parsed.map(Option::unwrap_or_default).map_err(|error| PodProblem::Json {
+        annotation: key,
+        value: value.clone(),
+        // Upstream's words, which recordings have.
+        reason: if error.is_eof() { "unexpected end of JSON input".into() } else { error.to_string() },
     })
 }
 

@@ -180,3 +180,24 @@ fn a_list_is_refused_for_the_connection_test_too() {
     assert_eq!(error.code, Code::INVALID_CONFIG);
     assert!(error.details.contains("jq '.plugins[0]"), "{error}");
 }
+
+#[test]
+fn windows_keys_that_do_nothing_here() {
+    assert_eq!(NetConf::default().windows.ignored().count(), 0);
+    let text = br#"{"mode": "vxlan", "vxlan_mac_prefix": "0e", "vxlan_vni": 4096, "windows_use_single_network": true,
+        "windows_pod_deletion_timestamp_timeout": 60, "windows_disable_default_deny_all_policy": true,
+        "windows_loopback_DSR": true}"#;
+    let windows = NetConf::parse(text).unwrap().windows;
+    let ignored: Vec<_> = windows.ignored().collect();
+    assert_eq!(
+        ignored,
+        [
+            "mode",
+            "vxlan_mac_prefix",
+            "vxlan_vni",
+            "windows_pod_deletion_timestamp_timeout",
+            "windows_disable_default_deny_all_policy",
+            "windows_loopback_DSR",
+        ]
+    );
+}

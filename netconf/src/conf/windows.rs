@@ -29,6 +29,22 @@ pub struct WindowsConf {
     pub windows_loopback_dsr: bool,
 }
 
+impl WindowsConf {
+    /// The keys that are set although nothing on this system reads them.
+    pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("mode", !self.mode.is_empty()),
+            ("vxlan_mac_prefix", !self.vxlan_mac_prefix.is_empty()),
+            ("vxlan_vni", self.vxlan_vni != 0),
+            ("windows_pod_deletion_timestamp_timeout", self.windows_pod_deletion_timestamp_timeout != 0),
+            ("windows_disable_default_deny_all_policy", self.windows_disable_default_deny_all_policy),
+            ("windows_loopback_DSR", self.windows_loopback_dsr),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_set)| is_set.then_some(key))
+    }
+}
+
 impl FromNode for WindowsConf {
     fn from_node(node: &Node<'_>) -> Result<WindowsConf, DecodeError> {
         let object = node.object()?;

@@ -50,9 +50,9 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
         host.add_uplink().unwrap();
         let mut control_plane = ControlPlane::of(servers);
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-            let store = control_plane.store(group);
             let on_new_host = |host: &Host| {
-                let cluster = Cluster { host, plugins: Plugins::locate()?, store };
+                // The plugins' kubeconfig is among the host's files.
+                let cluster = Cluster { host, plugins: Plugins::locate()?, store: control_plane.store(group) };
                 test(&cluster, &mut control_plane);
                 cluster.store.clear()
             };

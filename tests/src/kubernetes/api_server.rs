@@ -118,6 +118,8 @@ impl ApiServer {
     /// The same, to reach the server by another URL.
     pub fn kubeconfig_to(&self, url: &str, name: &str, identity: &Identity) -> Result<PathBuf> {
         let path = self.file(&format!("{name}.kubeconfig"));
+        // Not there on a host that was reinstalled.
+        fs::create_dir_all(&self.directory)?;
         fs::write(&path, identity.kubeconfig(url, &self.certificates.authority())?)?;
         Ok(path)
     }

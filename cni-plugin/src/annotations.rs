@@ -1,0 +1,197 @@
+//! [`Annotations`]: what a pod and its namespace ask for (CNI-117), checked before anything is changed. Where upstream
+//! finds a mistake late, it has the same text here.
+
+mod addresses;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipam_plugin::cni::IpamCall;
+use libcalico::api::IpNat;
+use libcalico::kubernetes::{Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, texts_of};
+use libcalico::names::DEFAULT_INTERFACE_PREFIX;
+use libcalico::net::IpVersion;
+use netconf::{CniError, Code, NetConf};
+
+use crate::dataplane::MacAddr;
+
+pub use addresses::{Addresses, are_fixed};
+
+/// The `policy.type` with which annotations count: upstream does not even look at the pod with another (CNI-115).
+const KUBERNETES: &str = "k8s";
+
+const IPV4_POOLS: &str = "cni.projectcalico.org/ipv4pools";
+const IPV6_POOLS: &str = "cni.projectcalico.org/ipv6pools";
+const FAMILIES: &str = "cni.projectcalico.org/ipFamilies";
+const HW_ADDR: &str = "cni.projectcalico.org/hwAddr";
+const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
+
+/// What annotations ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Annotations {
+    /// Where the pod's addresses come from.
+    pub addresses: Addresses,
+    /// Names or CIDRs of the IPv4 pools to take from, in place of the configuration's.
+    pub ipv4_pools: Option<Vec<String>>,
+    /// The same for IPv6.
+    pub ipv6_pools: Option<Vec<String>>,
+    /// The families to have an address of, in place of the configuration's.
+    pub families: Option<Vec<IpVersion>>,
+    /// MAC address of the pod's interface.
+    pub mac: Option<MacAddr>,
+    /// Addresses that are translated to the pod's own of their family.
+    pub floating_ips: Vec<String>,
+    /// Source prefixes that the pod may use beside its own addresses.
+    pub source_prefixes: Vec<String>,
+}
+
+impl Annotations {
+    /// Reads and checks what the annotations of a pod and its namespace say, as far as `conf` lets them.
+    pub fn of(pod: &Pod, namespace: &Namespace, conf: &NetConf) -> Result<Self, CniError> {
+        if conf.policy.policy_type != KUBERNETES {
+            return Ok(Annotations::default());
+        }
+        let source_prefixes = source_prefixes(pod)?;
+        let both = Both { pod, namespace };
+        // Other IPAM plugins are not told (CNI-117).
+        let told = conf.ipam.is_calico();
+        Ok(Annotations {
+            source_prefixes,
+            ipv4_pools: if told { both.texts(IPV4_POOLS)? } else { None },
+            ipv6_pools: if told { both.texts(IPV6_POOLS)? } else { None },
+            families: if told { both.families()? } else { None },
+            addresses: Addresses::of(pod, conf)?,
+            mac: mac(pod, conf)?,
+            floating_ips: floating(pod, conf)?,
+        })
+    }
+
+    /// Tells the allocator what it is to take from.
+    pub fn tell(&self, call: &mut IpamCall) {
+        if let Some(pools) = &self.ipv4_pools {
+            call.ipv4_pools.clone_from(pools);
+        }
+        if let Some(pools) = &self.ipv6_pools {
+            call.ipv6_pools.clone_from(pools);
+        }
+        if let Some(families) = &self.families {
+            call.assign_ipv4 = families.contains(&IpVersion::V4);
+            call.assign_ipv6 = families.contains(&IpVersion::V6);
+        }
+    }
+
+    /// Each floating address with the pod's own of its family (CNI-131). One that can lead nowhere is an error, in
+    /// clearer words than upstream's (CNI-241).
+    pub fn nats(&self, addresses: &[IpAddr]) -> Result<Vec<IpNat>, CniError> {
+        let nat = |external: &String| {
+            let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
+            let internal = addresses.iter().find(|address| IpVersion::of(**address) == version).ok_or_else(|| {
+                invalid(format!("floating IP {external} needs an IPv{version} address of the pod, which has none"))
+                    .with_details(format!("annotation {FLOATING_IPS}: remove the address, or let the pod have both"))
+            })?;
+            Ok(IpNat { internal_ip: internal.to_string(), external_ip: external.clone() })
+        };
+        self.floating_ips.iter().map(nat).collect()
+    }
+}
+
+/// What of the pod makes its endpoint, which upstream's conversion refuses or reports (CNI-104).
+fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
+    let Some(found) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
+    for problem in found.problems {
+        if problem.is_fatal() {
+            return Err(unreadable(&problem));
+        }
+        tracing::warn!(annotation = problem.annotation(), %problem, "a limit of the pod's traffic is not as asked for");
+    }
+    Ok(found.endpoint.spec.allow_spoofed_source_prefixes)
+}
+
+/// Present but empty is an error too (CNI-170). Other dataplanes choose the address themselves.
+fn mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
+    let Some(text) = pod.metadata.annotations.get(HW_ADDR) else { return Ok(None) };
+    if conf.dataplane_options.grpc_socket().is_some() {
+        return Ok(None);
+    }
+    let mac: MacAddr = text.parse().map_err(|_| {
+        let msg =
+            format!("failed to parse MAC address {text} provided via {HW_ADDR}: address {text}: invalid MAC address");
+        invalid(msg).with_details("six bytes are wanted, such as 0a:58:0a:41:00:02")
+    })?;
+    if mac.is_assignable() {
+        return Ok(Some(mac));
+    }
+    Err(invalid(format!("failed to set MAC address {text} provided via {HW_ADDR}"))
+        .with_details("an interface cannot have a multicast address, nor all zeros"))
+}
+
+fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
+    if pod.metadata.annotations.get(FLOATING_IPS).is_none_or(String::is_empty) {
+        return Ok(Vec::new());
+    }
+    ensure_enabled(conf.feature_control.floating_ips, "floating_ips", FLOATING_IPS)?;
+    let found = floating_ips(pod).map_err(|problem| unreadable(&problem))?;
+    if let Some(text) = found.iter().find(|text| text.parse::<IpAddr>().is_err()) {
+        return Err(invalid(format!("error with field ExternalIP = '{text}' (invalid IP address)"))
+            .with_details(format!("annotation {FLOATING_IPS}")));
+    }
+    Ok(found)
+}
+
+/// A pod and its namespace, where the pod's word counts before the namespace's.
+struct Both<'a> {
+    pod: &'a Pod,
+    namespace: &'a Namespace,
+}
+
+impl Both<'_> {
+    /// The annotations that count for `key`; `None` where neither says anything.
+    fn saying(&self, key: &str) -> Option<&BTreeMap<String, String>> {
+        let both = [&self.pod.metadata.annotations, &self.namespace.metadata.annotations];
+        both.into_iter().find(|said| said.get(key).is_some_and(|text| !text.is_empty()))
+    }
+
+    fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
+        let Some(said) = self.saying(key) else { return Ok(None) };
+        texts_of(said, key).map(Some).map_err(|problem| unreadable(&problem))
+    }
+
+    fn families(&self) -> Result<Option<Vec<IpVersion>>, CniError> {
+        let Some(names) = self.texts(FAMILIES)? else { return Ok(None) };
+        let version = |name: &String| match name.as_str() {
+            "IPv4" => Ok(IpVersion::V4),
+            "IPv6" => Ok(IpVersion::V6),
+            _ => {
+                let said = self.saying(FAMILIES).map_or("", |said| &said[FAMILIES]);
+                Err(invalid(format!("error parsing ipFamilies: {said}"))
+                    .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
+            }
+        };
+        names.iter().map(version).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+fn unreadable(problem: &PodProblem) -> CniError {
+    let code = if matches!(problem, PodProblem::Json { .. }) { Code::DECODE } else { Code::INVALID_CONFIG };
+    let details = problem.annotation().map_or_else(
+        || "the pod's status, or its annotations".into(),
+        |annotation| format!("annotation {annotation}; a list is written [\"a\", \"b\"]"),
+    );
+    CniError::new(code, problem.to_string()).with_details(details)
+}
+
+/// Fails unless the configuration has switched a feature on.
+fn ensure_enabled(enabled: bool, feature: &str, annotation: &str) -> Result<(), CniError> {
+    if enabled {
+        return Ok(());
+    }
+    Err(invalid(format!("requested feature is not enabled: {feature}"))
+        .with_details(format!("annotation {annotation} needs \"feature_control\": {{\"{feature}\": true}}")))
+}
+
+fn invalid(msg: String) -> CniError {
+    CniError::new(Code::INVALID_CONFIG, msg)
+}
+
+#[cfg(test)]
+mod tests;

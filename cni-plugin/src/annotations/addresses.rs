@@ -1,0 +1,86 @@
+//! [`Addresses`]: who chooses the addresses of a pod (CNI-119, CNI-122..CNI-124).
+
+use std::net::IpAddr;
+
+use libcalico::kubernetes::{Pod, texts_of};
+use libcalico::net::IpVersion;
+use netconf::{CniError, Code, NetConf};
+
+use super::{KUBERNETES, ensure_enabled, invalid};
+
+const IP_ADDRS: &str = "cni.projectcalico.org/ipAddrs";
+const IP_ADDRS_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
+
+/// Who chooses the addresses of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Addresses {
+    /// IPAM.
+    #[default]
+    Allocated,
+    /// The pod, and IPAM keeps them for it: at most one of each family.
+    Requested(Vec<IpAddr>),
+    /// The pod, and IPAM knows nothing of them: at most one of each family.
+    Fixed(Vec<IpAddr>),
+}
+
+impl Addresses {
+    /// What the pod says, if it may.
+    pub(super) fn of(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
+        let said = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
+        match (said(IP_ADDRS), said(IP_ADDRS_NO_IPAM)) {
+            (None, None) => Ok(Addresses::Allocated),
+            (Some(_), Some(_)) => Err(invalid(
+                "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time".into(),
+            )),
+            (Some(text), None) => {
+                ensure_calico_ipam(conf, "ipAddrs")?;
+                parsed(pod, IP_ADDRS, text).map(Addresses::Requested)
+            }
+            (None, Some(text)) => {
+                ensure_calico_ipam(conf, "ipAddrsNoIpam")?;
+                ensure_enabled(conf.feature_control.ip_addrs_no_ipam, "ip_addrs_no_ipam", IP_ADDRS_NO_IPAM)?;
+                parsed(pod, IP_ADDRS_NO_IPAM, text).map(Addresses::Fixed)
+            }
+        }
+    }
+}
+
+/// Whether IPAM knows nothing of a pod's addresses. For CHECK, which takes for granted that the ADD was right.
+pub fn are_fixed(pod: &Pod, conf: &NetConf) -> bool {
+    conf.policy.policy_type == KUBERNETES
+        && conf.feature_control.ip_addrs_no_ipam
+        && pod.metadata.annotations.get(IP_ADDRS_NO_IPAM).is_some_and(|text| !text.is_empty())
+}
+
+fn ensure_calico_ipam(conf: &NetConf, annotation: &str) -> Result<(), CniError> {
+    if conf.ipam.is_calico() {
+        return Ok(());
+    }
+    let ipam = &conf.ipam.ipam_type;
+    Err(invalid(format!("{annotation} is not compatible with configured IPAM: {ipam}"))
+        .with_details("$.ipam.type: only calico-ipam gives pods the addresses that they ask for"))
+}
+
+fn parsed(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAddr>, CniError> {
+    let texts = texts_of(&pod.metadata.annotations, key).map_err(|problem| {
+        CniError::new(Code::DECODE, format!("failed to parse IPs {text} for annotation \"{key}\": {problem}"))
+            .with_details("a JSON list of at most one address of each family, such as [\"10.65.3.3\"]")
+    })?;
+    if texts.is_empty() {
+        return Err(invalid(format!("annotation \"{key}\" specified but empty")));
+    }
+    let mut addresses: Vec<IpAddr> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let address: IpAddr = text.parse().map_err(|_| {
+            invalid(format!("invalid IP format: {text}"))
+                .with_details(format!("annotation {key}: an address without a prefix length is wanted"))
+        })?;
+        let address = address.to_canonical();
+        let version = IpVersion::of(address);
+        if addresses.iter().any(|other| IpVersion::of(*other) == version) {
+            return Err(invalid(format!("cannot have more than one IPv{version} address for \"{key}\" annotation")));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,198 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What the annotations of a pod with addresses, and of its namespace, come to.
+fn read_both(pod: Value, namespace: Value, conf: Value) -> Result<Annotations, CniError> {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "annotations": pod},
+        "spec": {"nodeName": "n"}, "status": {"podIPs": [{"ip": "10.0.0.1"}]},
+    }))
+    .unwrap();
+    let namespace: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "ns", "annotations": namespace}})).unwrap();
+    let mut whole = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "calico", "ipam": {"type": "calico-ipam"},
+        "policy": {"type": "k8s"}, "feature_control": {"ip_addrs_no_ipam": true, "floating_ips": true},
+    });
+    whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
+    Annotations::of(&pod, &namespace, &NetConf::parse(whole.to_string().as_bytes()).unwrap())
+}
+
+fn read(name: &str, value: &str) -> Result<Annotations, CniError> {
+    read_with(name, value, json!({}))
+}
+
+fn read_with(name: &str, value: &str, conf: Value) -> Result<Annotations, CniError> {
+    read_both(json!({format!("cni.projectcalico.org/{name}"): value}), json!({}), conf)
+}
+
+fn refusal(name: &str, value: &str) -> String {
+    read(name, value).unwrap_err().msg
+}
+
+#[test]
+fn a_pod_that_asks_for_nothing_gets_what_the_configuration_says() {
+    assert_eq!(read_both(json!({"other": "x"}), json!({}), json!({})).unwrap(), Annotations::default());
+}
+
+#[test]
+fn the_pods_pools_and_families_are_taken_before_its_namespaces() {
+    let namespace = json!({
+        "cni.projectcalico.org/ipv4pools": "[\"a\", \"10.0.0.0/8\"]",
+        "cni.projectcalico.org/ipv6pools": "[\"c\"]", "cni.projectcalico.org/ipFamilies": "[\"IPv6\"]",
+    });
+    let pod = json!({
+        "cni.projectcalico.org/ipv4pools": "[\"b\"]", "cni.projectcalico.org/ipv6pools": "",
+        "cni.projectcalico.org/ipFamilies": "[\"IPv4\", \"IPv6\"]",
+    });
+    let from_both = read_both(pod, namespace.clone(), json!({})).unwrap();
+    assert_eq!(from_both.ipv4_pools.unwrap(), ["b"]);
+    assert_eq!(from_both.ipv6_pools.unwrap(), ["c"], "an empty annotation says nothing");
+    assert_eq!(from_both.families.unwrap(), [IpVersion::V4, IpVersion::V6]);
+    let inherited = read_both(json!({}), namespace.clone(), json!({})).unwrap();
+    assert_eq!(inherited.ipv4_pools.unwrap(), ["a", "10.0.0.0/8"]);
+    assert_eq!(inherited.families.unwrap(), [IpVersion::V6]);
+    let foreign = read_both(json!({}), namespace, json!({"ipam": {"type": "host-local"}})).unwrap();
+    assert_eq!(foreign, Annotations::default(), "other IPAM plugins are not told");
+}
+
+#[test]
+fn pools_and_families_that_cannot_be_read() {
+    assert_eq!(refusal("ipv4pools", "[\"a\""), "failed to parse '[\"a\"' as JSON: unexpected end of JSON input");
+    let error = read("ipv6pools", "pool6").unwrap_err();
+    assert_eq!((error.code, error.details.contains("cni.projectcalico.org/ipv6pools")), (Code::DECODE, true));
+    assert_eq!(refusal("ipFamilies", "[\"IPv4\",\"ipv6\"]"), "error parsing ipFamilies: [\"IPv4\",\"ipv6\"]");
+    assert_eq!(read("ipFamilies", "[]").unwrap().families, Some(Vec::new()), "upstream gives such a pod no address");
+}
+
+#[test]
+fn addresses_that_a_pod_chooses() {
+    let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+    let both = "[\"10.0.0.9\", \"fd00::9\"]";
+    assert_eq!(read("ipAddrs", both).unwrap().addresses, Addresses::Requested(ips(&["10.0.0.9", "fd00::9"])));
+    assert_eq!(read("ipAddrsNoIpam", both).unwrap().addresses, Addresses::Fixed(ips(&["10.0.0.9", "fd00::9"])));
+    let mapped = read("ipAddrs", "[\"::ffff:10.0.0.9\"]").unwrap();
+    assert_eq!(mapped.addresses, Addresses::Requested(ips(&["10.0.0.9"])));
+    for empty in ["ipAddrs", "ipAddrsNoIpam"] {
+        assert_eq!(read(empty, "").unwrap().addresses, Addresses::Allocated);
+    }
+}
+
+/// CNI-119, CNI-122, CNI-123, CNI-124.
+#[test]
+fn addresses_that_a_pod_cannot_have() {
+    for name in ["ipAddrs", "ipAddrsNoIpam"] {
+        let key = format!("cni.projectcalico.org/{name}");
+        for (value, text) in [
+            (
+                "[\"10.0.0.9\"",
+                format!(
+                    "failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": failed to parse '[\"10.0.0.9\"' as JSON: unexpected end of JSON input"
+                ),
+            ),
+            ("[]", format!("annotation \"{key}\" specified but empty")),
+            ("null", format!("annotation \"{key}\" specified but empty")),
+            ("[\"10.0.0.9/32\"]", "invalid IP format: 10.0.0.9/32".into()),
+            ("[\"10.0.0.09\"]", "invalid IP format: 10.0.0.09".into()),
+            (
+                "[\"10.0.0.9\", \"::ffff:10.0.0.8\"]",
+                format!("cannot have more than one IPv4 address for \"{key}\" annotation"),
+            ),
+            ("[\"fd00::9\", \"fd00::8\"]", format!("cannot have more than one IPv6 address for \"{key}\" annotation")),
+        ] {
+            assert_eq!(refusal(name, value), text);
+        }
+        let foreign = read_with(name, "[\"10.0.0.9\"]", json!({"ipam": {"type": "host-local"}})).unwrap_err();
+        assert_eq!(foreign.msg, format!("{name} is not compatible with configured IPAM: host-local"));
+    }
+    let off = read_with("ipAddrsNoIpam", "[\"10.0.0.9\"]", json!({"feature_control": {}})).unwrap_err();
+    assert_eq!(off.msg, "requested feature is not enabled: ip_addrs_no_ipam");
+    let both = json!({"cni.projectcalico.org/ipAddrs": "x", "cni.projectcalico.org/ipAddrsNoIpam": "x"});
+    assert_eq!(
+        read_both(both, json!({}), json!({})).unwrap_err().msg,
+        "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time"
+    );
+}
+
+/// CNI-170.
+#[test]
+fn mac_addresses() {
+    for text in ["CA:fe:ca:fe:ca:fe", "ca-fe-ca-fe-ca-fe", "cafe.cafe.cafe"] {
+        assert_eq!(read("hwAddr", text).unwrap().mac.unwrap().to_string(), "ca:fe:ca:fe:ca:fe");
+    }
+    for text in ["", "ca:fe", "not a mac"] {
+        assert_eq!(
+            refusal("hwAddr", text),
+            format!(
+                "failed to parse MAC address {text} provided via cni.projectcalico.org/hwAddr: \
+                 address {text}: invalid MAC address"
+            )
+        );
+    }
+    for text in ["00:00:00:00:00:00", "01:00:5e:00:00:01"] {
+        assert!(refusal("hwAddr", text).contains(text));
+    }
+    let grpc = json!({"dataplane_options": {"type": "grpc", "socket": "/s"}});
+    assert_eq!(read_with("hwAddr", "ca:fe:ca:fe:ca:fe", grpc).unwrap().mac, None);
+}
+
+/// CNI-131, CNI-241.
+#[test]
+fn floating_addresses() {
+    let found = read("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]").unwrap();
+    let own: Vec<IpAddr> = vec!["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap()];
+    let nats: Vec<_> = found.nats(&own).unwrap().into_iter().map(|nat| (nat.internal_ip, nat.external_ip)).collect();
+    assert_eq!(nats, [("10.0.0.9".into(), "1.1.1.1".into()), ("fd00::9".into(), "fd11::1".into())]);
+    let error = found.nats(&own[..1]).unwrap_err();
+    assert!(error.msg.contains("fd11::1 needs an IPv6 address"), "{error}");
+
+    let off = read_with("floatingIPs", "[\"1.1.1.1\"]", json!({"feature_control": {}})).unwrap_err();
+    assert_eq!(off.msg, "requested feature is not enabled: floating_ips");
+    assert_eq!(refusal("floatingIPs", "["), "failed to parse '[' as JSON: unexpected end of JSON input");
+    assert_eq!(refusal("floatingIPs", "[\"1.1.1\"]"), "error with field ExternalIP = '1.1.1' (invalid IP address)");
+}
+
+/// CNI-104: what makes upstream's conversion of the pod fail.
+#[test]
+fn source_prefixes_and_limits() {
+    let found = read("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]").unwrap();
+    assert_eq!(found.source_prefixes, ["8.8.8.8/32", "1.1.1.0/24"]);
+    assert_eq!(
+        refusal("allowedSourcePrefixes", "[\"8.8.8.8\"]"),
+        "failed to parse '8.8.8.8' as a CIDR: invalid CIDR address: 8.8.8.8"
+    );
+    assert_eq!(refusal("allowedSourcePrefixes", "["), "failed to parse '[' as JSON: unexpected end of JSON input");
+    for key in
+        ["qos.projectcalico.org/egressBandwidth", "kubernetes.io/ingress-bandwidth", "qos.projectcalico.org/dscp"]
+    {
+        let limited = read_both(json!({key: "much"}), json!({}), json!({})).unwrap();
+        assert_eq!(limited, Annotations::default(), "{key} is only warned about");
+    }
+}
+
+/// CNI-115.
+#[test]
+fn without_kubernetes_policy_annotations_do_not_count() {
+    for policy in [json!({}), json!({"type": "other"})] {
+        for name in ["ipAddrs", "hwAddr", "floatingIPs", "ipv4pools", "allowedSourcePrefixes"] {
+            let found = read_with(name, "nonsense", json!({"policy": policy})).unwrap();
+            assert_eq!(found, Annotations::default());
+        }
+    }
+}
+
+#[test]
+fn check_looks_for_no_allocation_of_fixed_addresses() {
+    let conf = |policy: &str, enabled: bool| {
+        let conf = json!({
+            "name": "net", "policy": {"type": policy}, "feature_control": {"ip_addrs_no_ipam": enabled},
+        });
+        NetConf::parse(conf.to_string().as_bytes()).unwrap()
+    };
+    let mut pod = Pod::default();
+    assert!(!are_fixed(&pod, &conf("k8s", true)));
+    pod.metadata.annotations.insert("cni.projectcalico.org/ipAddrsNoIpam".into(), "[]".into());
+    assert!(are_fixed(&pod, &conf("k8s", true)));
+    assert!(!are_fixed(&pod, &conf("", true)) && !are_fixed(&pod, &conf("k8s", false)));
+}

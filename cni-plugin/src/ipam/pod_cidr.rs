@@ -1,0 +1,166 @@
+//! `usePodCidr` and `usePodCidrIPv6` in a configuration of host-local: what stands for them when the plugin is called
+//! (CNI-109, CNI-205).
+
+use std::borrow::Cow;
+
+use libcalico::kubernetes::{PodCidrError, PodCidrs};
+use libcalico::net::IpVersion;
+use netconf::conf::Ipam;
+use netconf::rewrite::RawObject;
+use netconf::{Call, CniError};
+
+/// What to write for each of the two words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subnets {
+    v4: String,
+    v6: String,
+}
+
+/// The family that a word stands for; `None` for a subnet. Upstream takes the words in any letter case.
+fn family(subnet: &str) -> Option<IpVersion> {
+    match subnet {
+        word if word.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
+        word if word.eq_ignore_ascii_case("usePodCidrIPv6") => Some(IpVersion::V6),
+        _ => None,
+    }
+}
+
+fn families(ipam: &Ipam) -> impl Iterator<Item = IpVersion> {
+    let ranges = ipam.ranges.iter().flatten().map(|range| &range.subnet);
+    let words = ranges.chain([&ipam.subnet]).filter(|_| ipam.is_host_local());
+    words.filter_map(|subnet| family(subnet))
+}
+
+/// Whether a configuration has one of the words.
+pub fn is_asked_for(ipam: &Ipam) -> bool {
+    families(ipam).next().is_some()
+}
+
+impl Subnets {
+    /// The node's own. A family that the configuration asks for must be there.
+    pub fn of_node(ipam: &Ipam, cidrs: &PodCidrs) -> Result<Self, PodCidrError> {
+        families(ipam).try_for_each(|version| cidrs.of_family(version).map(drop))?;
+        let text = |version| cidrs.of_family(version).map(|cidr| cidr.to_string()).unwrap_or_default();
+        Ok(Subnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
+    }
+
+    /// Any, for what needs a subnet and does not look at it: host-local finds by container what it gave.
+    pub fn any() -> Self {
+        Subnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
+    }
+
+    fn of(&self, version: IpVersion) -> &str {
+        match version {
+            IpVersion::V4 => &self.v4,
+            IpVersion::V6 => &self.v6,
+        }
+    }
+
+    /// The configuration with these in place of the words; as it came when it has none.
+    pub fn fill_in<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
+        if !is_asked_for(&call.conf.ipam) {
+            return Ok(Cow::Borrowed(&call.raw));
+        }
+        let filled = call.rewritten(|conf| {
+            conf.change("ipam", |ipam| {
+                self.fill_in_subnet(ipam)?;
+                let Some(ranges) = ipam.get("ranges") else { return Ok(()) };
+                let mut ranges: Option<Vec<Option<Vec<RawObject>>>> = serde_json::from_str(ranges.get())?;
+                for range in ranges.iter_mut().flatten().flatten().flatten() {
+                    self.fill_in_subnet(range)?;
+                }
+                ipam.set("ranges", &ranges)
+            })
+        });
+        filled.map(Cow::Owned)
+    }
+
+    fn fill_in_subnet(&self, holder: &mut RawObject) -> serde_json::Result<()> {
+        let subnet = holder.get("subnet").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        match subnet.as_deref().and_then(family) {
+            Some(version) => holder.set("subnet", self.of(version)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netconf::NetConf;
+    use serde_json::json;
+
+    use super::*;
+
+    const NODE: [&str; 2] = ["10.244.7.0/24", "fd00:244:7::/64"];
+
+    fn cidrs(listed: &[&str]) -> PodCidrs {
+        let node = json!({ "metadata": { "name": "n1" }, "status": { "podCIDRs": listed } });
+        PodCidrs::of(&serde_json::from_value(node).unwrap()).unwrap()
+    }
+
+    fn call(ipam: &str) -> Call {
+        let stdin = format!(r#"{{"cniVersion":"1.0.0","name":"n","type":"calico","ipam":{ipam}}}"#);
+        let environment = |name: &str| {
+            Some(match name {
+                "CNI_COMMAND" => "ADD".into(),
+                "CNI_CONTAINERID" => "c1".into(),
+                "CNI_NETNS" => "/n".into(),
+                "CNI_IFNAME" => "eth0".into(),
+                "CNI_PATH" => "/p".into(),
+                _ => return None,
+            })
+        };
+        netconf::read_call(&environment, || Ok(stdin.into_bytes())).unwrap()
+    }
+
+    /// `ipam` after the words are replaced by the node's ranges.
+    fn filled(ipam: &str) -> String {
+        let call = call(ipam);
+        let subnets = Subnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();
+        let stdin = String::from_utf8(subnets.fill_in(&call).unwrap().into_owned()).unwrap();
+        stdin.split_once(r#""ipam":"#).unwrap().1.strip_suffix('}').unwrap().to_owned()
+    }
+
+    #[test]
+    fn every_form_of_every_place() {
+        for (given, expected) in [
+            (r#"{"type":"host-local","subnet":"usePodCidr"}"#, r#"{"type":"host-local","subnet":"10.244.7.0/24"}"#),
+            (
+                r#"{"type":"host-local","subnet":"USEPODCIDRIPV6"}"#,
+                r#"{"type":"host-local","subnet":"fd00:244:7::/64"}"#,
+            ),
+            (
+                r#"{"type":"host-local","ranges":[[{"subnet":"usepodcidr","gateway":"10.244.7.9"}],[{"subnet":"usePodCidrIPv6"}]],"n":1.50}"#,
+                r#"{"type":"host-local","ranges":[[{"subnet":"10.244.7.0/24","gateway":"10.244.7.9"}],[{"subnet":"fd00:244:7::/64"}]],"n":1.50}"#,
+            ),
+            (
+                r#"{"type":"host-local","subnet":"10.9.0.0/16","ranges":[[{"subnet":"10.8.0.0/24"},{"subnet":"usePodCidr"}],[{}]]}"#,
+                r#"{"type":"host-local","subnet":"10.9.0.0/16","ranges":[[{"subnet":"10.8.0.0/24"},{"subnet":"10.244.7.0/24"}],[{}]]}"#,
+            ),
+        ] {
+            assert_eq!(filled(given), expected);
+        }
+    }
+
+    #[test]
+    fn without_the_words_and_for_others_it_stays_as_it_came() {
+        for ipam in [
+            r#"{ "type": "host-local", "subnet": "10.8.0.0/24" }"#,
+            r#"{ "type": "other-ipam", "subnet": "usePodCidr" }"#,
+        ] {
+            let call = call(ipam);
+            assert!(!is_asked_for(&call.conf.ipam), "{ipam}");
+            assert!(matches!(Subnets::any().fill_in(&call), Ok(Cow::Borrowed(raw)) if raw == call.raw), "{ipam}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_the_node_lacks_is_an_error_only_when_it_is_asked_for() {
+        let conf = |ipam| NetConf::parse(format!(r#"{{"name":"n","ipam":{ipam}}}"#).as_bytes()).unwrap();
+        let v6 = conf(r#"{"type":"host-local","ranges":[[{"subnet":"usePodCidrIPv6"}]]}"#);
+        let error = Subnets::of_node(&v6.ipam, &cidrs(&NODE[..1])).unwrap_err();
+        assert_eq!(error.to_string(), "no IPv6 podCIDR for node n1");
+        let v4 = conf(r#"{"type":"host-local","subnet":"usePodCidr"}"#);
+        Subnets::of_node(&v4.ipam, &cidrs(&NODE[..1])).unwrap();
+    }
+}

@@ -1,0 +1,71 @@
+//! Pods with a virtual machine of KubeVirt: whether the machine keeps its addresses, found out before they are looked at.
+
+use datastore::Datastore;
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::cni_error;
+use ipam_plugin::kubernetes_api::{self, Api};
+use ipam_plugin::kubevirt::{Detected, MachineError, detect, leave};
+use libcalico::api::{ObjectKey, WorkloadEndpoint};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::{Store, StoreError};
+use netconf::CniError;
+
+use crate::endpoint;
+use crate::journal::Debt;
+use crate::session::{Session, store_error};
+
+/// The machine of a pod that is to be networked; `None` for a pod like any other.
+pub async fn arriving(session: &Session, pod: Option<&Pod>) -> Result<Option<MachinePod>, CniError> {
+    let detected = Box::pin(detected(session, pod)).await?;
+    Ok(detected.map(Detected::arriving).transpose()?.flatten())
+}
+
+/// The machine of a pod that was networked.
+pub async fn leaving(session: &Session, pod: Option<&Pod>) -> Result<Option<MachinePod>, MachineError> {
+    Ok(Box::pin(detected(session, pod)).await?.and_then(Detected::leaving))
+}
+
+async fn detected(session: &Session, pod: Option<&Pod>) -> Result<Option<Detected>, MachineError> {
+    let (Some(api), Some(pod)) = (session.api.reached(&session.store), pod) else { return Ok(None) };
+    Ok(detect(api, &session.store, pod).await?)
+}
+
+/// Takes a pod off its machine's addresses that left while the datastore was out of reach. To be called while its
+/// endpoint is there: a newer sandbox of the pod has it, and the addresses. A pod that is gone cannot be told from any
+/// other, and its machine's next pod takes its place.
+pub async fn settle(session: &Session, owed: &Debt) -> Result<(), CniError> {
+    let (namespace, endpoint) = &owed.endpoint;
+    let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
+    if !may_be_machine(&ids.pod) || !kubernetes_api::is_there(&session.call.conf, &session.datastore_config) {
+        return Ok(());
+    }
+    let api = Api::of(&session.call.conf, &session.datastore_config, true)?;
+    let Some(api) = api.reached(&session.store) else { return Ok(()) };
+    let Some(machine) = machine_of(session, api, &ids.pod, owed).await? else { return Ok(()) };
+    let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);
+    leave(&session.store, &SystemClock::start(), &handle, &machine).await.map_err(|error| cni_error(&error))
+}
+
+async fn machine_of(
+    session: &Session,
+    api: &Datastore,
+    pod: &str,
+    owed: &Debt,
+) -> Result<Option<MachinePod>, CniError> {
+    let (namespace, endpoint) = &owed.endpoint;
+    let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
+    match session.store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
+        Ok(entry) if !endpoint::is_of_container(&entry, &owed.container_id, &owed.pod_uid) => return Ok(None),
+        Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
+        _ => {}
+    }
+    let pod = match api.get::<Pod>(&ObjectKey::namespaced(namespace, pod)).await {
+        Ok(entry) => entry.value,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let detected = detect(api, &session.store, &pod).await.map_err(MachineError::from)?;
+    Ok(detected.and_then(Detected::leaving))
+}

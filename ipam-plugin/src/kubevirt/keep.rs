@@ -1,0 +1,94 @@
+//! Whose the addresses of a virtual machine are: they pass from pod to pod, and are given back at the very end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
+use libcalico::kubernetes::MachinePod;
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::release::{ReleasePrelude, release};
+
+/// Makes a pod an owner of every address that its machine holds, and returns these, IPv4 first: the active owner, or
+/// the alternate one for the target of a migration (IPAM-53). None when it holds none yet.
+pub async fn take_over<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+    attributes: &BTreeMap<String, String>,
+) -> Result<Vec<IpAddr>, IpamError> {
+    let slot = if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active };
+    let blocks = change(store, clock, handle, |block| !block.set_owner(handle, slot, attributes).is_empty()).await?;
+    let mut held: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
+    held.sort_by_key(|ip| IpVersion::of(*ip));
+    Ok(held)
+}
+
+/// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
+/// are given back (IPAM-55). A machine that holds nothing is success.
+pub async fn leave<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+) -> Result<(), IpamError> {
+    let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
+    let blocks = change(store, clock, handle, clear).await?;
+    if !machine.is_going || blocks.iter().any(|block| block.has_owner(handle)) {
+        tracing::info!(%handle, "the virtual machine keeps its addresses");
+        return Ok(());
+    }
+    let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
+    let released = release(store, clock, prelude).await?;
+    tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
+    released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
+}
+
+/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are then.
+async fn change<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    mut change: impl FnMut(&mut Block) -> bool,
+) -> Result<Vec<Block>, IpamError> {
+    let mut budget = Budget::new(clock, OPERATION);
+    loop {
+        let mut blocks = blocks_of(store, handle).await?;
+        let mut writes = Vec::new();
+        for block in &mut blocks {
+            if change(&mut block.value) {
+                block.value.count_write();
+                writes.push(Write::update::<Block>(&block.key, &block.value, &block.revision)?);
+            }
+        }
+        let outcome = if writes.is_empty() { Ok(Vec::new()) } else { store.write(&writes).await };
+        match outcome {
+            Ok(_) => return Ok(blocks.into_iter().map(|block| block.value).collect()),
+            // To do it again changes nothing more, so that what took effect of it does not matter.
+            Err(error) if error.cause.is_race() && budget.pause().await => {}
+            Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
+            Err(error) => return Err(error.cause.into()),
+        }
+    }
+}
+
+async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Entry<Block>>, IpamError> {
+    let named: BTreeSet<Cidr> = match store.get::<Handle>(handle).await {
+        Ok(entry) => entry.value.block.keys().copied().collect(),
+        Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = named.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
+    let answers = store.read(&batch).await?;
+    let mut blocks = Vec::new();
+    for ticket in &tickets {
+        blocks.extend(answers.get(ticket)?);
+    }
+    Ok(blocks)
+}

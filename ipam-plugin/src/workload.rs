@@ -1,0 +1,94 @@
+//! What `calico-ipam` by itself asks the Kubernetes API about its pod. In process `calico` has asked already.
+
+use datastore::{Datastore, DatastoreConfig};
+use libcalico::api::ObjectKey;
+use libcalico::ipam::Labels;
+use libcalico::kubernetes::{MachinePod, Namespace, Pod};
+use libcalico::store::{ReadBatch, Store, StoreError};
+use netconf::{Call, CniError, Code, Command};
+
+use crate::cni::{IpamCall, cni_error};
+use crate::kubernetes_api::{Api, is_there, knows_machine};
+use crate::kubevirt::{self, MachineError};
+
+/// The questions of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Questions {
+    namespace: bool,
+    machine: bool,
+}
+
+/// The answers.
+#[derive(Debug, Default)]
+pub(crate) struct Workload {
+    labels: Option<Labels>,
+    machine: Option<MachinePod>,
+}
+
+impl Questions {
+    /// ADD asks for the labels that pools' namespace selectors look at (IPAM-36), and what a virtual machine has is asked
+    /// for by each verb that looks at its addresses.
+    pub(crate) fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
+        let is_pod = call.args.pod().is_some();
+        let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
+        Questions {
+            namespace: call.command == Command::Add && is_pod && is_there(&call.conf, datastore),
+            machine: on_container && knows_machine(call, datastore),
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_any(self) -> bool {
+        self.namespace || self.machine
+    }
+
+    /// Asks them.
+    pub(crate) async fn ask(self, call: &Call, api: &Api, store: &Datastore) -> Result<Workload, CniError> {
+        let mut workload = Workload::default();
+        let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(workload) };
+        if !self.is_any() {
+            return Ok(workload);
+        }
+        let mut batch = ReadBatch::new();
+        let namespace = self.namespace.then(|| batch.get::<Namespace>(&ObjectKey::global(pod.namespace)));
+        let key = ObjectKey::namespaced(pod.namespace, pod.name);
+        let machine = self.machine.then(|| batch.get::<Pod>(&key));
+        let unanswered = |error: StoreError| match self.namespace {
+            true => no_namespace(pod.namespace, cni_error(&error.clone().into()).code, &error.to_string()),
+            false => MachineError::from(error).into(),
+        };
+        let answers = api.read(&batch).await.map_err(unanswered)?;
+        if let Some(ticket) = namespace {
+            let missing = || {
+                let reason = format!("namespaces \"{}\" not found", pod.namespace);
+                no_namespace(pod.namespace, Code::TRY_AGAIN, &reason)
+            };
+            let found = answers.get(&ticket).map_err(unanswered)?.ok_or_else(missing)?;
+            workload.labels = Some(found.value.metadata.labels);
+        }
+        let pod = machine.map(|ticket| answers.get(&ticket)).transpose().map_err(MachineError::from)?.flatten();
+        // A DEL of a pod that is gone already gives back what the container holds by itself.
+        if let Some(pod) = pod {
+            let detected = kubevirt::detect(api, store, &pod.value).await.map_err(MachineError::from)?;
+            workload.machine = match call.command {
+                Command::Add => detected.map(kubevirt::Detected::arriving).transpose()?.flatten(),
+                _ => detected.and_then(kubevirt::Detected::leaving),
+            };
+        }
+        Ok(workload)
+    }
+}
+
+impl Workload {
+    /// Tells the allocator.
+    pub(crate) fn tell(self, call: &mut IpamCall) {
+        if let (Some(pod), Some(labels)) = (&mut call.pod, self.labels) {
+            pod.namespace.labels = labels;
+        }
+        call.machine = self.machine;
+    }
+}
+
+fn no_namespace(namespace: &str, code: Code, reason: &str) -> CniError {
+    CniError::new(code, format!("failed to get namespace {namespace}: {reason}"))
+}

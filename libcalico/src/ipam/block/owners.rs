@@ -1,0 +1,158 @@
+//! The two owners of an address that a virtual machine keeps: the pod that it runs in, and during a live migration the
+//! pod that it moves to (IPAM-155, IPAM-156).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::{Attribute, Block};
+use crate::ipam::HandleId;
+
+/// One of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerSlot {
+    /// Whose address it is.
+    Active,
+    /// Whose address it will be.
+    Alternate,
+}
+
+impl Attribute {
+    /// The attributes of an owner; empty when there is none.
+    pub fn owner(&self, slot: OwnerSlot) -> &BTreeMap<String, String> {
+        match slot {
+            OwnerSlot::Active => &self.active_owner,
+            OwnerSlot::Alternate => &self.alternate_owner,
+        }
+    }
+
+    fn owner_mut(&mut self, slot: OwnerSlot) -> &mut BTreeMap<String, String> {
+        match slot {
+            OwnerSlot::Active => &mut self.active_owner,
+            OwnerSlot::Alternate => &mut self.alternate_owner,
+        }
+    }
+
+    /// Where a pod is the owner, looking at the active one first.
+    fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
+        [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| {
+            let owner = self.owner(slot);
+            owner.get("pod").is_some_and(|name| name == pod) && owner.get("namespace").is_some_and(|ns| ns == namespace)
+        })
+    }
+}
+
+impl Block {
+    /// Makes `attributes` those of an owner of every address of `handle`, whoever it was before, and tells which
+    /// addresses these are.
+    pub fn set_owner(
+        &mut self,
+        handle: &HandleId,
+        slot: OwnerSlot,
+        attributes: &BTreeMap<String, String>,
+    ) -> Vec<IpAddr> {
+        for index in self.attributes_of(handle) {
+            self.attributes[index].owner_mut(slot).clone_from(attributes);
+        }
+        self.addresses_of(handle)
+    }
+
+    /// Takes a pod off the owners of the addresses of `handle`. Tells whether it was one.
+    pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
+        let mut cleared = false;
+        for index in self.attributes_of(handle) {
+            let attribute = &mut self.attributes[index];
+            if let Some(slot) = attribute.slot_of(namespace, pod) {
+                attribute.owner_mut(slot).clear();
+                cleared = true;
+            }
+        }
+        cleared
+    }
+
+    /// Whether any address of `handle` has an owner.
+    pub fn has_owner(&self, handle: &HandleId) -> bool {
+        let owned = |attribute: &Attribute| !attribute.active_owner.is_empty() || !attribute.alternate_owner.is_empty();
+        self.attributes_of(handle).into_iter().any(|index| owned(&self.attributes[index]))
+    }
+
+    /// Indices, ascending, of attributes that exist.
+    fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
+        let mut indices: Vec<_> = self.ordinals_of(handle).filter_map(|ordinal| self.allocations[ordinal]).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipam::{AssignRequest, Owner, Reservations};
+
+    const SOURCE: [&str; 2] = ["ns", "virt-launcher-vm1-a"];
+    const TARGET: [&str; 2] = ["ns", "virt-launcher-vm1-b"];
+
+    fn owner([namespace, pod]: [&str; 2]) -> BTreeMap<String, String> {
+        [("namespace", namespace), ("pod", pod), ("node", "n1")].map(|(k, v)| (k.into(), v.into())).into()
+    }
+
+    /// A block with an address of each of two handles.
+    fn block() -> (Block, HandleId, HandleId) {
+        let (machine, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
+        let requester = Owner::Host("n1".into());
+        let mut block =
+            Block::new("10.0.0.0/30".parse().unwrap(), &requester, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+        for handle in [&machine, &other] {
+            let request = AssignRequest {
+                handle: Some(handle),
+                attributes: &owner(SOURCE),
+                requester: &requester,
+                check_affinity: false,
+            };
+            block.assign(1, &request, &Reservations::default()).unwrap();
+        }
+        (block, machine, other)
+    }
+
+    fn owners(block: &Block, handle: &HandleId) -> [BTreeMap<String, String>; 2] {
+        let attribute = &block.attributes[block.attributes_of(handle)[0]];
+        [attribute.active_owner.clone(), attribute.alternate_owner.clone()]
+    }
+
+    /// t:ipam:2095.
+    #[test]
+    fn a_live_migration() {
+        let (mut block, machine, other) = block();
+        let untouched = owners(&block, &other);
+        let none = BTreeMap::new();
+        let addresses = block.set_owner(&machine, OwnerSlot::Alternate, &owner(TARGET));
+        assert_eq!(addresses, ["10.0.0.0".parse::<IpAddr>().unwrap()]);
+        assert_eq!(owners(&block, &machine), [owner(SOURCE), owner(TARGET)]);
+        assert!(block.clear_owner(&machine, SOURCE[0], SOURCE[1]));
+        assert_eq!(owners(&block, &machine), [none.clone(), owner(TARGET)]);
+        assert!(block.has_owner(&machine));
+        assert!(!block.clear_owner(&machine, SOURCE[0], SOURCE[1]), "it is gone already");
+        assert!(block.clear_owner(&machine, TARGET[0], TARGET[1]));
+        assert_eq!(owners(&block, &machine), [none.clone(), none]);
+        assert!(!block.has_owner(&machine));
+        assert_eq!(owners(&block, &other), untouched);
+        assert!(!block.clear_owner(&machine, "elsewhere", SOURCE[1]));
+    }
+
+    #[test]
+    fn a_new_pod_takes_over_whatever_was_there() {
+        let (mut block, machine, _) = block();
+        block.set_owner(&machine, OwnerSlot::Alternate, &owner(TARGET));
+        block.set_owner(&machine, OwnerSlot::Active, &owner(["ns", "virt-launcher-vm1-c"]));
+        assert_eq!(owners(&block, &machine), [owner(["ns", "virt-launcher-vm1-c"]), owner(TARGET)]);
+        assert_eq!(block.set_owner(&HandleId::new("nobody"), OwnerSlot::Active, &owner(SOURCE)), Vec::<IpAddr>::new());
+    }
+
+    #[test]
+    fn a_slot_that_points_nowhere_is_left_alone() {
+        let (mut block, machine, _) = block();
+        block.allocations[3] = Some(9);
+        block.set_owner(&machine, OwnerSlot::Active, &owner(TARGET));
+        assert_eq!(owners(&block, &machine)[0], owner(TARGET));
+    }
+}

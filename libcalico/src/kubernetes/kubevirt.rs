@@ -1,0 +1,257 @@
+//! KubeVirt: the virtual machine that runs in a pod, as far as its addresses depend on it (IPAM-50).
+//!
+//! ```text
+//! VirtualMachine ─owns─▶ VirtualMachineInstance ─owns─▶ pod virt-launcher-…
+//! ```
+//! An instance may be without machine. It has two pods while it is migrated, and then the label of the newer one names
+//! the migration.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::pod::Pod;
+use crate::api::{ObjectKey, ObjectMeta};
+use crate::store::Kind;
+
+/// What the names of pods with a machine begin with.
+const POD_PREFIX: &str = "virt-launcher-";
+const API_VERSION: &str = "kubevirt.io/v1";
+const INSTANCE: &str = "VirtualMachineInstance";
+const MACHINE: &str = "VirtualMachine";
+/// Label of the target of a live migration: the migration's uid.
+const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
+
+/// A running virtual machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VirtualMachineInstance {
+    /// Metadata; owners are in `unknown`.
+    pub metadata: ObjectMeta,
+}
+
+/// A virtual machine, running or not.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VirtualMachine {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+
+/// An owner, as an object names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerReference {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name, in the namespace of the object.
+    pub name: String,
+    /// Uid: a namesake is no owner.
+    pub uid: String,
+    /// Whether it is the one that controls the object.
+    pub controller: Option<bool>,
+}
+
+/// What a pod with a virtual machine is to its machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachinePod {
+    /// The pod's namespace, and the machine's.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The instance's name; it stays when the machine starts again.
+    pub instance: String,
+    /// The instance's uid.
+    pub instance_uid: String,
+    /// The machine's uid, if the instance has one.
+    pub machine_uid: Option<String>,
+    /// The migration that this pod is the target of.
+    pub migration_uid: Option<String>,
+    /// Whether the machine, or the instance without one, is being deleted: its addresses are given back then.
+    pub is_going: bool,
+}
+
+/// Whether a pod of this name may have a virtual machine: only then it is worth asking (IPAM-50).
+pub fn may_be_machine(pod: &str) -> bool {
+    pod.starts_with(POD_PREFIX)
+}
+
+impl Pod {
+    /// The instance that runs in the pod.
+    pub fn instance(&self) -> Option<OwnerReference> {
+        owner(&self.metadata, INSTANCE).filter(|owner| owner.controller == Some(true))
+    }
+
+    fn migration(&self) -> Option<String> {
+        self.metadata.labels.get(MIGRATION_LABEL).filter(|uid| !uid.is_empty()).cloned()
+    }
+}
+
+impl VirtualMachineInstance {
+    /// The machine that it is a run of.
+    pub fn machine(&self) -> Option<OwnerReference> {
+        owner(&self.metadata, MACHINE)
+    }
+}
+
+fn owner(metadata: &ObjectMeta, kind: &str) -> Option<OwnerReference> {
+    let owners = metadata.unknown.get("ownerReferences").and_then(Value::as_array);
+    let mut owners = owners.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok());
+    owners.find(|owner| owner.api_version == API_VERSION && owner.kind == kind)
+}
+
+impl MachinePod {
+    /// From the pod, the `owner` that it names, the instance that is found under that name, and the machine: the one that
+    /// the instance names, else the one that the instance is named after. A machine that is gone is going.
+    pub fn new(
+        pod: &Pod,
+        owner: &OwnerReference,
+        instance: Option<&VirtualMachineInstance>,
+        machine: Option<&VirtualMachine>,
+    ) -> Self {
+        let named = instance.and_then(VirtualMachineInstance::machine);
+        let metadata = match instance {
+            Some(instance) if named.is_none() => Some(&instance.metadata),
+            _ => machine.map(|machine| &machine.metadata),
+        };
+        MachinePod {
+            namespace: pod.metadata.namespace.clone(),
+            pod: pod.metadata.name.clone(),
+            instance: owner.name.clone(),
+            instance_uid: owner.uid.clone(),
+            machine_uid: named.map(|named| named.uid),
+            migration_uid: pod.migration(),
+            is_going: metadata.is_none_or(|metadata| metadata.deletion_timestamp.is_some()),
+        }
+    }
+
+    /// Whether the machine is on its way to this pod, and still runs in another.
+    pub fn is_migration_target(&self) -> bool {
+        self.migration_uid.is_some()
+    }
+
+    /// What is stored with each address beside what is for every pod (IPAM-29).
+    pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
+        let machine = self.machine_uid.iter().map(|uid| ("vm-uid", uid));
+        let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));
+        let instance = [("vmi-name", &self.instance), ("vmi-uid", &self.instance_uid)];
+        instance.into_iter().chain(machine).chain(migration).map(|(key, value)| (key.to_owned(), value.clone()))
+    }
+}
+
+// === in a read batch ===
+
+macro_rules! kept_as_it_is {
+    ($($type:ty, $kind:expr, $root:literal;)*) => {$(
+        impl Kind for $type {
+            const KIND: &'static str = $kind;
+            type Key = ObjectKey;
+            type Select = ();
+
+            fn path(key: &ObjectKey) -> String {
+                format!(concat!($root, "{}/{}"), key.namespace.as_deref().unwrap_or_default(), key.name)
+            }
+
+            fn parse_path(path: &str) -> Option<ObjectKey> {
+                let (namespace, name) = path.strip_prefix($root)?.split_once('/')?;
+                (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+            }
+
+            fn prefix(_: &()) -> String {
+                $root.to_owned()
+            }
+        }
+    )*};
+}
+
+kept_as_it_is! {
+    VirtualMachineInstance, INSTANCE, "/kubernetes/virtualmachineinstances/";
+    VirtualMachine, MACHINE, "/kubernetes/virtualmachines/";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(owner: Value, label: Option<&str>) -> Pod {
+        let labels = label.map(|uid| json!({ MIGRATION_LABEL: uid })).unwrap_or(json!({}));
+        let metadata = json!({ "name": "virt-launcher-vm1-x", "namespace": "ns", "labels": labels,
+                               "ownerReferences": [{ "kind": "Node", "controller": true, "x": 1 }, owner] });
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    fn by_instance() -> Value {
+        json!({ "apiVersion": "kubevirt.io/v1", "kind": INSTANCE, "name": "vm1", "uid": "i-1", "controller": true })
+    }
+
+    fn instance(owned: bool, going: bool) -> VirtualMachineInstance {
+        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": MACHINE, "name": "vm1", "uid": "m-1" });
+        let owners = if owned { json!([owner]) } else { json!([]) };
+        let since = going.then_some("2026-08-22T06:33:20Z");
+        let metadata = json!({ "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since });
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    fn machine(going: bool) -> VirtualMachine {
+        let since = going.then_some("2026-08-22T06:33:20Z");
+        serde_json::from_value(json!({ "metadata": { "name": "vm1", "deletionTimestamp": since } })).unwrap()
+    }
+
+    fn made(
+        label: Option<&str>,
+        instance: Option<&VirtualMachineInstance>,
+        machine: Option<&VirtualMachine>,
+    ) -> MachinePod {
+        let pod = pod(by_instance(), label);
+        MachinePod::new(&pod, &pod.instance().unwrap(), instance, machine)
+    }
+
+    #[test]
+    fn only_a_controlling_instance_counts() {
+        assert_eq!(pod(by_instance(), None).instance().unwrap().name, "vm1");
+        for (field, value) in
+            [("apiVersion", json!("kubevirt.io/v2")), ("kind", json!("Pod")), ("controller", json!(null))]
+        {
+            let mut owner = by_instance();
+            owner[field] = value;
+            assert_eq!(pod(owner, None).instance(), None, "{field}");
+        }
+        assert!(may_be_machine("virt-launcher-vm1-x") && !may_be_machine("web-virt-launcher-"));
+        assert_eq!(instance(true, false).machine().unwrap().uid, "m-1");
+        assert_eq!(instance(false, false).machine(), None);
+    }
+
+    #[test]
+    fn addresses_go_with_the_machine_and_with_the_instance_only_where_there_is_none() {
+        let going = |instance: Option<VirtualMachineInstance>, machine: Option<VirtualMachine>| {
+            made(None, instance.as_ref(), machine.as_ref()).is_going
+        };
+        assert!(!going(Some(instance(true, true)), Some(machine(false))));
+        assert!(going(Some(instance(true, false)), Some(machine(true))));
+        assert!(going(Some(instance(true, false)), None));
+        // A machine of that name that is not its own does not matter.
+        assert!(going(Some(instance(false, true)), Some(machine(false))));
+        assert!(!going(Some(instance(false, false)), None));
+        // Between two runs there is no instance.
+        assert!(!going(None, Some(machine(false))));
+        assert!(going(None, Some(machine(true))) && going(None, None));
+    }
+
+    #[test]
+    fn what_is_noted_of_source_and_target() {
+        let noted = |label, owned| -> BTreeMap<String, String> {
+            made(label, Some(&instance(owned, false)), None).attributes().collect()
+        };
+        let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        assert_eq!(noted(None, false), pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")]));
+        let target = [("vmi-name", "vm1"), ("vmi-uid", "i-1"), ("vm-uid", "m-1"), ("vmim-uid", "job")];
+        assert_eq!(noted(Some("job"), true), pairs(&target));
+        assert_eq!(noted(Some(""), true), pairs(&target[..3]));
+        assert!(made(Some("job"), None, None).is_migration_target());
+    }
+}

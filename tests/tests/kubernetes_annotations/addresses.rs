@@ -1,0 +1,122 @@
+//! Addresses that a pod chooses: kept by IPAM (`ipAddrs`), or not (`ipAddrsNoIpam`).
+
+use integration_tests::cluster::{handle, on_each_group};
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use serde_json::{Value, json};
+
+use crate::{addresses, annotated, annotation, check, host_routes};
+
+#[test]
+fn addresses_that_a_pod_asks_for() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")]);
+        let result = cluster.add(&pod, &conf);
+        assert_eq!(addresses(&result), ["10.65.3.3/32", "fd00:65::33/128"]);
+        assert_eq!(result["routes"], Value::Null);
+        assert_eq!(annotation(cluster, "pod1", "podIPs"), "10.65.3.3/32,fd00:65::33/128");
+        // Felix makes them (CNI-127).
+        assert_eq!(host_routes(), [""; 0]);
+        cluster.assert_only(&[&pod]);
+        check(cluster, &pod, &conf, &result);
+
+        // A new sandbox gets the same ones, although the old one was not deleted yet.
+        let newer = cluster.sandbox(&pod, 11);
+        assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
+        cluster.assert_only(&[&newer]);
+        cluster.delete(&pod, &conf);
+        cluster.assert_only(&[&newer]);
+        // The same sandbox once more.
+        assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
+        cluster.assert_only(&[&newer]);
+        cluster.delete(&newer, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn the_annotation_wins_over_cni_args() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
+        let args = format!("{};IP=10.65.9.9", pod.args());
+        let result = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", args).run().unwrap().success();
+        assert_eq!(addresses(&result), ["10.65.3.3/32"]);
+        cluster.delete(&pod, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn an_address_that_cannot_be_had_leaves_nothing() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
+        cluster.add(&holder, &conf);
+
+        let late = annotated(cluster, 2, &[("ipAddrs", "[\"fd00:65::44\", \"10.65.3.3\"]")]);
+        let error = cluster.verb("ADD", &late, &conf).run().unwrap().error();
+        let upstreams = "error getting IP from IPAM: resource already exists: 10.65.3.3 with error: Address already assigned in block";
+        assert_eq!(error.msg, upstreams);
+        assert!(error.details.contains("pod suite/pod1"), "{error:?}");
+        cluster.assert_only(&[&holder]);
+
+        let elsewhere = annotated(cluster, 3, &[("ipAddrs", "[\"192.0.2.1\"]")]);
+        let error = cluster.verb("ADD", &elsewhere, &conf).run().unwrap().error();
+        assert_eq!(error.msg, "error getting IP from IPAM: The provided IP address is not in a configured pool\n");
+        cluster.assert_only(&[&holder]);
+    });
+}
+
+/// CNI-246: upstream frees it.
+#[test]
+fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
+        cluster.add(&holder, &conf);
+        let annotations = [("podIP", "10.65.3.3/32"), ("containerID", "gone"), ("ipAddrs", "[\"10.65.3.4\"]")];
+        let pod = annotated(cluster, 2, &annotations);
+        assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.65.3.4/32"]);
+        cluster.assert_only(&[&holder, &pod]);
+    });
+}
+
+#[test]
+fn addresses_that_ipam_does_not_keep() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
+        // IPAM keeps one of them for another pod, and has never heard of the other.
+        let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
+        cluster.add(&holder, &conf);
+        let held = cluster.accounts().held;
+        assert_eq!(held.values().collect::<Vec<_>>(), [&handle(&holder)]);
+
+        let pod = annotated(cluster, 2, &[("ipAddrsNoIpam", "[\"10.65.3.3\", \"fd00:77::7\"]")]);
+        let broken = cluster.verb("ADD", &pod, &conf).env("CNI_NETNS", "/run/netns/missing").run().unwrap().error();
+        assert!(broken.msg.contains("/run/netns/missing"), "{broken:?}");
+        assert_eq!(cluster.accounts().held, held);
+
+        let result = cluster.add(&pod, &conf);
+        assert_eq!(addresses(&result), ["10.65.3.3/32", "fd00:77::7/128"]);
+        assert_eq!(result["routes"], Value::Null);
+        assert_eq!(annotation(cluster, "pod2", "podIPs"), "10.65.3.3/32,fd00:77::7/128");
+        assert_eq!(host_routes(), [""; 0]);
+        let inside = kernel::pod(cluster.host, "pod2").unwrap();
+        assert_eq!(inside["links"]["eth0"]["addrs"][0], "10.65.3.3/32 global");
+        check(cluster, &pod, &conf, &result);
+
+        cluster.delete(&pod, &conf);
+        assert_eq!(annotation(cluster, "pod2", "podIPs"), "");
+        cluster.assert_only(&[&holder]);
+        assert_eq!(cluster.accounts().held, held);
+        cluster.delete(&holder, &conf);
+        cluster.assert_nothing_left();
+    });
+}

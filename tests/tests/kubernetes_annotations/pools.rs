@@ -1,0 +1,89 @@
+//! Pools and families, by the pod, its namespace and the configuration, and by the namespace's labels.
+
+use integration_tests::cluster::{Cluster, on_each_group};
+use integration_tests::content::Content;
+use serde_json::{Value, json};
+
+use crate::{addresses, annotated, api, mark_namespace, named};
+
+/// An ADD and a DEL of a new pod; the addresses that it had.
+fn addresses_of(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)], conf: &Value) -> Vec<String> {
+    let pod = annotated(cluster, number, annotations);
+    let result = cluster.add(&pod, conf);
+    cluster.delete(&pod, conf);
+    addresses(&result).into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
+    on_each_group(|cluster, _| {
+        let pools = Content::dual_stack().pool("conf", "10.71.0.0/24", 26).pool("space", "10.72.0.0/24", 26);
+        cluster.load(&pools.pool("pod", "10.73.0.0/24", 26));
+        let ipam = json!({ "ipam": { "type": "calico-ipam", "ipv4_pools": ["conf"] } });
+        let conf = cluster.conf("node1", ipam);
+        assert!(addresses_of(cluster, 1, &[], &conf)[0].starts_with("10.71."));
+        mark_namespace(cluster, &named(&[("ipv4pools", "[\"10.72.0.0/24\"]")]), &json!({}));
+        assert!(addresses_of(cluster, 2, &[], &conf)[0].starts_with("10.72."));
+        assert!(addresses_of(cluster, 3, &[("ipv4pools", "")], &conf)[0].starts_with("10.72."));
+        assert!(addresses_of(cluster, 4, &[("ipv4pools", "[\"pod\"]")], &conf)[0].starts_with("10.73."));
+
+        mark_namespace(cluster, &named(&[("ipFamilies", "[\"IPv6\"]"), ("ipv6pools", "[\"pool6\"]")]), &json!({}));
+        assert!(addresses_of(cluster, 5, &[], &conf)[0].starts_with("fd00:65::"));
+        let both = addresses_of(cluster, 6, &[("ipFamilies", "[\"IPv6\", \"IPv4\"]")], &conf);
+        assert!(both[0].starts_with("10.72.") && both[1].starts_with("fd00:65::"), "{both:?}");
+        let none = annotated(cluster, 7, &[("ipFamilies", "[]")]);
+        let error = cluster.verb("ADD", &none, &conf).run().unwrap().error();
+        assert_eq!(error.msg, "IPAM plugin returned missing IP config");
+        mark_namespace(
+            cluster,
+            &json!({ "cni.projectcalico.org/ipv4pools": null,
+            "cni.projectcalico.org/ipFamilies": null, "cni.projectcalico.org/ipv6pools": null }),
+            &json!({}),
+        );
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn selectors_of_pools_see_the_labels_of_the_namespace() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::ready().node("node1"));
+        let group = match &cluster.store {
+            integration_tests::store::Store::Kubernetes(objects) => objects.group().api_version(),
+            _ => unreachable!("it is on Kubernetes"),
+        };
+        for (name, cidr, selector) in [
+            ("everyones", "10.65.0.0/16", "!has(team)"),
+            ("blues", "10.71.0.0/16", "team == 'blue'"),
+            ("suites", "10.72.0.0/16", "kubernetes.io/metadata.name == 'suite' && team == 'red'"),
+        ] {
+            let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",
+                "allowedUses": ["Workload"], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
+            let pool = json!({ "apiVersion": group, "kind": "IPPool", "metadata": { "name": name }, "spec": spec });
+            api(cluster).apply_object(&pool).unwrap();
+        }
+        let conf = cluster.conf("node1", json!({}));
+        for (number, (labels, start)) in
+            [(json!({}), "10.65."), (json!({ "team": "blue" }), "10.71."), (json!({ "team": "red" }), "10.72.")]
+                .into_iter()
+                .enumerate()
+        {
+            mark_namespace(cluster, &json!({}), &labels);
+            assert!(addresses_of(cluster, number, &[], &conf)[0].starts_with(start), "{labels}");
+            // The same by another main plugin, which calls `calico-ipam`.
+            let pod = cluster.pod(number + 10);
+            let ipam = |verb: &str| {
+                let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
+                call.env("CNI_ARGS", pod.args()).run().unwrap().success()
+            };
+            assert!(addresses(&ipam("ADD"))[0].starts_with(start), "{labels}");
+            ipam("DEL");
+        }
+        mark_namespace(cluster, &json!({}), &json!({ "team": "green" }));
+        let pod = cluster.pod(20);
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(error.details.contains("blues"), "{error:?}");
+        mark_namespace(cluster, &json!({}), &json!({ "team": null }));
+        cluster.assert_nothing_left();
+    });
+}

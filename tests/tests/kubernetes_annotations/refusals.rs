@@ -1,0 +1,152 @@
+//! Annotations that cannot be obeyed change nothing, in the kernel and in the datastore.
+
+use integration_tests::cluster::{on_each_group, pod_path};
+use integration_tests::content::Content;
+use serde_json::{Value, json};
+
+use crate::{annotated, api};
+
+/// Annotations, what the configuration has beside the usual, the CNI code, and what the message begins with.
+type Refusal = (&'static [(&'static str, &'static str)], Value, u32, &'static str);
+
+fn refusals() -> Vec<Refusal> {
+    let (usual, features) =
+        (json!({}), json!({ "feature_control": { "ip_addrs_no_ipam": true, "floating_ips": true } }));
+    let host_local = json!({ "ipam": { "type": "host-local", "subnet": "10.9.0.0/24" } });
+    vec![
+        (
+            &[("ipAddrs", "[\"10.65.3.3\"")],
+            usual.clone(),
+            6,
+            "failed to parse IPs [\"10.65.3.3\" for annotation \"cni.projectcalico.org/ipAddrs\": failed to parse '[\"10.65.3.3\"' as JSON: unexpected end of JSON input",
+        ),
+        (&[("ipAddrs", "[]")], usual.clone(), 7, "annotation \"cni.projectcalico.org/ipAddrs\" specified but empty"),
+        (&[("ipAddrs", "[\"10.65.3.3/32\"]")], usual.clone(), 7, "invalid IP format: 10.65.3.3/32"),
+        (
+            &[("ipAddrs", "[\"10.65.3.3\", \"10.65.3.4\"]")],
+            usual.clone(),
+            7,
+            "cannot have more than one IPv4 address for \"cni.projectcalico.org/ipAddrs\" annotation",
+        ),
+        (
+            &[("ipAddrs", "[\"10.65.3.3\"]")],
+            host_local.clone(),
+            7,
+            "ipAddrs is not compatible with configured IPAM: host-local",
+        ),
+        (
+            &[("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            host_local,
+            7,
+            "ipAddrsNoIpam is not compatible with configured IPAM: host-local",
+        ),
+        (
+            &[("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            usual.clone(),
+            7,
+            "requested feature is not enabled: ip_addrs_no_ipam",
+        ),
+        (
+            &[("ipAddrsNoIpam", "[\"fd00::1\", \"fd00::2\"]")],
+            features.clone(),
+            7,
+            "cannot have more than one IPv6 address for \"cni.projectcalico.org/ipAddrsNoIpam\" annotation",
+        ),
+        (
+            &[("ipAddrs", "[\"10.65.3.3\"]"), ("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            features.clone(),
+            7,
+            "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time",
+        ),
+        (
+            &[("hwAddr", "1c:0c:0a:c0")],
+            usual.clone(),
+            7,
+            "failed to parse MAC address 1c:0c:0a:c0 provided via cni.projectcalico.org/hwAddr: address 1c:0c:0a:c0: invalid MAC address",
+        ),
+        (
+            &[("hwAddr", "")],
+            usual.clone(),
+            7,
+            "failed to parse MAC address  provided via cni.projectcalico.org/hwAddr: address : invalid MAC address",
+        ),
+        (&[("hwAddr", "01:00:5e:00:00:01")], usual.clone(), 7, "failed to set MAC address 01:00:5e:00:00:01"),
+        (&[("floatingIPs", "[\"1.1.1.1\"]")], usual.clone(), 7, "requested feature is not enabled: floating_ips"),
+        (&[("floatingIPs", "1.1.1.1")], features.clone(), 6, "failed to parse '1.1.1.1' as JSON: "),
+        (
+            &[("floatingIPs", "[\"1.1.1\"]")],
+            features.clone(),
+            7,
+            "error with field ExternalIP = '1.1.1' (invalid IP address)",
+        ),
+        (
+            &[("podIP", "10.65.3.3/32"), ("floatingIPs", "[")],
+            usual.clone(),
+            6,
+            "failed to parse '[' as JSON: unexpected end of JSON input",
+        ),
+        (
+            &[("allowedSourcePrefixes", "[\"8.8.8.8\"]")],
+            usual.clone(),
+            7,
+            "failed to parse '8.8.8.8' as a CIDR: invalid CIDR address: 8.8.8.8",
+        ),
+        (&[("allowedSourcePrefixes", "8.8.8.0/24")], usual.clone(), 6, "failed to parse '8.8.8.0/24' as JSON: "),
+        (&[("podIPs", "10.65.3.3/32,ten")], usual.clone(), 7, "address of the pod: invalid CIDR address: ten"),
+        (&[("ipv4pools", "pool4")], usual.clone(), 6, "failed to parse 'pool4' as JSON: "),
+        (
+            &[("ipv6pools", "[\"pool6\"")],
+            usual.clone(),
+            6,
+            "failed to parse '[\"pool6\"' as JSON: unexpected end of JSON input",
+        ),
+        (
+            &[("ipv4pools", "[\"missing\"]")],
+            usual.clone(),
+            7,
+            "error parsing pool \"missing\": invalid CIDR address: missing",
+        ),
+        (
+            &[("ipv4pools", "[\"10.99.0.0/16\"]")],
+            usual.clone(),
+            999,
+            "the given pool (10.99.0.0/16) does not exist, or is not enabled",
+        ),
+        (&[("ipFamilies", "[\"ipv4\"]")], usual, 7, "error parsing ipFamilies: [\"ipv4\"]"),
+    ]
+}
+
+#[test]
+fn annotations_that_cannot_be_obeyed_change_nothing() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        for (number, (annotations, more, code, text)) in refusals().into_iter().enumerate() {
+            let pod = annotated(cluster, number, annotations);
+            let conf = cluster.conf("node1", more);
+            let before = cluster.state();
+            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+            assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
+            assert_eq!(error.code, code, "{annotations:?}: {error:?}");
+            cluster.assert_unchanged(&before);
+            // What cannot be read must not keep the pod from being deleted (CNI-245).
+            cluster.delete(&pod, &conf);
+            cluster.remove_pod(&pod);
+        }
+    });
+}
+
+/// CNI-115.
+#[test]
+fn without_kubernetes_policy_they_do_not_count() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));
+        let annotations =
+            [("ipAddrs", "nonsense"), ("hwAddr", ""), ("ipv4pools", "nonsense"), ("floatingIPs", "[\"1.1.1.1\"]")];
+        let pod = annotated(cluster, 1, &annotations);
+        cluster.add(&pod, &conf);
+        cluster.assert_only(&[&pod]);
+        cluster.delete(&pod, &conf);
+        assert_eq!(api(cluster).get(&pod_path("pod1")).unwrap().code, 200);
+    });
+}

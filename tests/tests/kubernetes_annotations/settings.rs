@@ -1,0 +1,107 @@
+//! What ADD waits for and reads on the node: Felix's word that policy is set up, gates, the MTU and the node's name.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_tests::cluster::on_each_group;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use serde_json::json;
+
+use crate::{annotated, annotation};
+
+#[test]
+fn policy_is_waited_for() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let directory = cluster.host.dir("endpoint-status");
+        let wait = |seconds: i64| {
+            cluster.conf("node1", json!({ "policy_setup_timeout_seconds": seconds, "endpoint_status_dir": directory }))
+        };
+        let pod = annotated(cluster, 1, &[]);
+        let before = cluster.state();
+        let error = cluster.verb("ADD", &pod, &wait(-1)).run().unwrap().error();
+        assert!(error.msg.contains("policy_setup_timeout_seconds"), "{error:?}");
+        cluster.assert_unchanged(&before);
+
+        // Felix writes the file once the endpoint is there; no sooner can it know.
+        let (file, conf) = (directory.join("k8s suite%2Fpod1 eth0"), wait(30));
+        let call = cluster.verb("ADD", &pod, &conf);
+        let child = call.spawn().unwrap();
+        let started = Instant::now();
+        while annotation(cluster, "pod1", "podIP").is_null() {
+            assert!(started.elapsed() < Duration::from_secs(20), "the endpoint is not written");
+        }
+        fs::write(&file, "").unwrap();
+        let outcome = integration_tests::plugin::wait(child, started, Duration::from_secs(25)).unwrap();
+        outcome.success();
+        cluster.delete(&pod, &conf);
+
+        fs::remove_file(file).unwrap();
+        let late = annotated(cluster, 2, &[]);
+        let outcome = cluster.verb("ADD", &late, &wait(1)).run().unwrap();
+        outcome.success();
+        assert!(outcome.wall >= Duration::from_secs(1), "{:?}", outcome.wall);
+        cluster.delete(&late, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn gates_are_waited_for_before_anything_is_changed() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gate = format!("http://{}/ready", listener.local_addr().unwrap());
+        let pod = annotated(cluster, 1, &[]);
+        let conf = cluster.conf("node1", json!({ "readiness_gates": [gate] }));
+        let child = cluster.verb("ADD", &pod, &conf).spawn().unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        // The plugin has read what it needs, and waits.
+        assert_eq!(annotation(cluster, "pod1", "podIP"), serde_json::Value::Null);
+        cluster.assert_nothing_left();
+        let _ = peer.read(&mut [0; 4096]).unwrap();
+        peer.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+        drop(peer);
+        integration_tests::plugin::wait(child, Instant::now(), Duration::from_secs(20)).unwrap().success();
+        thread::spawn(move || drop(listener));
+        cluster.delete(&pod, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn the_mtu_file_and_the_nodename_file() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let required = cluster.conf("node1", json!({ "require_mtu_file": true }));
+        let pod = annotated(cluster, 1, &[]);
+        let before = cluster.state();
+        let error = cluster.verb("ADD", &pod, &required).run().unwrap().error();
+        assert!(error.msg.starts_with("failed to read MTU file /var/lib/calico/mtu"), "{error:?}");
+        // Checked before an address is taken: the block's sequence number would tell.
+        cluster.assert_unchanged(&before);
+        let mut by_file = cluster.conf("node1", json!({ "nodename_file_optional": false }));
+        by_file.as_object_mut().unwrap().remove("nodename");
+        for verb in ["ADD", "DEL"] {
+            let error = cluster.verb(verb, &pod, &by_file).run().unwrap().error();
+            assert!(error.msg.contains("/var/lib/calico/nodename"), "{error:?}");
+            assert!(error.details.contains("calico/node"), "{error:?}");
+        }
+        cluster.assert_unchanged(&before);
+
+        fs::create_dir_all("/var/lib/calico").unwrap();
+        fs::write("/var/lib/calico/mtu", "1430\n").unwrap();
+        fs::write("/var/lib/calico/nodename", "node1").unwrap();
+        by_file["require_mtu_file"] = json!(true);
+        let result = cluster.add(&pod, &by_file);
+        assert_eq!(result["interfaces"][1]["mtu"], 1430);
+        assert_eq!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"], 1430);
+        cluster.delete(&pod, &by_file);
+        assert_eq!(annotation(cluster, "pod1", "podIP"), "");
+        cluster.assert_nothing_left();
+    });
+}

@@ -1,0 +1,84 @@
+//! `K8S_POD_UID`: a pod that was deleted, and another of the same name.
+
+use integration_tests::cluster::{Cluster, Pod, on_each_group, pod_path};
+use integration_tests::content::Content;
+use serde_json::{Value, json};
+
+use crate::{annotated, annotation, api, create};
+
+fn uid(cluster: &Cluster<'_>) -> String {
+    let pod = api(cluster).get(&pod_path("pod1")).unwrap().success().unwrap();
+    pod["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+fn run(cluster: &Cluster<'_>, verb: &str, pod: &Pod, uid: &str, conf: &Value) -> integration_tests::plugin::Outcome {
+    let args = format!("{};K8S_POD_UID={uid}", pod.args());
+    cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
+}
+
+/// Deletes the pod object and makes it anew; the uid that it had.
+fn replaced(cluster: &Cluster<'_>) -> String {
+    let before = uid(cluster);
+    api(cluster).delete(&pod_path("pod1")).unwrap().success().unwrap();
+    create(api(cluster), "pod1", &[]);
+    assert_ne!(uid(cluster), before);
+    before
+}
+
+#[test]
+fn the_sandbox_of_a_deleted_pod_does_not_get_its_successors_network() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let old = annotated(cluster, 1, &[]);
+        let old_uid = replaced(cluster);
+        let before = cluster.state();
+        let error = run(cluster, "ADD", &old, &old_uid, &conf).error();
+        assert_eq!(error.msg, "pod suite/pod1 is not the one to network any more");
+        assert!(error.details.contains(&old_uid) && error.details.contains(&uid(cluster)), "{error:?}");
+        cluster.assert_unchanged(&before);
+        run(cluster, "ADD", &old, &uid(cluster), &conf).success();
+        run(cluster, "DEL", &old, &uid(cluster), &conf).success();
+        assert_eq!(annotation(cluster, "pod1", "podIP"), "");
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_late_del_leaves_the_successors_annotations() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let old = annotated(cluster, 1, &[]);
+        run(cluster, "ADD", &old, &uid(cluster), &conf).success();
+        let old_uid = replaced(cluster);
+        // Not networked yet: it has no annotation that would say whose it is (CNI-262).
+        run(cluster, "DEL", &old, &old_uid, &conf).success();
+        assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
+        cluster.assert_nothing_left();
+        let newer = cluster.sandbox(&old, 11);
+        run(cluster, "ADD", &newer, &uid(cluster), &conf).success();
+        let address = annotation(cluster, "pod1", "podIP");
+        run(cluster, "DEL", &old, &old_uid, &conf).success();
+        assert_eq!(annotation(cluster, "pod1", "podIP"), address);
+        cluster.assert_only(&[&newer]);
+        run(cluster, "DEL", &newer, &uid(cluster), &conf).success();
+        cluster.assert_nothing_left();
+    });
+}
+
+/// A kubelet's own pods have another uid on the node than in the API.
+#[test]
+fn a_static_pod_is_known_by_its_mirror() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let hash = "3f1c7a6f1e2d4c5b6a79880f1e2d3c4b";
+        let pod = annotated(cluster, 1, &[("kubernetes.io/config.mirror", hash)]);
+        run(cluster, "ADD", &pod, hash, &conf).success();
+        cluster.assert_only(&[&pod]);
+        run(cluster, "DEL", &pod, hash, &conf).success();
+        assert_eq!(annotation(cluster, "pod1", "podIP"), "");
+        cluster.assert_nothing_left();
+    });
+}

@@ -1,0 +1,185 @@
+//! host-local with the ranges that Kubernetes gave the node: `usePodCidr` and `usePodCidrIPv6`.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use integration_tests::cluster::{Cluster, ControlPlane, on_api_server, pod_path};
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::plugin::{FOREIGN_PLUGINS, Plugins};
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+/// Nodes and their podCIDRs.
+const NODES: [(&str, &[&str]); 4] = [
+    ("node1", &["10.244.7.0/24", "fd00:244:7::/64"]),
+    ("only-v4", &["10.244.8.0/24"]),
+    ("only-v6", &["fd00:244:9::/64"]),
+    ("without", &[]),
+];
+
+fn with_host_local(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
+        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    }
+    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+        for (name, cidrs) in NODES {
+            let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+            if let Some(first) = cidrs.first() {
+                node["spec"] = json!({ "podCIDR": first, "podCIDRs": cidrs });
+            }
+            control_plane.servers.api.admin().apply_object(&node).unwrap();
+        }
+        cluster.load(&Content::ready());
+        test(cluster, control_plane);
+    });
+}
+
+/// A configuration with these keys of host-local, and the directory of its leases.
+fn host_local(cluster: &Cluster<'_>, keys: Value) -> (Value, PathBuf) {
+    let data = cluster.host.dir("host-local");
+    let mut ipam = json!({ "type": "host-local", "dataDir": data });
+    ipam.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    let conf = cluster.conf("node1", json!({ "ipam": ipam, "policy": { "type": "k8s" } }));
+    (conf, data.join(NETWORK))
+}
+
+/// The addresses that host-local keeps as given.
+fn leases(directory: &Path) -> Vec<String> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.parse::<IpAddr>().is_ok());
+    names.sort();
+    names
+}
+
+fn addresses(result: &Value) -> Vec<&str> {
+    result["ips"].as_array().unwrap().iter().filter_map(|ip| ip["address"].as_str()).collect()
+}
+
+#[test]
+fn every_form_of_the_words() {
+    with_host_local(|cluster, _| {
+        let (v4, v6) = ("10.244.7.2/32", "fd00:244:7::2/128");
+        for (keys, expected) in [
+            (json!({ "subnet": "usePodCidr" }), &[v4][..]),
+            (json!({ "subnet": "USEPODCIDR" }), &[v4]),
+            (json!({ "subnet": "usePodCidrIPv6" }), &[v6]),
+            (json!({ "ranges": [[{ "subnet": "usePodCidr" }]] }), &[v4]),
+            (json!({ "ranges": [[{ "subnet": "usePodCidr" }], [{ "subnet": "usePodCidrIPv6" }]] }), &[v4, v6]),
+            (
+                json!({ "ranges": [[{ "subnet": "usepodcidripv6" }], [{ "subnet": "10.88.0.0/24" }]] }),
+                &[v6, "10.88.0.2/32"],
+            ),
+            // Two ranges of one set: one address from the first that has any.
+            (
+                json!({ "ranges": [[{ "subnet": "usePodCidr", "rangeStart": "10.244.7.9" }, { "subnet": "10.88.1.0/24" }]] }),
+                &["10.244.7.9/32"],
+            ),
+            (json!({ "subnet": "usePodCidr", "ranges": [[{ "subnet": "usePodCidrIPv6" }]] }), &[v6, v4]),
+        ] {
+            let (mut conf, data) = host_local(cluster, keys.clone());
+            let pod = cluster.pod(1);
+            let result = cluster.add(&pod, &conf);
+            let (mut found, mut expected) = (addresses(&result), expected.to_vec());
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{keys}");
+            assert_eq!(leases(&data).len(), expected.len());
+            conf["prevResult"] = result;
+            cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+            for _ in 0..2 {
+                cluster.delete(&pod, &conf);
+                assert_eq!(leases(&data), Vec::<String>::new(), "{keys}");
+            }
+            cluster.remove_pod(&pod);
+            // host-local goes on after the last address it gave.
+            fs::remove_dir_all(&data).unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_address_and_the_routes_that_are_asked_for() {
+    with_host_local(|cluster, _| {
+        let keys = json!({ "subnet": "usePodCidr", "routes": [{ "dst": "10.9.0.0/16", "gw": "10.244.7.1" }] });
+        let (conf, data) = host_local(cluster, keys);
+        for number in 1..=2 {
+            let pod = cluster.pod(number);
+            let args = format!("{};IP=10.244.7.42", pod.args());
+            let result = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", args).run().unwrap().success();
+            assert_eq!(addresses(&result), ["10.244.7.42/32"]);
+            let routes = kernel::pod(cluster.host, &pod.name).unwrap()["routes"].clone();
+            let destinations: Vec<_> = routes.as_array().unwrap().iter().map(|route| route["dst"].clone()).collect();
+            assert!(destinations.contains(&json!("10.9.0.0/16")), "{routes}");
+            assert!(!destinations.contains(&json!("default")), "{routes}");
+            cluster.delete(&pod, &conf);
+            assert_eq!(leases(&data), Vec::<String>::new());
+            cluster.remove_pod(&pod);
+        }
+    });
+}
+
+#[test]
+fn a_node_without_the_range_is_named_and_nothing_is_kept() {
+    with_host_local(|cluster, control_plane| {
+        let pod = cluster.pod(1);
+        for (node, word, expected) in [
+            ("without", "usePodCidr", "no podCidr for node without"),
+            ("only-v4", "usePodCidrIPv6", "no IPv6 podCIDR for node only-v4"),
+            ("only-v6", "usePodCidr", "no IPv4 podCIDR for node only-v6"),
+            ("nobody", "usePodCidr", "nodes \"nobody\" not found"),
+        ] {
+            let (mut conf, data) = host_local(cluster, json!({ "ranges": [[{ "subnet": word }]] }));
+            conf["kubernetes"]["node_name"] = json!(node);
+            let before = cluster.state();
+            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+            assert_eq!(error.code, 11, "{error:?}");
+            assert!(error.msg.contains(expected), "{error:?}");
+            cluster.assert_unchanged(&before);
+            assert_eq!(leases(&data), Vec::<String>::new());
+        }
+        // What the node has is enough.
+        let (mut conf, data) = host_local(cluster, json!({ "subnet": "usePodCidr" }));
+        conf["kubernetes"]["node_name"] = json!("only-v4");
+        assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.8.2/32"]);
+        // Neither pod nor node is there any more at the DEL.
+        let api = &control_plane.servers.api;
+        api.admin().delete(&pod_path("pod1")).unwrap().success().unwrap();
+        api.admin().delete("/api/v1/nodes/only-v4").unwrap().success().unwrap();
+        cluster.delete(&pod, &conf);
+        assert_eq!(leases(&data), Vec::<String>::new());
+        cluster.remove_pod(&pod);
+    });
+}
+
+#[test]
+fn calicos_data_may_be_in_etcd() {
+    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
+        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    }
+    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+        host.add_uplink().unwrap();
+        let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec });
+        api.admin().apply_object(&node).unwrap();
+        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        cluster.load(&Content::ready().node("node1"));
+        let (mut conf, data) = host_local(&cluster, json!({ "subnet": "usePodCidr" }));
+        // The pod itself is of no interest with another policy.
+        conf["policy"] = json!({ "type": "calico" });
+        conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
+        let mut pod = cluster.pod(1);
+        pod.object = Some("nobody-knows".into());
+        let audit = api.audit().unwrap();
+        assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.7.2/32"]);
+        assert_eq!(audit.lines().unwrap(), ["get nodes node1: 200"]);
+        cluster.delete(&pod, &conf);
+        assert_eq!(leases(&data), Vec::<String>::new());
+        cluster.assert_nothing_left();
+    });
+}

@@ -28,7 +28,7 @@ pub struct State<'r> {
     steps: usize,
 }
 
-/// A container that upstream networked.
+/// A container of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'r> {
     added: &'r Step,
@@ -96,15 +96,18 @@ impl<'r> State<'r> {
         Ok(())
     }
 
-    /// The containers that are networked.
+    /// The state after the next step; the last state's next is itself.
+    #[must_use]
+    pub fn next(self) -> State<'r> {
+        State { steps: self.recording.steps.len().min(self.steps + 1), ..self }
+    }
+
+    /// Every container that was added, or tried to be.
     pub fn containers(&self) -> Vec<Container<'r>> {
         let mut containers: Vec<Container<'r>> = Vec::new();
-        for step in self.past().filter(|step| step.exit == 0) {
-            let is_it = |container: &Container<'_>| container.id() == step.env["CNI_CONTAINERID"];
-            match step.env["CNI_COMMAND"].as_str() {
-                "ADD" if !containers.iter().any(is_it) => containers.push(Container { added: step }),
-                "DEL" => containers.retain(|container| !is_it(container)),
-                _ => {}
+        for added in self.past().filter(|step| step.env["CNI_COMMAND"] == "ADD") {
+            if containers.iter().all(|known| known.id() != added.env["CNI_CONTAINERID"]) {
+                containers.push(Container { added });
             }
         }
         containers
@@ -186,7 +189,8 @@ fn make_pair(pod: &str, ifname: &str, link: &Value, routes: &[Value]) -> Result<
     let addresses: Vec<String> = link["addrs"].as_array().into_iter().flatten().filter_map(global).collect();
     let plain = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
     let to = |route: &&Value| addresses.iter().any(|address| route["dst"].as_str() == Some(&plain(address)));
-    let host_end = routes.iter().find(to).and_then(|route| route["dev"].as_str()).context("an interface has no route")?;
+    let host_end =
+        routes.iter().find(to).and_then(|route| route["dev"].as_str()).context("an interface has no route")?;
     ip(&format!("link add {host_end} type veth peer name {ifname} address {mac} netns {pod}"))?;
     ip(&format!("link set {host_end} address ee:ee:ee:ee:ee:ee up"))?;
     ip(&format!("-n {pod} link set {ifname} up"))?;

@@ -4,10 +4,12 @@
 //! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
 //! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
 
+use datastore::Datastore;
+use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
-use libcalico::store::Entry;
+use libcalico::store::{Entry, Store};
 use netconf::{CniError, Code};
 
 use crate::attach::{self, Recorded};
@@ -18,7 +20,7 @@ use crate::{endpoint, owed};
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
-    let handles = ipam::handles_of(session);
+    let handles = ipam::handles_to_read(session);
     let known = match session.try_read(Question::Release(&handles)).await {
         Ok(known) => known,
         Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)).await,
@@ -74,17 +76,32 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
     shared
 }
 
-/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint.
+/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint. Where each
+/// write is a round trip the two go side by side: the container's handle leads to its addresses either way.
 async fn release(
     session: &Session,
     prelude: Option<ReleasePrelude>,
     endpoint: Option<Entry<WorkloadEndpoint>>,
 ) -> Result<(), ReleaseError> {
-    ipam::release(session, prelude).await?;
-    let Some(entry) = endpoint else { return Ok(()) };
-    endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
-        .await
-        .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
+    let addresses = ipam::release(session, prelude);
+    let endpoint = async {
+        let Some(entry) = endpoint.filter(|entry| !is_deleted(session, entry)) else { return Ok(()) };
+        endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
+            .await
+            .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
+    };
+    if session.store.has_transactions() {
+        addresses.await?;
+        return endpoint.await;
+    }
+    let (addresses, endpoint) = Box::pin(join(addresses, endpoint)).await;
+    addresses.and(endpoint)
+}
+
+/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations that name the container and no address.
+fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let spec = &entry.value.spec;
+    matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

@@ -148,7 +148,9 @@ impl Session {
             Question::Cluster | Question::Allocator(_) | Question::Release(_) => None,
         };
         let assign = match question {
-            Question::Assign(call) | Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query())),
+            Question::Assign(call) | Question::Allocator(call) => {
+                Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store)))
+            }
             _ => None,
         };
         let release = match question {
@@ -160,7 +162,11 @@ impl Session {
             (Question::Endpoint | Question::Assign(_), Orchestrator::Kubernetes(pod)) if self.asks_kubernetes() => {
                 let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
                 let namespace = ObjectKey::global(pod.namespace.clone());
-                Some((batch.get::<Pod>(&key), batch.get::<Namespace>(&namespace)))
+                let pod = batch.get::<Pod>(&key);
+                let namespace = batch.get::<Namespace>(&namespace);
+                // Its labels and annotations; the pod, which the kubelet has just seen in it, is younger.
+                batch.last_may_lag();
+                Some((pod, namespace))
             }
             _ => None,
         };

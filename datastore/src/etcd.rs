@@ -40,7 +40,7 @@ impl Etcd {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false };
+        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, may_lag: false };
         let answers = self.read_ranges(std::slice::from_ref(&range)).await?;
         Ok(answers.into_iter().flatten().collect())
     }
@@ -111,6 +111,10 @@ enum Purpose {
 impl Store for Etcd {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         self.read_ranges(batch.ranges()).await.map(Answers::new)
+    }
+
+    fn has_transactions(&self) -> bool {
+        true
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -7,6 +7,7 @@ mod discovery;
 mod failure;
 mod pages;
 mod store;
+mod throttle;
 mod tls;
 mod transport;
 

@@ -82,6 +82,14 @@ impl Store for Datastore {
         }
     }
 
+    fn has_transactions(&self) -> bool {
+        match self {
+            Datastore::Etcd(etcd) => etcd.has_transactions(),
+            Datastore::Local(local) => local.has_transactions(),
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_transactions(),
+        }
+    }
+
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         match self {
             Datastore::Etcd(etcd) => Box::pin(etcd.write(writes)).await,

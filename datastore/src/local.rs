@@ -55,7 +55,7 @@ impl Local {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false };
+        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, may_lag: false };
         let answers = self.read_ranges(std::slice::from_ref(&range))?;
         Ok(answers.into_iter().flatten().collect())
     }
@@ -94,6 +94,10 @@ impl Store for Local {
             return Ok(Answers::new(Vec::new()));
         }
         self.read_ranges(batch.ranges()).map(Answers::new)
+    }
+
+    fn has_transactions(&self) -> bool {
+        true
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -9,8 +9,9 @@ use libcalico::store::{Store, StoreError};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
+use crate::early_handle::{forget_expected, read_beside_handle};
 use crate::error::{Exhaustion, IpamError, Shortfall};
-use crate::knowledge::{Knowledge, Wants};
+use crate::knowledge::{Counts, Knowledge, Wants};
 use crate::mend::Mend;
 use crate::plan::{FamilyPlan, Step};
 use crate::prelude::Prelude;
@@ -102,6 +103,9 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             Box::pin(self.undo()).await;
             self.taken.clear();
         }
+        if !self.known.expected().is_empty() {
+            Box::pin(forget_expected(self.store, self.clock, self.request, &mut self.known)).await;
+        }
         outcome.map(|()| self.outcome())
     }
 
@@ -112,7 +116,13 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
                 return Ok(());
             }
             if round.wants != Wants::default() {
-                self.known.read(self.store, &round.wants).await?;
+                match self.expected(&round) {
+                    Some(expected) => {
+                        let (store, request, known) = (self.store, self.request, &mut self.known);
+                        Box::pin(read_beside_handle(store, request, known, &round.wants, expected)).await?;
+                    }
+                    None => self.known.read(self.store, &round.wants).await?,
+                }
             } else if let Some((version, mend)) = round.mends.into_iter().next() {
                 Box::pin(self.mend(version, mend)).await?;
             } else if !round.takes.is_empty() {
@@ -139,6 +149,16 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             }
         }
         Ok(round)
+    }
+
+    /// What the handle may count before blocks are read: with each family what it wants, of the block that most likely
+    /// has it. `None` when it is too early to tell, or saves nothing.
+    fn expected(&self, round: &Round) -> Option<Counts> {
+        if self.store.has_transactions() || !self.known.handle_is_unread() || round.wants.handle {
+            return None;
+        }
+        let open = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());
+        open.map(|family| Some((family.plan.likely_block(&self.known)?, family.remaining))).collect()
     }
 
     async fn mend(&mut self, version: IpVersion, mend: Mend) -> Result<(), IpamError> {

@@ -10,8 +10,9 @@ use crate::assign::Assignment;
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
+use crate::early_handle::{forget_expected, read_beside_handle};
 use crate::error::IpamError;
-use crate::knowledge::{Knowledge, Known, Wants};
+use crate::knowledge::{Counts, Knowledge, Known, Wants};
 use crate::prelude::Prelude;
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
@@ -29,25 +30,11 @@ pub async fn assign_address<S: Store, C: Clock>(
     let cidr = block_of(&prelude, request, ip)?;
     let known = Knowledge::new(prelude, request.prelude_query(), clock.now());
     let mut wanted = WantedAddress { request, ip, cidr, known };
-    let mut budget = Budget::new(clock, OPERATION);
-    loop {
-        wanted.read(store).await?;
-        let Some(take) = wanted.take()? else { return Ok(wanted.assignment()) };
-        match commit(store, clock, &mut wanted.known, request, vec![take]).await {
-            Ok(_) => return Ok(wanted.assignment()),
-            Err(CommitError { done, .. }) if !done.is_empty() => return Ok(wanted.assignment()),
-            Err(CommitError { cause, .. }) => {
-                if !cause.is_race() && !matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. }) {
-                    return Err(cause.into());
-                }
-                if !budget.pause().await {
-                    return Err(IpamError::Contention);
-                }
-                wanted.known.refresh(store, clock.now(), [wanted.cidr]).await?;
-                wanted.cidr = block_of(&wanted.known.prelude, request, ip)?;
-            }
-        }
+    let outcome = wanted.assign(store, clock).await;
+    if !wanted.known.expected().is_empty() {
+        forget_expected(store, clock, request, &mut wanted.known).await;
     }
+    outcome.map(|()| wanted.assignment())
 }
 
 struct WantedAddress<'a> {
@@ -58,6 +45,28 @@ struct WantedAddress<'a> {
 }
 
 impl WantedAddress<'_> {
+    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<(), IpamError> {
+        let mut budget = Budget::new(clock, OPERATION);
+        loop {
+            self.read(store).await?;
+            let Some(take) = self.take()? else { return Ok(()) };
+            match commit(store, clock, &mut self.known, self.request, vec![take]).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError { done, .. }) if !done.is_empty() => return Ok(()),
+                Err(CommitError { cause, .. }) => {
+                    if !cause.is_race() && !matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. }) {
+                        return Err(cause.into());
+                    }
+                    if !budget.pause().await {
+                        return Err(IpamError::Contention);
+                    }
+                    self.known.refresh(store, clock.now(), [self.cidr]).await?;
+                    self.cidr = block_of(&self.known.prelude, self.request, self.ip)?;
+                }
+            }
+        }
+    }
+
     fn assignment(&self) -> Assignment {
         Assignment { ip: self.ip, prefix: IpVersion::of(self.ip).bits() }
     }
@@ -71,10 +80,15 @@ impl WantedAddress<'_> {
         if self.known.block(&self.cidr).is_none() {
             wants.blocks.insert(self.cidr);
         }
+        wants.handle = self.request.max_per_handle > 0 && self.known.handle_is_unread();
         if self.known.affinity(&self.affinity_key()).is_none() {
             wants.affinities.push(self.affinity_key());
         }
-        if wants != Wants::default() {
+        let early = !wants.blocks.is_empty() && !wants.handle && self.known.handle_is_unread();
+        if early && !store.has_transactions() {
+            let expected = Counts::from([(self.cidr, 1)]);
+            read_beside_handle(store, self.request, &mut self.known, &wants, expected).await?;
+        } else if wants != Wants::default() {
             self.known.read(store, &wants).await?;
         }
         // Only who claims the block has to know what else is there.

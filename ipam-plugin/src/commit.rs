@@ -3,12 +3,12 @@
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
 
 use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count::decrement;
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Counts, Knowledge};
 use crate::mend::{confirm, no_revision};
 use crate::request::AssignRequest;
 use crate::take::Take;
@@ -25,7 +25,8 @@ pub(crate) struct CommitError {
 /// The list, and where in it things are.
 struct WriteList {
     writes: Vec<Write>,
-    handle: Handle,
+    /// The handle and where in the list it is written; `None` when it counts all of it already.
+    handle: Option<Handle>,
     /// Per take: index of its claim's write and of its block's.
     takes: Vec<(Option<usize>, usize)>,
 }
@@ -51,9 +52,9 @@ pub(crate) async fn commit<S: Store, C: Clock>(
         Err(WriteError { applied, cause, .. }) => {
             let done = match &cause {
                 StoreError::Unavailable { outcome_unknown: true, .. } => {
-                    settle(store, clock, known, request, &takes).await
+                    settle(store, clock, known, request, &list, &takes).await
                 }
-                _ => split(store, clock, request, &list, &takes, applied).await,
+                _ => split(store, clock, known, request, &list, &takes, applied).await,
             };
             confirm_again(store, &owner, &done).await;
             Err(CommitError { done, cause })
@@ -67,14 +68,13 @@ fn write_list(
     owner: &Owner,
     takes: &[Take],
 ) -> Result<WriteList, StoreError> {
-    let mut handle = known.handle().map(|entry| entry.value.clone()).unwrap_or_default();
-    for take in takes {
-        handle.increment(take.cidr(), take.addresses.len());
+    let handle = handle_with(known, request, takes);
+    let mut writes = Vec::with_capacity(1 + 2 * takes.len());
+    match (known.handle(), &handle) {
+        (_, None) => {}
+        (Some(read), Some(handle)) => writes.push(Write::update::<Handle>(&request.handle, handle, &read.revision)?),
+        (None, Some(handle)) => writes.push(Write::create::<Handle>(&request.handle, handle)?),
     }
-    let mut writes = vec![match known.handle() {
-        Some(read) => Write::update::<Handle>(&request.handle, &handle, &read.revision)?,
-        None => Write::create::<Handle>(&request.handle, &handle)?,
-    }];
     let mut places = Vec::with_capacity(takes.len());
     for take in takes {
         let claim = match &take.claim {
@@ -93,6 +93,21 @@ fn write_list(
     Ok(WriteList { writes, handle, takes: places })
 }
 
+/// The handle with the takes counted instead of what it was expected to count; `None` when these are the same.
+fn handle_with(known: &Knowledge, request: &AssignRequest, takes: &[Take]) -> Option<Handle> {
+    let before = known.handle().map(|entry| &entry.value);
+    let mut handle = before.cloned().unwrap_or_default();
+    for (block, n) in known.expected() {
+        if let Err(error) = handle.decrement(&request.handle, *block, *n) {
+            tracing::warn!(%error, "handle");
+        }
+    }
+    for take in takes {
+        handle.increment(take.cidr(), take.addresses.len());
+    }
+    (before != Some(&handle)).then_some(handle)
+}
+
 /// Everything is written but the confirmations.
 async fn finish<S: Store>(
     store: &S,
@@ -105,7 +120,10 @@ async fn finish<S: Store>(
     if revisions.len() != list.writes.len() {
         return Err(CommitError { done: takes, cause: no_revision() });
     }
-    known.wrote_handle(Some((list.handle, revisions[0].clone())));
+    match list.handle {
+        Some(handle) => known.wrote_handle(handle, revisions[0].clone(), Counts::new()),
+        None => took_expected(known, &takes),
+    }
     for (take, (claim, block)) in takes.iter().zip(&list.takes) {
         known.wrote_block(take.block.clone(), revisions[*block].clone());
         if let (Some(index), Some(from)) = (claim, &take.claim) {
@@ -118,38 +136,54 @@ async fn finish<S: Store>(
     Ok(takes)
 }
 
-/// The first `applied` writes took effect: what of the takes that is, with the handle's count for the rest undone.
+fn took_expected(known: &mut Knowledge, done: &[Take]) {
+    done.iter().for_each(|take| known.took_expected(&take.cidr(), take.addresses.len()));
+}
+
+/// The first `applied` writes took effect: what of the takes that is, with the handle's count for the rest undone. What
+/// it counted beforehand stays counted: the next attempt will want it.
 async fn split<S: Store, C: Clock>(
     store: &S,
     clock: &C,
+    known: &mut Knowledge,
     request: &AssignRequest,
     list: &WriteList,
     takes: &[Take],
     applied: usize,
 ) -> Vec<Take> {
     let (done, undone): (Vec<_>, Vec<_>) = takes.iter().zip(&list.takes).partition(|(_, (_, block))| *block < applied);
-    if applied > 0 {
+    let done: Vec<Take> = done.into_iter().map(|(take, _)| take.clone()).collect();
+    if list.handle.is_none() {
+        took_expected(known, &done);
+    } else if applied > 0 {
+        known.take_expected();
         let surplus: Vec<(Cidr, usize)> = undone.iter().map(|(take, _)| (take.cidr(), take.addresses.len())).collect();
         decrement(store, clock, &request.handle, &surplus).await;
     }
-    done.into_iter().map(|(take, _)| take.clone()).collect()
+    done
 }
 
 /// Nobody knows whether the writes took effect: reads again and looks for the addresses (IPAM-184).
 async fn settle<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    known: &Knowledge,
+    known: &mut Knowledge,
     request: &AssignRequest,
+    list: &WriteList,
     takes: &[Take],
 ) -> Vec<Take> {
     let mut budget = Budget::new(clock, UNDO);
     loop {
         match what_became(store, request, takes).await {
             Ok((handle, done)) => {
-                let surplus = surplus(known, handle.as_ref(), takes, &done);
-                if !surplus.is_empty() {
-                    decrement(store, clock, &request.handle, &surplus).await;
+                if list.handle.is_none() {
+                    took_expected(known, &done);
+                } else if let Some(handle) = handle.filter(|now| known.handle().is_none_or(|old| *old != *now)) {
+                    let surplus = surplus(known, &handle.value, takes, &done);
+                    known.take_expected();
+                    if !surplus.is_empty() {
+                        decrement(store, clock, &request.handle, &surplus).await;
+                    }
                 }
                 return done;
             }
@@ -166,7 +200,7 @@ async fn what_became<S: Store>(
     store: &S,
     request: &AssignRequest,
     takes: &[Take],
-) -> Result<(Option<Handle>, Vec<Take>), StoreError> {
+) -> Result<(Option<Entry<Handle>>, Vec<Take>), StoreError> {
     let mut batch = ReadBatch::new();
     let handle = batch.get::<Handle>(&request.handle);
     let blocks: Vec<_> = takes.iter().map(|take| batch.get::<Block>(&take.cidr())).collect();
@@ -177,18 +211,19 @@ async fn what_became<S: Store>(
             done.push(take.clone());
         }
     }
-    Ok((answers.get(&handle)?.map(|entry| entry.value), done))
+    Ok((answers.get(&handle)?, done))
 }
 
 /// What the handle counts too much: it was written, and the block was not.
-fn surplus(known: &Knowledge, now: Option<&Handle>, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
-    let count = |handle: Option<&Handle>, cidr: &Cidr| {
-        handle.and_then(|handle| handle.block.get(cidr)).copied().unwrap_or_default()
+fn surplus(known: &Knowledge, now: &Handle, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
+    let count = |handle: &Handle, cidr: &Cidr| handle.block.get(cidr).copied().unwrap_or_default();
+    let before = |cidr: &Cidr| {
+        let expected = known.expected().get(cidr).and_then(|n| i64::try_from(*n).ok()).unwrap_or_default();
+        known.handle().map_or(0, |entry| count(&entry.value, cidr)) - expected
     };
-    let before = known.handle().map(|entry| &entry.value);
     let undone = takes.iter().filter(|take| !done.iter().any(|other| other.cidr() == take.cidr()));
     undone
-        .filter(|take| count(now, &take.cidr()) > count(before, &take.cidr()))
+        .filter(|take| count(now, &take.cidr()) > before(&take.cidr()))
         .map(|take| (take.cidr(), take.addresses.len()))
         .collect()
 }

@@ -1,6 +1,6 @@
 //! [`ensure_block`]: a block for a node before anything asks for an address (IPAM-159).
 
-use libcalico::ipam::{AffinityState, Block, HandleId, Owner};
+use libcalico::ipam::{AffinityState, Block, Owner};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, Write};
 
@@ -22,7 +22,7 @@ pub async fn ensure_block<S: Store, C: Clock>(
     request: &AssignRequest,
     version: IpVersion,
 ) -> Result<Cidr, IpamError> {
-    let query = PreludeQuery { handle: HandleId::new(""), ..request.prelude_query() };
+    let query = PreludeQuery { reads_handle: false, ..request.prelude_query() };
     let mut budget = Budget::new(clock, OPERATION);
     loop {
         let prelude = Prelude::read(store, &query).await?;

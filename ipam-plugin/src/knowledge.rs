@@ -7,7 +7,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use crate::prelude::{Prelude, PreludeQuery};
+use crate::prelude::{HandleState, Prelude, PreludeQuery};
 
 /// What is known of one block.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,11 @@ pub(crate) struct Knowledge {
     listed: BTreeSet<IpVersion>,
     ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
+    expected: Counts,
 }
+
+/// Addresses per block.
+pub(crate) type Counts = BTreeMap<Cidr, usize>;
 
 /// What a plan has to know.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,9 +48,15 @@ pub(crate) struct Wants {
     pub(crate) ranges: BTreeSet<IpVersion>,
     /// Single claims, of other owners or younger than the prelude.
     pub(crate) affinities: Vec<AffinityKey>,
+    /// The handle, where it was not read with the prelude.
+    pub(crate) handle: bool,
 }
 
 impl Wants {
+    pub(crate) fn handle() -> Self {
+        Wants { handle: true, ..Wants::default() }
+    }
+
     pub(crate) fn blocks(blocks: impl IntoIterator<Item = Cidr>) -> Self {
         Wants { blocks: blocks.into_iter().collect(), ..Wants::default() }
     }
@@ -68,6 +78,7 @@ impl Wants {
         self.lists.extend(other.lists);
         self.ranges.extend(other.ranges);
         self.affinities.extend(other.affinities);
+        self.handle |= other.handle;
     }
 }
 
@@ -83,6 +94,7 @@ impl Knowledge {
             listed: BTreeSet::new(),
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
+            expected: Counts::new(),
         }
     }
 
@@ -90,8 +102,22 @@ impl Knowledge {
         &self.prelude.config
     }
 
+    /// The handle, when it was read and is there.
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
-        self.prelude.handle.as_ref()
+        match &self.prelude.handle {
+            HandleState::There(entry) => Some(entry),
+            HandleState::Unread | HandleState::Absent => None,
+        }
+    }
+
+    pub(crate) fn handle_is_unread(&self) -> bool {
+        self.prelude.handle == HandleState::Unread
+    }
+
+    /// What the stored handle counts for this operation already, before its blocks are written: a part of
+    /// [`Knowledge::handle`].
+    pub(crate) fn expected(&self) -> &Counts {
+        &self.expected
     }
 
     /// What is known of a block; `None` when it was not read yet.
@@ -147,6 +173,11 @@ impl Knowledge {
         }
     }
 
+    /// What a look at the handle alone found.
+    pub(crate) fn learn_handle(&mut self, found: HandleState) {
+        self.prelude.handle = found;
+    }
+
     /// Reads what is wanted, in one batch.
     pub(crate) async fn read<S: Store>(&mut self, store: &S, wants: &Wants) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
@@ -155,7 +186,11 @@ impl Knowledge {
         let ranges: Vec<_> = wants.ranges.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
         let affinities: Vec<_> =
             wants.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
+        let handle = wants.handle.then(|| batch.get::<Handle>(&self.query.handle));
         let answers = store.read(&batch).await?;
+        if let Some(ticket) = handle {
+            self.prelude.handle = answers.get(&ticket)?.into();
+        }
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
         }
@@ -199,7 +234,10 @@ impl Knowledge {
         }
         let ranges: Vec<_> = self.ranges.keys().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
         let answers = store.read(&batch).await?;
-        *self = Knowledge::new(Prelude::from_answers(&answers, &prelude)?, self.query.clone(), now);
+        let expected = std::mem::take(&mut self.expected);
+        let prelude = Prelude::from_answers(&answers, &prelude)?;
+        *self = Knowledge { expected, ..Knowledge::new(prelude, self.query.clone(), now) };
+        self.expect_no_more_than_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
@@ -255,9 +293,31 @@ impl Knowledge {
 
     // What the operation itself wrote.
 
-    pub(crate) fn wrote_handle(&mut self, value: Option<(Handle, Revision)>) {
-        let key = self.query.handle.clone();
-        self.prelude.handle = value.map(|(value, revision)| Entry { key, value, revision });
+    /// The handle as it is stored now, with what of it is counted for this operation and not taken yet.
+    pub(crate) fn wrote_handle(&mut self, value: Handle, revision: Revision, expected: Counts) {
+        self.prelude.handle = HandleState::There(Entry { key: self.query.handle.clone(), value, revision });
+        self.expected = expected;
+    }
+
+    /// Addresses that the handle counted beforehand were taken.
+    pub(crate) fn took_expected(&mut self, block: &Cidr, n: usize) {
+        if let Some(count) = self.expected.get_mut(block) {
+            *count = count.saturating_sub(n);
+        }
+        self.expected.retain(|_, count| *count > 0);
+    }
+
+    /// What the handle counts for nothing when the operation is over.
+    pub(crate) fn take_expected(&mut self) -> Counts {
+        std::mem::take(&mut self.expected)
+    }
+
+    /// Someone else may have changed the handle, or deleted it.
+    fn expect_no_more_than_counted(&mut self) {
+        let HandleState::There(entry) = &self.prelude.handle else { return self.expected.clear() };
+        let counted = |block: &Cidr| entry.value.block.get(block).and_then(|count| usize::try_from(*count).ok());
+        self.expected.iter_mut().for_each(|(block, n)| *n = (*n).min(counted(block).unwrap_or_default()));
+        self.expected.retain(|_, n| *n > 0);
     }
 
     pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {

@@ -19,6 +19,7 @@ pub mod clock;
 pub mod cni;
 mod commit;
 pub mod datastore_settings;
+mod early_handle;
 pub mod ensure_block;
 pub mod error;
 mod handle_count;

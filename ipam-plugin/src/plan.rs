@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node};
-use libcalico::ipam::{Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::ipam::{AffinityState, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{StoreError, identifier};
 
@@ -135,6 +135,17 @@ impl<'a> FamilyPlan<'a> {
         affine.filter(|cidr| self.is_allowed(cidr) && !self.spared.contains(cidr) && !known.reservations.covers(cidr))
     }
 
+    /// The own block, not looked at yet, that will most likely have what is wanted.
+    pub(crate) fn likely_block(&self, known: &Knowledge) -> Option<Cidr> {
+        let confirmed = |cidr: &Cidr| {
+            let mut own = known.own_affinities(self.version);
+            own.any(|entry| {
+                entry.key.cidr == *cidr && matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset)
+            })
+        };
+        self.affine_blocks(known).find(|cidr| known.block(cidr).is_none() && confirmed(cidr))
+    }
+
     /// Own blocks that the node should give up if they are empty (IPAM-99).
     fn stale(&self, known: &Knowledge) -> Vec<Cidr> {
         let owned: Vec<Cidr> = known.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
@@ -182,6 +193,9 @@ impl<'a> FamilyPlan<'a> {
     /// At the handle's limit the addresses it holds are the answer, if they are as many as wanted (IPAM-115).
     fn held(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let limit = self.request.max_per_handle;
+        if limit > 0 && known.handle_is_unread() {
+            return Ok(Some(Step::Read(Wants::handle())));
+        }
         let Some(handle) = known.handle().filter(|_| limit > 0) else { return Ok(None) };
         let Err(full) = handle.value.check_limit(&self.request.handle, self.version, remaining, limit) else {
             return Ok(None);

@@ -13,13 +13,22 @@ pub struct PreludeQuery {
     pub owner: Owner,
     /// What will hold the addresses.
     pub handle: HandleId,
+    /// Whether the handle is read too. It is hardly ever there, and whoever creates it finds out (IPAM-211).
+    pub reads_handle: bool,
+    /// Whether this is a first look, which a cache may answer as far as nothing wrong can come of it.
+    pub may_lag: bool,
 }
 
 impl PreludeQuery {
     /// The query of a workload on `node`.
     pub fn workload(node: impl Into<String>, handle: HandleId) -> Self {
         let node = node.into();
-        PreludeQuery { owner: Owner::Host(node.clone()), node, handle }
+        PreludeQuery { owner: Owner::Host(node.clone()), node, handle, reads_handle: true, may_lag: false }
+    }
+
+    /// A first look: without the handle where reading it costs a request of its own, and from caches.
+    pub fn sparing<S: Store>(self, store: &S) -> Self {
+        PreludeQuery { reads_handle: self.reads_handle && store.has_transactions(), may_lag: true, ..self }
     }
 }
 
@@ -31,7 +40,24 @@ pub struct PreludeTickets {
     node: GetTicket<Node>,
     pools: ListTicket<IpPool>,
     affinities: ListTicket<BlockAffinity>,
-    handle: GetTicket<Handle>,
+    handle: Option<GetTicket<Handle>>,
+}
+
+/// What is known of the handle.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HandleState {
+    /// Nothing yet.
+    Unread,
+    /// It is not there.
+    Absent,
+    /// It is there: after a crash, or when the container has an address already (IPAM-22).
+    There(Entry<Handle>),
+}
+
+impl From<Option<Entry<Handle>>> for HandleState {
+    fn from(found: Option<Entry<Handle>>) -> Self {
+        found.map_or(HandleState::Absent, HandleState::There)
+    }
 }
 
 /// The answers.
@@ -47,20 +73,32 @@ pub struct Prelude {
     pub pools: Vec<Entry<IpPool>>,
     /// The owner's claims to blocks of both families, by key (IPAM-112).
     pub affinities: Vec<Entry<BlockAffinity>>,
-    /// The handle, if it exists: after a crash, or when the container has an address already (IPAM-22).
-    pub handle: Option<Entry<Handle>>,
+    /// The handle.
+    pub handle: HandleState,
 }
 
 impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
+        // Only its labels are looked at. Whoever watches nodes, as all controllers do, lags behind them too.
+        let node = batch.get(&ObjectKey::global(&query.node));
+        if query.may_lag {
+            batch.last_may_lag();
+        }
+        // A claim that is gone or younger than the answer shows before anything is given away: the block is read at its
+        // latest and names its owner, and each write compares revisions (IPAM-210).
+        let affinities = batch.list(&AffinitySelect { owner: Some(query.owner.clone()), version: None });
+        if query.may_lag {
+            batch.last_may_lag();
+        }
+        // These are what IPAM-221 wants fresh: a pool goes out of service, a range is reserved.
         PreludeTickets {
             config: batch.get(&TheConfig),
             reservations: batch.list(&ObjectSelect::default()),
-            node: batch.get(&ObjectKey::global(&query.node)),
             pools: batch.list(&ObjectSelect::default()),
-            affinities: batch.list(&AffinitySelect { owner: Some(query.owner.clone()), version: None }),
-            handle: batch.get(&query.handle),
+            handle: query.reads_handle.then(|| batch.get(&query.handle)),
+            node,
+            affinities,
         }
     }
 
@@ -72,14 +110,17 @@ impl Prelude {
             node: answers.get(&tickets.node)?,
             pools: answers.list(&tickets.pools),
             affinities: answers.list(&tickets.affinities),
-            handle: answers.get(&tickets.handle)?,
+            handle: match &tickets.handle {
+                None => HandleState::Unread,
+                Some(ticket) => answers.get(ticket)?.into(),
+            },
         })
     }
 
-    /// Reads the prelude alone.
+    /// Reads the prelude alone, [sparing](PreludeQuery::sparing) the handle.
     pub async fn read<S: Store>(store: &S, query: &PreludeQuery) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let tickets = Prelude::ask(&mut batch, query);
+        let tickets = Prelude::ask(&mut batch, &query.clone().sparing(store));
         Prelude::from_answers(&store.read(&batch).await?, &tickets)
     }
 }

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, TheConfig};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
 use time::OffsetDateTime;
 
-use crate::affinity::{PoolView, release_if_deselected};
+use crate::affinity::release_if_deselected;
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
@@ -55,6 +54,15 @@ impl ReleasePrelude {
         ReleasePrelude::from_answers(&store.read(&batch).await?, &tickets)
     }
 
+    /// The same with other handles.
+    pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = handles.iter().map(|id| batch.get(id)).collect();
+        let answers = store.read(&batch).await?;
+        let found: Result<Vec<_>, _> = tickets.iter().map(|ticket| answers.get(ticket)).collect();
+        Ok(ReleasePrelude { handles: found?.into_iter().flatten().collect(), ..self })
+    }
+
     /// Nothing is held.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
@@ -90,7 +98,7 @@ pub async fn release<S: Store, C: Clock>(
             Ok(_) => {
                 released.addresses += plan.addresses;
                 released.unreadable = plan.unreadable;
-                release_if_deselected(store, &state.view, &plan.emptied).await;
+                release_if_deselected(store, &plan.emptied).await;
                 break;
             }
             // Whatever took effect is seen in the next read.
@@ -110,19 +118,19 @@ fn is_unknown(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { outcome_unknown: true, .. })
 }
 
-/// Handles, the blocks they name, and what tells whether an emptied block is to be kept.
+/// Handles, and the blocks they name.
 struct State {
     prelude: ReleasePrelude,
     /// `None` for a block that cannot be read.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
-    view: PoolView,
 }
 
 struct Plan {
     writes: Vec<Write>,
     addresses: usize,
     unreadable: Vec<Cidr>,
-    emptied: Vec<Cidr>,
+    /// Blocks without addresses, with their owners.
+    emptied: Vec<(Cidr, Owner)>,
 }
 
 impl State {
@@ -131,7 +139,6 @@ impl State {
             prelude.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
         let mut batch = ReadBatch::new();
         let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
-        let pools = batch.list::<IpPool>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
         let mut blocks = BTreeMap::new();
         for (cidr, ticket) in tickets {
@@ -142,8 +149,7 @@ impl State {
                 Err(error) => return Err(error),
             }
         }
-        let view = PoolView::new(answers.list(&pools));
-        Ok(State { prelude, blocks, view })
+        Ok(State { prelude, blocks })
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
@@ -155,8 +161,8 @@ impl State {
                 None | Some(None) => plan.unreadable.push(*cidr),
                 Some(Some((block, n))) => {
                     plan.addresses += n;
-                    if n > 0 && block.value.is_empty() && block.value.owner().is_some() {
-                        plan.emptied.push(*cidr);
+                    if let Some(owner) = block.value.owner().filter(|_| n > 0 && block.value.is_empty()) {
+                        plan.emptied.push((*cidr, owner));
                     }
                     plan.writes.push(write_released(&block)?);
                 }

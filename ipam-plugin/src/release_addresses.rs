@@ -41,7 +41,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let mut outcome = ReleasedAddresses { released: Vec::new(), unallocated: homeless };
     let mut first_error = None;
     for (cidr, requests) in &by_block {
-        match release_from_block(store, clock, &view, *cidr, requests, cooldown).await {
+        match release_from_block(store, clock, *cidr, requests, cooldown).await {
             Ok(released) => {
                 outcome.released.extend(released.released);
                 outcome.unallocated.extend(released.unallocated);
@@ -87,7 +87,6 @@ async fn by_block<S: Store>(
 async fn release_from_block<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    view: &PoolView,
     cidr: Cidr,
     requests: &[ReleaseRequest],
     cooldown: i64,
@@ -106,8 +105,8 @@ async fn release_from_block<S: Store, C: Clock>(
         let writes = writes(store, &block, &released, &mut handles).await?;
         match store.write(&writes).await {
             Ok(_) => {
-                if block.value.is_empty() && block.value.owner().is_some() {
-                    release_if_deselected(store, view, &[cidr]).await;
+                if let Some(owner) = block.value.owner().filter(|_| block.value.is_empty()) {
+                    release_if_deselected(store, &[(cidr, owner)]).await;
                 }
                 return Ok(released);
             }

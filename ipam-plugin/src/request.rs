@@ -85,7 +85,13 @@ impl AssignRequest {
 
     /// What has to be read first.
     pub fn prelude_query(&self) -> PreludeQuery {
-        PreludeQuery { node: self.node.clone(), owner: self.owner(), handle: self.handle.clone() }
+        PreludeQuery {
+            node: self.node.clone(),
+            owner: self.owner(),
+            handle: self.handle.clone(),
+            reads_handle: true,
+            may_lag: false,
+        }
     }
 
     /// Who owns the blocks claimed for this request (IPAM-97).

@@ -63,7 +63,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             cni::add(store, &clock, &ipam, prelude).await?.to_json(call.version)
         }
         Command::Del => {
-            let prelude = ReleasePrelude::read(store, &ipam.handles()).await.map_err(store_error)?;
+            let prelude = ReleasePrelude::read(store, &ipam.handles_to_read(store)).await.map_err(store_error)?;
             cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
         }
         Command::Check => cni::check(store, &ipam, &recorded(call)?).await.map(|()| String::new()),

@@ -153,6 +153,8 @@ pub struct Range {
     pub prefix: bool,
     /// Only the paths are wanted: the store may leave the values empty.
     pub keys_only: bool,
+    /// The answer may be of a moment ago: the store may take it from a cache.
+    pub may_lag: bool,
 }
 
 /// A raw stored pair.
@@ -192,20 +194,40 @@ impl ReadBatch {
 
     /// Adds the read of one object.
     pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false, keys_only: false });
+        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false, keys_only: false, may_lag: false });
         GetTicket(self.ranges.len() - 1, PhantomData)
     }
 
     /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true, keys_only: false });
+        self.ranges.push(Range {
+            kind: K::KIND,
+            path: K::prefix(select),
+            prefix: true,
+            keys_only: false,
+            may_lag: false,
+        });
         ListTicket(self.ranges.len() - 1, PhantomData)
     }
 
     /// Adds the read of the keys of a selection, which costs little where the objects are many and large.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::prefix(select), prefix: true, keys_only: true });
+        self.ranges.push(Range {
+            kind: K::KIND,
+            path: K::prefix(select),
+            prefix: true,
+            keys_only: true,
+            may_lag: false,
+        });
         KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
+    }
+
+    /// The read added last may be answered with what was there a moment ago, out of a cache: what is decided by it is
+    /// harmless when it is old, or a compare-and-swap finds out. What is not in the cache is looked for outside it.
+    pub fn last_may_lag(&mut self) {
+        if let Some(range) = self.ranges.last_mut() {
+            range.may_lag = true;
+        }
     }
 
     /// The ranges, in the order the answers must have.
@@ -327,6 +349,10 @@ pub struct WriteError {
 pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
     fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
+
+    /// Whether a list of writes takes effect as a whole, in one round trip. Where it does not, callers save round trips
+    /// by sending side by side what does not depend on each other.
+    fn has_transactions(&self) -> bool;
 
     /// Applies writes in order. A store with transactions applies all or none; another stops at the first that fails.
     /// The order given must therefore be legal at every intermediate state (IPAM-221). Returns the new revisions (of a

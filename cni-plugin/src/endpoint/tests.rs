@@ -36,6 +36,10 @@ impl Store for Breaking {
         self.inner.read(batch).await
     }
 
+    fn has_transactions(&self) -> bool {
+        true
+    }
+
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         if !self.breaks.swap(false, Ordering::Relaxed) {
             return self.inner.write(writes).await;

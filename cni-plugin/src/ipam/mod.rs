@@ -66,6 +66,11 @@ pub fn handles_of(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
 }
 
+/// Those of them that DEL reads first.
+pub fn handles_to_read(session: &Session) -> Vec<HandleId> {
+    call_of(session).map(|call| call.handles_to_read(&session.store)).unwrap_or_default()
+}
+
 /// Gets addresses. Nothing stays allocated when it fails. `fresh` says that the container holds none yet, as far as is
 /// known.
 pub async fn assign(

@@ -16,6 +16,7 @@ use tower::ServiceBuilder;
 use super::access::{self, AccessError};
 use super::config::KubernetesConfig;
 use super::failure::{Failure, Refusal};
+use super::throttle::Throttle;
 use super::tls;
 use super::transport::Transport;
 use crate::error_chain::chain;
@@ -42,6 +43,7 @@ pub(super) struct ApiClient {
     config: KubernetesConfig,
     requests: AtomicU64,
     opened: Mutex<Option<Opened>>,
+    throttle: Throttle,
 }
 
 #[derive(Clone)]
@@ -82,7 +84,12 @@ impl ApiRequest {
 impl ApiClient {
     /// Describes the API server; nothing is read and nobody is asked.
     pub(super) fn new(config: &KubernetesConfig) -> Self {
-        ApiClient { config: config.clone(), requests: AtomicU64::new(0), opened: Mutex::default() }
+        ApiClient {
+            config: config.clone(),
+            requests: AtomicU64::new(0),
+            opened: Mutex::default(),
+            throttle: Throttle::new(config.rate),
+        }
     }
 
     /// How many requests have been sent so far, repeated ones included.
@@ -101,6 +108,7 @@ impl ApiClient {
     /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
     /// nothing or is one that only reads.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
+        self.throttle.admit().await;
         let until = Instant::now() + self.config.deadline;
         let (mut pause, mut renewed) = (FIRST_PAUSE, false);
         loop {

@@ -12,10 +12,14 @@ const PAGE: usize = 500;
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// All objects of a list. A list that changed too much between two pages is read again in one piece.
-pub(super) async fn all(client: &ApiClient, list: &List) -> Result<Vec<Value>, Failure> {
+pub(super) async fn all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, Failure> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let answer = client.send(&page(list, next.as_deref(), true)).await;
+        let mut request = page(list, next.as_deref(), true);
+        if may_lag && next.is_none() {
+            request.target.push_str("&resourceVersion=0");
+        }
+        let answer = client.send(&request).await;
         let mut answer = match answer {
             Err(Failure::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();

@@ -18,6 +18,8 @@ use super::discovery::{self, Memory};
 use super::failure::Failure;
 use super::pages;
 
+const FROM_CACHE: &str = "?resourceVersion=0";
+
 /// Calico's data in a Kubernetes cluster.
 #[derive(Debug)]
 pub struct Kubernetes {
@@ -77,15 +79,23 @@ impl Kubernetes {
         failure.explain(key, &self.client.server().await, writing)
     }
 
-    /// The objects that a query names.
-    async fn ask(&self, query: &Query) -> Result<Vec<Value>, StoreError> {
+    /// The objects that a query names. One that may lag is answered from the API server's cache, without a round trip to
+    /// its own store; an object that the cache does not know yet is asked for again.
+    async fn ask(&self, query: &Query, may_lag: bool) -> Result<Vec<Value>, StoreError> {
         let (answer, path) = match query {
             Query::Nothing => return Ok(Vec::new()),
             Query::Get(location) => {
                 let path = location.url_path();
-                (self.client.send(&ApiRequest::get(&path)).await.map(|object| vec![object]), path)
+                let mut answer = match may_lag {
+                    true => self.client.send(&ApiRequest::get(format!("{path}{FROM_CACHE}"))).await,
+                    false => self.client.send(&ApiRequest::get(&path)).await,
+                };
+                if may_lag && matches!(&answer, Err(Failure::Refused(refusal)) if refusal.status.code == 404) {
+                    answer = self.client.send(&ApiRequest::get(&path)).await;
+                }
+                (answer.map(|object| vec![object]), path)
             }
-            Query::List(list) => (pages::all(&self.client, list).await, list.url_path()),
+            Query::List(list) => (pages::all(&self.client, list, may_lag).await, list.url_path()),
         };
         match answer {
             Ok(objects) => Ok(objects),
@@ -149,18 +159,19 @@ impl Store for Kubernetes {
         }
         let transcoder = self.transcoder().await?;
         let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
-        let mut distinct: Vec<&Query> = Vec::new();
-        for query in &queries {
-            if !distinct.contains(&query) {
-                distinct.push(query);
+        let mut distinct: Vec<(&Query, bool)> = Vec::new();
+        for (range, query) in ranges.iter().zip(&queries) {
+            match distinct.iter_mut().find(|(known, _)| *known == query) {
+                Some((_, may_lag)) => *may_lag &= range.may_lag,
+                None => distinct.push((query, range.may_lag)),
             }
         }
-        let objects = try_join_all(distinct.iter().map(|query| self.ask(query))).await?;
+        let objects = try_join_all(distinct.iter().map(|(query, may_lag)| self.ask(query, *may_lag))).await?;
 
         let mut answers = Vec::with_capacity(ranges.len());
         let mut buried = Vec::new();
         for (range, query) in ranges.iter().zip(&queries) {
-            let position = distinct.iter().position(|other| *other == query).unwrap_or_default();
+            let position = distinct.iter().position(|(other, _)| *other == query).unwrap_or_default();
             let mut entries = Vec::new();
             for object in &objects[position] {
                 match transcoder.decode(range, object.clone()) {
@@ -174,6 +185,10 @@ impl Store for Kubernetes {
         let burials = buried.iter().map(|(range, entry)| self.bury(transcoder, range, entry));
         join_all(burials).await.into_iter().collect::<Result<(), _>>()?;
         Ok(Answers::new(answers))
+    }
+
+    fn has_transactions(&self) -> bool {
+        false
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -1,7 +1,7 @@
 //! After a release: a block that became empty is given up if its pool no longer selects the node that owns it
 //! (IPAM-149).
 
-use libcalico::api::{IpPool, Node, ObjectKey};
+use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, Pool, enabled_pool};
 use libcalico::net::Cidr;
 use libcalico::selector::Selector;
@@ -31,22 +31,24 @@ impl PoolView {
         })
     }
 
-    /// Whether the pool of `cidr` selects every node, or is not in service: then there is no need to look.
-    fn selects_everyone(&self, cidr: &Cidr) -> bool {
-        self.in_service(cidr).is_none_or(|pool| matches!(pool.node_selector.trim(), "" | "all()"))
-    }
-
     fn in_service(&self, cidr: &Cidr) -> Option<Pool> {
         let mut in_service = self.pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
         in_service.find(|pool| pool.cidr.contains(cidr.network()))
     }
 }
 
-/// Gives up those of the emptied blocks that their owner should not keep. The addresses are released already, so
+/// Gives up those of the emptied blocks that their owners should not keep. The addresses are released already, so
 /// failure is only logged.
-pub(crate) async fn release_if_deselected<S: Store>(store: &S, view: &PoolView, emptied: &[Cidr]) {
-    for cidr in emptied.iter().filter(|cidr| !view.selects_everyone(cidr)) {
-        match release_one(store, view, cidr).await {
+pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, Owner)]) {
+    if emptied.is_empty() {
+        return;
+    }
+    let deselected = match deselected(store, emptied).await {
+        Ok(deselected) => deselected,
+        Err(error) => return tracing::warn!(%error, "cannot tell whether pools still select the nodes of empty blocks"),
+    };
+    for (cidr, owner) in deselected {
+        match release_one(store, cidr, owner).await {
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(block = %cidr, %error, "block is in use again"),
             Err(error) => tracing::warn!(block = %cidr, %error, "cannot give up a block its pool deselected"),
@@ -54,16 +56,35 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, view: &PoolView, 
     }
 }
 
-async fn release_one<S: Store>(store: &S, view: &PoolView, cidr: &Cidr) -> Result<(), StoreError> {
-    let block = store.get::<Block>(cidr).await?;
-    let Some(owner @ Owner::Host(_)) = block.value.owner().filter(|_| block.value.is_empty()) else { return Ok(()) };
-    let key = AffinityKey { owner: owner.clone(), cidr: *cidr };
+/// Those whose pools do not select their nodes.
+async fn deselected<'a, S: Store>(
+    store: &S,
+    emptied: &'a [(Cidr, Owner)],
+) -> Result<Vec<(&'a Cidr, &'a Owner)>, StoreError> {
+    let of_nodes = || emptied.iter().filter(|(_, owner)| matches!(owner, Owner::Host(_)));
     let mut batch = ReadBatch::new();
-    let affinity = batch.get::<BlockAffinity>(&key);
-    let node = batch.get::<Node>(&ObjectKey::global(owner.name()));
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let nodes: Vec<_> = of_nodes().map(|(_, owner)| batch.get::<Node>(&ObjectKey::global(owner.name()))).collect();
     let answers = store.read(&batch).await?;
-    match (answers.get(&node)?, answers.get(&affinity)?) {
-        (Some(node), Some(affinity)) if view.deselects(cidr, &node.value) => give_up(store, &affinity, &block).await,
+    let view = PoolView::new(answers.list(&pools));
+    let mut found = Vec::new();
+    for ((cidr, owner), node) in of_nodes().zip(&nodes) {
+        if answers.get(node)?.is_some_and(|node| view.deselects(cidr, &node.value)) {
+            found.push((cidr, owner));
+        }
+    }
+    Ok(found)
+}
+
+async fn release_one<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {
+    let mut batch = ReadBatch::new();
+    let block = batch.get::<Block>(cidr);
+    let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: owner.clone(), cidr: *cidr });
+    let answers = store.read(&batch).await?;
+    match (answers.get(&block)?, answers.get(&affinity)?) {
+        (Some(block), Some(affinity)) if block.value.is_empty() && block.value.owner().as_ref() == Some(owner) => {
+            give_up(store, &affinity, &block).await
+        }
         _ => Ok(()),
     }
 }

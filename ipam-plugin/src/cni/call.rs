@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libcalico::ipam::HandleId;
+use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
@@ -82,9 +83,18 @@ impl IpamCall {
         }
     }
 
-    /// Both handles: what a DEL has to read first.
+    /// Both handles: what a DEL releases.
     pub fn handles(&self) -> [HandleId; 2] {
         [self.handle(), self.legacy_handle()]
+    }
+
+    /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
+    /// is not there, which is when the container is from before v3.
+    pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
+        match store.has_transactions() {
+            true => self.handles().to_vec(),
+            false => vec![self.handle()],
+        }
     }
 
     /// What an ADD has to read first.

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::release::{ReleasePrelude, release};
 
-/// Releases the handles in `prelude`, which are those of [`IpamCall::handles`] that exist. Nothing held is success.
+/// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -26,6 +26,11 @@ pub async fn release_call<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: ReleasePrelude,
 ) -> Result<(), IpamError> {
+    let prelude = if prelude.is_empty() && !store.has_transactions() {
+        prelude.with_handles(store, &[call.legacy_handle()]).await?
+    } else {
+        prelude
+    };
     if prelude.is_empty() {
         return Ok(());
     }

@@ -180,6 +180,10 @@ impl Store for MemoryStore {
         Ok(Answers::new(batch.ranges().iter().map(|range| state.pairs.answer(range)).collect()))
     }
 
+    fn has_transactions(&self) -> bool {
+        self.transactional
+    }
+
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let mut state = self.state.lock().unwrap();
         let fault = state.fault(Some(writes));

@@ -79,7 +79,7 @@ fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, 
     let Decoded { entry, tombstone } = transcoder.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!tombstone);
     let read = decode_entry::<K>(&entry).unwrap();
-    let alone = Range { kind: K::KIND, path: K::path(&read.key), prefix: false, keys_only: false };
+    let alone = Range { kind: K::KIND, path: K::path(&read.key), prefix: false, keys_only: false, may_lag: false };
     assert_eq!(transcoder.decode(&alone, object.clone()).unwrap().entry, entry);
     let Query::Get(location) = transcoder.query(&alone).unwrap() else { panic!("{alone:?}") };
     assert_eq!(format!("{}/{}", location.resource.plural, location.name), name);

@@ -118,6 +118,14 @@ pub fn rounds(requests: &[Request]) -> usize {
     rounds
 }
 
+/// How many times requests arrived together, with nothing for as long as `apart` in between. Behind a proxy that holds
+/// each request for longer than that, these are the round trips in sequence, however busy the machine is.
+pub fn waves(requests: &[Request], apart: Duration) -> usize {
+    let mut arrivals: Vec<_> = requests.iter().map(|request| request.received).collect();
+    arrivals.sort();
+    usize::from(!arrivals.is_empty()) + arrivals.windows(2).filter(|pair| pair[1] - pair[0] > apart).count()
+}
+
 /// `get pods/status golden/pod1: 200`
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

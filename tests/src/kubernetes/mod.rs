@@ -34,7 +34,7 @@ use crate::namespaces::{Host, isolated};
 use crate::skip::skipped;
 
 pub use api_server::{ADDRESS, ApiServer, ENDPOINT};
-pub use audit::{Audit, Request, rounds};
+pub use audit::{Audit, Request, rounds, waves};
 pub use client::{Answer, Client};
 pub use identity::Identity;
 pub use objects::Objects;

@@ -71,7 +71,7 @@ fn what_has_no_place_is_not_asked_for() {
     let containers = ObjectSelect { namespace: Some("default".into()), name_prefix: "n-cni-c1-".into() };
     assert_eq!(v1().query(&many::<WorkloadEndpoint>(&containers)), Ok(Query::Nothing));
     assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(TranscodeError::Unsupported { .. })));
-    let elsewhere = Range { kind: "IPPool", path: "/calico/x".into(), prefix: false, keys_only: false };
+    let elsewhere = Range { kind: "IPPool", path: "/calico/x".into(), prefix: false, keys_only: false, may_lag: false };
     assert!(matches!(v1().query(&elsewhere), Err(TranscodeError::Path { .. })));
     assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(TranscodeError::Unsupported { .. })));
 }

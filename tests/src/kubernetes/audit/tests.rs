@@ -93,4 +93,8 @@ fn requests_that_overlap_are_one_round() {
     assert_eq!(rounds(&[at(0, 5), at(1, 4)]), 1);
     assert_eq!(rounds(&[at(0, 5), at(1, 2), at(3, 4)]), 2);
     assert_eq!(rounds(&[at(0, 2), at(2, 3), at(3, 9), at(4, 5), at(5, 6)]), 4);
+    let apart = Duration::from_millis(10);
+    assert_eq!(waves(&[], apart), 0);
+    assert_eq!(waves(&[at(0, 5), at(9, 10), at(2, 3)], apart), 1);
+    assert_eq!(waves(&[at(0, 5), at(11, 12), at(12, 13), at(30, 31)], apart), 3);
 }

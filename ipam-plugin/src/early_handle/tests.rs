@@ -1,0 +1,104 @@
+use libcalico::ipam::{Handle, HandleId};
+
+use crate::assign_address::assign_address;
+use crate::error::IpamError;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
+
+/// Reads and writes of requests of an operation without a prelude; there the handle is not read.
+fn cluster(block_size: u8) -> Cluster {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.65.0.0/24", block_size);
+    cluster
+}
+
+#[tokio::test]
+async fn a_warm_node_creates_the_handle_beside_the_read_and_writes_the_block_alone() {
+    let cluster = cluster(26);
+    cluster.one("node1", "net.first").await.unwrap();
+    cluster.store.take_counts();
+    cluster.one("node1", "net.a").await.unwrap();
+    // Prelude and block; handle and block.
+    assert_eq!(cluster.store.take_counts(), (2, 2));
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_handle_that_counted_a_full_block_counts_the_one_that_was_taken() {
+    let cluster = cluster(31);
+    for handle in ["net.a", "net.b", "net.c", "net.d", "net.e"] {
+        cluster.one("node1", handle).await.unwrap();
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn of_two_families_each_is_counted() {
+    let cluster = cluster(26);
+    cluster.pool("pool6", "fd00:65::/116", 122);
+    for handle in ["net.a", "net.b"] {
+        let mut request = cluster.request("node1", handle);
+        request.num6 = 1;
+        assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 2);
+        assert_eq!(cluster.handle(handle).unwrap().block.len(), 2);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn a_handle_that_is_there_counts_on() {
+    let cluster = cluster(26);
+    let block = cidr("10.65.0.128/26");
+    cluster.one("node1", "net.a").await.unwrap();
+    assert!(cluster.handle("net.a").unwrap().block.contains_key(&block));
+    cluster.one("node1", "net.a").await.unwrap();
+    assert_eq!(cluster.handle("net.a").unwrap().block[&block], 2);
+    assert_consistent(&cluster.store.pairs(), true);
+    // What a killed ADD counted and never took stays counted: nobody can tell whose it is.
+    let mut left = Handle::default();
+    left.increment(block, 1);
+    cluster.store.put(&HandleId::new("net.b"), &left);
+    cluster.one("node1", "net.b").await.unwrap();
+    assert_eq!(cluster.handle("net.b").unwrap().block[&block], 2);
+}
+
+#[tokio::test]
+async fn without_an_address_no_handle_stays() {
+    let cluster = cluster(31);
+    cluster.pool_with("pool4", "10.65.0.0/31", 31, |_| {});
+    for handle in ["net.a", "net.b"] {
+        cluster.one("node1", handle).await.unwrap();
+    }
+    let error = cluster.one("node1", "net.c").await.unwrap_err();
+    assert!(matches!(error, IpamError::Shortfall(_)), "{error}");
+    assert_eq!(cluster.handle("net.c"), None);
+    let request = cluster.request("node1", "net.d");
+    let prelude = cluster.prelude(&request).await.unwrap();
+    let taken = "10.65.0.0".parse().unwrap();
+    let error = assign_address(&cluster.store, &cluster.clock, &request, taken, prelude).await.unwrap_err();
+    assert!(matches!(error, IpamError::AlreadyAssigned { .. }), "{error}");
+    assert_eq!(cluster.handle("net.d"), None);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// Another process takes the block's revision each time: the handle is created once, and not again for each attempt.
+#[tokio::test]
+async fn a_lost_race_costs_no_second_handle() {
+    let cluster = cluster(26);
+    cluster.one("node1", "net.first").await.unwrap();
+    let mut races = 2;
+    cluster.store.before_each(move |_, writes, pairs| {
+        if let Some([write]) = writes
+            && write.kind == "IPAMBlock"
+            && races > 0
+        {
+            races -= 1;
+            pairs.touch(&write.path);
+        }
+        Fault::None
+    });
+    cluster.one("node1", "net.a").await.unwrap();
+    // The handle once, the block three times.
+    assert_eq!(cluster.store.take_counts().1, 4);
+    cluster.store.calm();
+    assert_consistent(&cluster.store.pairs(), true);
+}

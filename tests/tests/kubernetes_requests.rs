@@ -1,0 +1,81 @@
+//! How many requests a pod costs the API server, and how many round trips are in sequence, from its audit log.
+
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_api_server};
+use integration_tests::content::Content;
+use integration_tests::kubernetes::{Request, waves};
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+/// How long the proxy holds each request: those that go together arrive together, and those that wait arrive later.
+const HELD: Duration = Duration::from_millis(200);
+
+/// The requests of one successful call.
+fn requests(
+    cluster: &Cluster<'_>,
+    control_plane: &ControlPlane<'_>,
+    verb: &str,
+    pod: &Pod,
+    families: &[&str],
+) -> Vec<Request> {
+    let assign = |family| if families.contains(&family) { "true" } else { "false" };
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": assign("4"), "assign_ipv6": assign("6") });
+    let conf = cluster.conf("node1", json!({ "ipam": ipam }));
+    control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+    let audit = control_plane.servers.api.audit().unwrap();
+    let outcome = cluster.verb(verb, pod, &conf).run().unwrap();
+    assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+    assert_eq!(control_plane.proxy.traffic().connections, 1, "one connection for all requests");
+    audit.of(&control_plane.account.user).unwrap()
+}
+
+#[track_caller]
+fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usize) {
+    let listed: String = requests.iter().map(|request| format!("{} {request}\n", request.received)).collect();
+    let waves = waves(requests, HELD / 2);
+    let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
+    assert!(!requests.is_empty() && requests.len() <= most && waves <= in_sequence, "{told}");
+    // Nothing that grows with the cluster is listed: of affinities only the node's own.
+    for request in requests.iter().filter(|request| request.verb == "list") {
+        let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
+        assert!(few || request.uri.contains("hostname-hash"), "{told}");
+    }
+}
+
+#[test]
+fn a_warm_add_and_its_del() {
+    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        for families in [&["4"][..], &["6"], &["4", "6"]] {
+            let (first, pod) = (cluster.pod(1), cluster.pod(2));
+            let (more, of) = (families.len() - 1, |verb, pod| requests(cluster, control_plane, verb, pod, families));
+            of("ADD", &first);
+            // Each family has a block of its own to read and to write.
+            assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 4 + more);
+            assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
+            assert_within("the DEL that empties the block", &of("DEL", &first), 10 + 2 * more, 5 + more);
+            assert_within("a DEL with nothing left", &of("DEL", &first), 5, 2);
+            [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
+        }
+    });
+}
+
+/// The block is one of several: which of them has room shows only when they were read.
+#[test]
+fn the_first_pod_of_a_node_and_one_with_a_full_block() {
+    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 30));
+        let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();
+        let of = |verb, pod| requests(cluster, control_plane, verb, pod, &["4"]);
+        let first = of("ADD", &pods[0]);
+        pods[1..5].iter().for_each(|pod| _ = of("ADD", pod));
+        let beside_a_full_block = of("ADD", &pods[5]);
+        assert_within("beside a full block", &beside_a_full_block, 14, 5);
+        cluster.assert_only(&pods.iter().collect::<Vec<_>>());
+        // Eight blocks at the start of the walk are looked at, and the names of all.
+        assert!(first.len() <= 23, "{first:?}");
+        pods.iter().for_each(|pod| cluster.remove_pod(pod));
+    });
+}

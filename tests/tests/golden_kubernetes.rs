@@ -2,11 +2,7 @@
 //!
 //! One server for a folder; between recordings everything in it is deleted and the host reinstalled.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, anyhow, bail, ensure};
-use integration_tests::command::ip_json;
+use anyhow::{Result, anyhow, bail};
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
 use integration_tests::golden::replay::{Lab, replay};
@@ -78,7 +74,7 @@ fn replay_folder(folder: &str, group: ApiGroup) {
             if let Err(error) = judge(&name, outcome) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
-            clear(api, group).unwrap();
+            cluster::clear(&Objects::new(api.admin(), group, api.admin_kubeconfig())).unwrap();
         }
         assert!(wrong.is_empty(), "{wrong}");
     });
@@ -100,16 +96,4 @@ fn judge(name: &str, outcome: Result<()>) -> Result<()> {
         (Err(error), Some((_, missing))) if format!("{error:#}").contains(missing) => Ok(()),
         (Err(error), Some((_, missing))) => bail!("fails in another way than {missing:?}: {error:#}"),
     }
-}
-
-/// Nothing of a recording is left for the next.
-fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
-    Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
-    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
-        ensure!(Instant::now() < deadline, "links of the last recording are still there");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }

@@ -17,6 +17,12 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
+/// What recordings ask for and we do not have yet, and what our errors say of it. The list only shrinks.
+const NOT_YET: [(&str, &str); 1] = [("host-local-podcidr", "usePodCidr")];
+
+/// Why a newcomer may get no address: there is no pool, or no room in it.
+const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
+
 #[test]
 fn kdd1() {
     continue_folder("kdd1", ApiGroup::CrdV1);
@@ -32,18 +38,23 @@ fn continue_folder(folder: &str, group: ApiGroup) {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
-        let mut wrong = String::new();
+        let mut wrong = Vec::new();
         for name in recording::names(folder).unwrap() {
             let recording = recording::read(folder, &name).unwrap();
+            let mut errors = Vec::new();
             for (steps, state) in states(&recording).enumerate() {
                 for (what, continuation) in [("next step", next_step as Continuation), ("newcomer", newcomer)] {
-                    if let Err(error) = on_new_host(host, api, group, |lab| continuation(&state, lab)) {
-                        wrong += &format!("{folder}/{name} after {steps} steps, {what}: {error:#}\n");
-                    }
+                    let outcome = on_new_host(host, api, group, |lab| continuation(&state, lab));
+                    errors.extend(outcome.err().map(|e| format!("{folder}/{name} after {steps} steps, {what}: {e:#}")));
                 }
             }
+            match NOT_YET.iter().find(|(known, _)| *known == name) {
+                None => wrong.extend(errors),
+                Some(_) if errors.is_empty() => wrong.push(format!("{folder}/{name} works: take it off the list")),
+                Some((_, missing)) => wrong.extend(errors.into_iter().filter(|error| !error.contains(missing))),
+            }
         }
-        assert!(wrong.is_empty(), "{wrong}");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     });
 }
 
@@ -58,13 +69,14 @@ fn on_new_host(
 ) -> Result<()> {
     host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
-        let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
+        let objects = Objects::new(api.admin(), group, kubeconfig);
+        let store = Store::Kubernetes(objects.clone());
         let lab = Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) };
         let outcome = f(&lab);
         for pod in host.pods()? {
             host.delete_pod(&pod)?;
         }
-        store.clear()?;
+        cluster::clear(&objects)?;
         outcome
     })
 }
@@ -93,8 +105,9 @@ fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
             ensure!(given.iter().all(|ip| !before.held.contains_key(ip) && !before.used.contains_key(ip)), "{given:?}");
             ensure!(before.held.iter().all(|(ip, holder)| between.held.get(ip) == Some(holder)), "{between:#?}");
         } else {
-            // No pool, or no room in it.
-            ensure!(outcome.error().code != 999 && before.held == between.held, "{outcome:?}");
+            let reason = outcome.error().msg;
+            ensure!(NO_ROOM.iter().any(|text| reason.contains(text)), "{outcome:?}");
+            ensure!(before.held == between.held, "{between:#?}");
         }
         succeed(&del)?;
         let after = accounts(lab)?;

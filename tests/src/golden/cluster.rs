@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::recording::Pod;
-use crate::kubernetes::{ApiServer, Client, ENDPOINT, Identity};
+use crate::command::ip_json;
+use crate::kubernetes::{ApiServer, Client, ENDPOINT, Identity, Objects};
 use crate::namespaces::Host;
 
 /// The namespace of every recorded pod.
@@ -51,6 +54,18 @@ pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
 pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}");
     client.delete(&path)?.success().context(path).map(drop)
+}
+
+/// Deletes everything that a recording left, and waits until its links are gone.
+pub fn clear(objects: &Objects) -> Result<()> {
+    objects.clear()?;
+    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
+        ensure!(Instant::now() < deadline, "links of the last recording are still there");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// A pod with the annotation that the recorder's `kubectl apply` left: the manifest without it, in one line.

@@ -10,14 +10,18 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo test bench build build-test generate lint clean
+.PHONY: help demo demo-kubernetes test bench build build-test generate lint clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## three pods on two nodes in private namespaces, start to end (KEEP=1: leave them up)
 	@tests/install-needs.sh demo
 	@tests/demo/run.sh
+
+demo-kubernetes: build ## two pods of a real API server, as kubelet calls, with its outage (KEEP=1: leave it up)
+	@tests/install-needs.sh demo-kubernetes
+	@tests/demo/run.sh kubernetes
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
 	@tests/run.sh

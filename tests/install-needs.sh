@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a command of the Makefile needs on Debian 12 and this machine lacks, and says what.
 #
-#   tests/install-needs.sh build|demo|test|bench ...
+#   tests/install-needs.sh build|demo|demo-kubernetes|test|bench ...
 #
 # Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
 # (rust-toolchain.toml names the version), Go programs are built into ~/.cache/calico-tests (install-go-tools.sh).
@@ -12,6 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 declare -A NEEDS=(
     [build]="cc:gcc musl-gcc:musl-tools protoc:protobuf-compiler /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
+    [demo-kubernetes]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl
+            pip3:python3-pip"
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
             openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace"
@@ -73,4 +75,5 @@ for group in "$@"; do
     install_packages ${NEEDS[$group]}
     [ "$group" != build ] || install_toolchain
     [ "$group" != test ] || install_go_tools
+    [ "$group" != demo-kubernetes ] || tests/install-go-tools.sh kube-apiserver kubectl
 done

@@ -4,8 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use ipam_plugin::cni::Leaked;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
-use libcalico::store::{Entry, Store};
+use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
@@ -34,10 +36,14 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     owed::settle_some(session).await;
     let valid = Valid::of(session);
 
-    let endpoints = session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
+    let mut failures = Vec::new();
+    let leaked = ipam::leaked(session, &valid.containers).await.unwrap_or_else(|error| {
+        failures.push(format!("find leaked addresses: {error}"));
+        Leaked::default()
+    });
+    let endpoints = endpoints(session, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| is_stale(session, &valid, entry));
-    let mut failures = Vec::new();
     // As in DEL: no address is given back while an interface still answers for it.
     let mut keeping = valid.containers.clone();
     stale.retain(|entry| {
@@ -48,7 +54,7 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         }
         removed.is_ok()
     });
-    failures.extend(ipam::gc(session, &keeping).await);
+    failures.extend(ipam::gc(session, leaked, &keeping).await);
     for entry in stale {
         let name = entry.key.to_string();
         let deleted = endpoint::delete(&session.store, entry, |entry| is_stale(session, &valid, entry)).await;
@@ -59,6 +65,23 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
             .with_details(failures.join("\n"))),
     }
+}
+
+/// The endpoints to look at. Where they are pods, the plugin may read one by its name and not list them (DS-84): there,
+/// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next ADD.
+async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    if !session.asks_kubernetes() {
+        return session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
+    }
+    let of_pod = |(namespace, name): &(String, String)| {
+        let pod = PodFacts { namespace: namespace.clone(), name: name.clone(), ..PodFacts::default() };
+        EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..session.facts.clone() }.select().ok()
+    };
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> =
+        leaked.pods().filter_map(of_pod).map(|select| batch.list::<WorkloadEndpoint>(&select)).collect();
+    let answers = session.store.read(&batch).await?;
+    Ok(tickets.iter().flat_map(|ticket| answers.list(ticket)).collect())
 }
 
 /// Whether an endpoint of this node is of this network and of an attachment that is gone. A plain container's endpoint

@@ -16,5 +16,5 @@ pub use self::call::{IpamCall, Pod};
 pub use self::check::{check, differences};
 pub use self::del::{del, release_call};
 pub use self::error::cni_error;
-pub use self::gc::{Collected, gc};
+pub use self::gc::{Collected, Leaked, gc, leaked};
 pub use self::status::{status, status_of};

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # `make demo`: three pods on two nodes, in namespaces of their own on this machine, start to end.
-# KEEP=1 leaves everything up and says how to enter it. tests/demo/steps.sh holds the steps.
+# `make demo-kubernetes` (run.sh kubernetes): two pods of a real API server.
+# KEEP=1 leaves everything up and says how to enter it. steps.sh and kubernetes/steps.sh hold the steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-export PATH="$PWD/target/plugin:$PATH:/usr/sbin:/sbin"
+steps=$PWD/tests/demo/${1:+$1/}steps.sh
+programs=$PWD/target/plugin:$(tests/install-go-tools.sh --path)
+export PATH="$programs:$PATH:/usr/sbin:/sbin"
 
 # What the demo must leave as it was: links, named namespaces, and the directories a plugin may write to.
 machine() {
@@ -11,37 +14,43 @@ machine() {
     ls /run/netns /var/lib/calico /var/run/calico /etc/cni/net.d 2>&1 || true
 }
 
-unshare=(unshare --net --mount --propagation private)
-enter=(nsenter --net --mount)
+# With process ids of their own: whatever runs in there ends with the first of them.
+unshare=(unshare --net --mount --propagation private --pid --fork --kill-child --mount-proc)
+enter=(nsenter --net --mount --pid)
 if [ "$(id -u)" != 0 ]; then
     unshare+=(--user --map-root-user)
     enter+=(--user --preserve-credentials)
 fi
 
+# What this machine refuses is said here; the one that stays must not hold our output open.
+"${unshare[@]}" true
 before=$(machine)
 # The namespaces live as long as this process of ours, or as the shell that you leave in them.
-"${unshare[@]}" sleep infinity &
+"${unshare[@]}" sleep infinity >/dev/null 2>&1 &
 holder=$!
-[ "${KEEP:-}" = 1 ] || trap 'kill "$holder" 2>/dev/null; wait "$holder" 2>/dev/null || true' EXIT
-until [ "$(readlink "/proc/$holder/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+disown "$holder"
+end() {
+    kill -KILL "$holder"
+    while kill -0 "$holder" 2>/dev/null; do sleep 0.01; done
+}
+[ "${KEEP:-}" = 1 ] || trap end EXIT
+until first=$(pgrep --parent "$holder" --exact sleep); do sleep 0.01; done
+enter+=(--target "$first")
 
-"${enter[@]}" --target "$holder" "$PWD/tests/demo/steps.sh" "${KEEP:-}"
+"${enter[@]}" "$steps" "${KEEP:-}"
 
 if [ "${KEEP:-}" = 1 ]; then
-    disown "$holder"
     cat <<TEXT
 
 It is all still there. Look around with
-    ${enter[*]} --target $holder env PATH="$PWD/target/plugin:\$PATH" DATASTORE_TYPE=local DATASTORE_PATH=/run/demo/calico.db bash
-    # then: calico-ipam show; ip netns; ip netns exec pod1 ip address; ip netns exec node1 ip route
+    ${enter[*]} env PATH="$programs:\$PATH" $("${enter[@]}" cat /run/demo/look-around)
 and take everything away with
-    kill $holder
+    kill -KILL $holder
 TEXT
     exit
 fi
 
-kill "$holder"
-wait "$holder" 2>/dev/null || true
+end
 trap - EXIT
 if [ "$(machine)" = "$before" ]; then
     echo "This machine is as it was before: the same links, namespaces and files."

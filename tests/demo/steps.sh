@@ -6,11 +6,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 work=/run/demo
 export DATASTORE_TYPE=local DATASTORE_PATH=$work/calico.db
 
-number=0
-bold='' plain=''
-[ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
-step() { printf '\n%s%2d. %s%s\n' "$bold" $((++number)) "$*" "$plain"; }
-run() { echo "    \$ $*" && "$@" | sed 's/^/    /'; }
+. "$here/say.sh"
 
 # conf NODE: the network configuration that a node gives to its plugins
 conf() {
@@ -38,6 +34,10 @@ ping_pod() {
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 mkdir -p /run/netns $work
+cat >$work/look-around <<TEXT
+DATASTORE_TYPE=$DATASTORE_TYPE DATASTORE_PATH=$DATASTORE_PATH bash
+    # then: calico-ipam show; ip netns; ip netns exec pod1 ip address; ip netns exec node1 ip route
+TEXT
 ip link set lo up
 declare -A node=([pod1]=node1 [pod2]=node1 [pod3]=node2)
 

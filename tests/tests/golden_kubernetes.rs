@@ -6,7 +6,9 @@ use anyhow::{Result, anyhow, bail};
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording::{self, Recording};
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects, on_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Audit, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes, with_kubernetes,
+};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
@@ -23,12 +25,23 @@ const NOT_YET: [(&str, &str); 4] = [
 
 #[test]
 fn kdd1() {
-    replay_folder("kdd1", ApiGroup::CrdV1);
+    replay_folder("kdd1", ApiGroup::CrdV1, Role::ours);
 }
 
 #[test]
 fn kdd3() {
-    replay_folder("kdd3", ApiGroup::V3);
+    replay_folder("kdd3", ApiGroup::V3, Role::ours);
+}
+
+/// In a cluster that upstream's manifests made, the binaries alone are swapped.
+#[test]
+fn kdd1_with_upstreams_role() {
+    replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
+}
+
+#[test]
+fn kdd3_with_upstreams_role() {
+    replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
 /// Pods from the API server, Calico's data in etcd, which here is the API server's own.
@@ -37,11 +50,14 @@ fn k8s_on_etcd() {
     with_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         cluster::prepare(&api).unwrap();
-        cluster::write_kubeconfig(host, &api, api.admin_identity()).unwrap();
+        let user = api.cni_user().unwrap();
+        cluster::write_kubeconfig(host, &api, &user.identity).unwrap();
+        let audit = api.audit().unwrap();
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
         let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
         let name = "k8s-on-etcd";
         judge(name, replay(&recording::read("etcd", name).unwrap(), &lab)).unwrap();
+        assert_nothing_refused(&audit, &user);
     });
 }
 
@@ -63,29 +79,47 @@ fn the_list_only_shrinks() {
     assert!(judge("v4-add-del", Err(anyhow!("anything"))).is_err());
 }
 
-fn replay_folder(folder: &str, group: ApiGroup) {
+/// Replays a folder as the CNI user with a role, and no other.
+fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
+        let user = api.cni_user().unwrap();
+        api.grant(&user, &role().unwrap()).unwrap();
+        let audit = api.audit().unwrap();
         let mut wrong = String::new();
         for name in recording::names(folder).unwrap() {
-            let outcome = replay_one(&recording::read(folder, &name).unwrap(), host, api, group);
+            let outcome = replay_one(&recording::read(folder, &name).unwrap(), host, api, &user, group);
             if let Err(error) = judge(&name, outcome) {
                 wrong += &format!("{folder}/{name}: {error:#}\n");
             }
-            cluster::clear(&Objects::new(api.admin(), group, api.admin_kubeconfig())).unwrap();
+            cluster::clear(api, group).unwrap();
         }
         assert!(wrong.is_empty(), "{wrong}");
+        assert_nothing_refused(&audit, &user);
     });
 }
 
-fn replay_one(recording: &Recording, host: &Host, api: &ApiServer, group: ApiGroup) -> Result<()> {
+fn replay_one(
+    recording: &Recording,
+    host: &Host,
+    api: &ApiServer,
+    user: &ServiceAccount,
+    group: ApiGroup,
+) -> Result<()> {
     host.reinstalled(|host| {
-        let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
+        let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
         let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         replay(recording, &Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) })
     })
+}
+
+/// A request that is refused and does not change the outcome is one too many.
+fn assert_nothing_refused(audit: &Audit, user: &ServiceAccount) {
+    let mut requests = audit.of(&user.user).unwrap();
+    requests.retain(|request| matches!(request.code, Some(401 | 403)));
+    assert!(requests.is_empty(), "{requests:#?}");
 }
 
 /// Holds the outcome of a replay against what is known to be missing.

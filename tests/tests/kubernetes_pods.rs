@@ -136,6 +136,33 @@ fn a_late_del_of_an_older_sandbox_leaves_the_newer_ones_network() {
 }
 
 #[test]
+fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
+    on_each_group(|cluster| {
+        cluster.create_pod(&json!({}));
+        cluster.host.ensure_pod("c1").unwrap();
+        cluster.verb("ADD", "c1").run().unwrap().success();
+        let address = cluster.annotation("podIP");
+        let gc = |valid: Value| {
+            let mut conf = cluster.conf();
+            conf["cniVersion"] = json!("1.1.0");
+            conf["cni.dev/valid-attachments"] = valid;
+            let audit = cluster.api.audit().unwrap();
+            let call = cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
+            call.run().unwrap().success();
+            let lines = audit.lines().unwrap();
+            assert!(!lines.iter().any(|line| line.starts_with("list pods")), "{lines:?}");
+        };
+        gc(json!([{ "containerID": "c1", "ifname": "eth0" }]));
+        assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address, 1));
+        gc(json!([]));
+        assert_eq!((cluster.annotation("podIP"), cluster.annotation("podIPs")), (json!(""), json!("")));
+        assert!(cluster.custom("ipamhandles").is_empty());
+        assert_eq!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
+        cluster.delete_pod();
+    });
+}
+
+#[test]
 fn what_cannot_be_given_is_refused_and_nothing_is_kept() {
     on_each_group(|cluster| {
         cluster.host.ensure_pod("c1").unwrap();

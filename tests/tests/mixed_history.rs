@@ -69,14 +69,13 @@ fn on_new_host(
 ) -> Result<()> {
     host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
-        let objects = Objects::new(api.admin(), group, kubeconfig);
-        let store = Store::Kubernetes(objects.clone());
+        let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         let lab = Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) };
         let outcome = f(&lab);
         for pod in host.pods()? {
             host.delete_pod(&pod)?;
         }
-        cluster::clear(&objects)?;
+        cluster::clear(api, group)?;
         outcome
     })
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::{self, IpamCall};
+use ipam_plugin::cni::{self, IpamCall, Leaked};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
@@ -175,22 +175,25 @@ pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelu
     }
 }
 
-/// GC of addresses: what containers that are not in `valid` hold on this node; one text per failure.
-pub async fn gc(session: &Session, valid: &BTreeSet<String>) -> Vec<String> {
+/// GC: the addresses on this node of containers that are not in `valid`; none when a foreign plugin keeps them.
+pub async fn leaked(session: &Session, valid: &BTreeSet<String>) -> Result<Leaked, IpamError> {
+    if !is_calico(session) {
+        return Ok(Leaked::default());
+    }
+    cni::leaked(&session.store, &session.call.conf.name, &session.facts.node, valid).await
+}
+
+/// GC: gives back what leaked, but for what containers in `keep` hold; one text per failure.
+pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>) -> Vec<String> {
     if !is_calico(session) {
         return gc_foreign(session).err().map(|error| error.to_string()).into_iter().collect();
     }
-    let (network, node) = (&session.call.conf.name, &session.facts.node);
-    match cni::gc(&session.store, &SystemClock::start(), network, node, valid).await {
-        Ok(collected) => {
-            for handle in &collected.released {
-                tracing::info!(%handle, "released addresses of a container that is gone");
-            }
-            let failed = collected.failed.iter();
-            failed.map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
-        }
-        Err(error) => vec![format!("find leaked addresses: {error}")],
+    let collected = leaked.release(&session.store, &SystemClock::start(), keep).await;
+    for handle in &collected.released {
+        tracing::info!(%handle, "released addresses of a container that is gone");
     }
+    let failed = collected.failed.iter();
+    failed.map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
 }
 
 /// GC is passed on to a foreign plugin; one that does not know it has nothing to say.

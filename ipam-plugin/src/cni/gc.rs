@@ -19,10 +19,18 @@ pub struct Collected {
     pub failed: Vec<(HandleId, IpamError)>,
 }
 
+/// What containers hold that the runtime no longer knows.
+#[derive(Debug, Default)]
+pub struct Leaked(BTreeMap<HandleId, Leak>);
+
+#[derive(Debug)]
+struct Leak {
+    container: String,
+    pod: Option<(String, String)>,
+    addresses: Vec<ReleaseRequest>,
+}
+
 /// Releases the handles of `network` on `node` whose container is not in `valid`.
-///
-/// A container id with a dot in it is left alone: such a handle may as well be of a network whose name begins like this
-/// one, or be a virtual machine's, which outlives its container.
 pub async fn gc<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -30,25 +38,53 @@ pub async fn gc<S: Store, C: Clock>(
     node: &str,
     valid: &BTreeSet<String>,
 ) -> Result<Collected, IpamError> {
+    Ok(leaked(store, network, node, valid).await?.release(store, clock, valid).await)
+}
+
+/// What handles of `network` on `node` hold whose container is not in `valid`.
+///
+/// A container id with a dot in it is left alone: such a handle may as well be of a network whose name begins like this
+/// one, or be a virtual machine's, which outlives its container.
+pub async fn leaked<S: Store>(
+    store: &S,
+    network: &str,
+    node: &str,
+    valid: &BTreeSet<String>,
+) -> Result<Leaked, IpamError> {
     let blocks = store.list::<Block>(&None).await?;
-    let mut stale = BTreeMap::<HandleId, Vec<ReleaseRequest>>::new();
+    let mut leaks = BTreeMap::<HandleId, Leak>::new();
     for held in blocks.iter().flat_map(|block| block.value.allocated()) {
-        let on_node = held.attributes().and_then(|attributes| attributes.get("node")).is_some_and(|on| on == node);
-        let Some(handle) = held.handle().filter(|_| on_node) else { continue };
+        let noted = |key: &str| held.attributes()?.get(key).cloned();
+        let Some(handle) = held.handle().filter(|_| noted("node").is_some_and(|on| on == node)) else { continue };
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
-        if container.is_some_and(|container| !container.contains('.') && !valid.contains(container)) {
-            let leaked = ReleaseRequest { ip: held.ip, handle: Some(handle.clone()), sequence: held.sequence };
-            stale.entry(handle).or_default().push(leaked);
-        }
+        let Some(container) = container.filter(|id| !id.contains('.') && !valid.contains(*id)) else { continue };
+        let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
+            container: container.to_owned(),
+            pod: noted("namespace").zip(noted("pod")),
+            addresses: Vec::new(),
+        });
+        leak.addresses.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
-    let mut outcome = Collected::default();
-    for (handle, leaked) in stale {
-        match collect(store, clock, &handle, &leaked).await {
-            Ok(()) => outcome.released.push(handle),
-            Err(error) => outcome.failed.push((handle, error)),
-        }
+    Ok(Leaked(leaks))
+}
+
+impl Leaked {
+    /// The pods that it is noted for: namespace and name.
+    pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
+        self.0.values().filter_map(|leak| leak.pod.as_ref())
     }
-    Ok(outcome)
+
+    /// Gives it back, but for that of containers in `keep`.
+    pub async fn release<S: Store, C: Clock>(self, store: &S, clock: &C, keep: &BTreeSet<String>) -> Collected {
+        let mut outcome = Collected::default();
+        for (handle, leak) in self.0.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
+            match collect(store, clock, &handle, &leak.addresses).await {
+                Ok(()) => outcome.released.push(handle),
+                Err(error) => outcome.failed.push((handle, error)),
+            }
+        }
+        outcome
+    }
 }
 
 /// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since

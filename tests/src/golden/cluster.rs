@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::recording::Pod;
@@ -56,18 +57,6 @@ pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     client.delete(&path)?.success().context(path).map(drop)
 }
 
-/// Deletes everything that a recording left, and waits until its links are gone.
-pub fn clear(objects: &Objects) -> Result<()> {
-    objects.clear()?;
-    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
-        ensure!(Instant::now() < deadline, "links of the last recording are still there");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
 /// A pod with the annotation that the recorder's `kubectl apply` left: the manifest without it, in one line.
 fn manifest(pod: &Pod) -> Value {
     let mut manifest = json!({
@@ -84,4 +73,16 @@ fn manifest(pod: &Pod) -> Value {
     let applied = format!("{manifest}\n");
     manifest["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!(applied);
     manifest
+}
+
+/// Takes everything away that a recording left, for the next.
+pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
+    Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
+    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
+        ensure!(Instant::now() < deadline, "links of the last recording are still there");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }

@@ -20,11 +20,13 @@ mod api_server;
 mod audit;
 mod certificates;
 mod client;
+mod cni_user;
 mod definitions;
 mod identity;
 mod manifest;
 mod objects;
 mod programs;
+mod role;
 mod service_account;
 
 use anyhow::Result;
@@ -39,6 +41,7 @@ pub use client::{Answer, Client};
 pub use identity::Identity;
 pub use objects::Objects;
 pub use programs::program;
+pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount};
 
 /// The servers of one private host. All die with it.

@@ -1,0 +1,62 @@
+//! The user that the plugins call as in a cluster: `calico-cni-plugin`, as `deploy/rbac` makes it.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::api_server::ApiServer;
+use super::role::Role;
+use super::service_account::ServiceAccount;
+
+const NAMESPACE: &str = "kube-system";
+/// Of the account, its role and their binding.
+const NAME: &str = "calico-cni-plugin";
+
+/// The manifest that a person applies.
+fn manifest() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/calico-cni-plugin.yaml")
+}
+
+impl Role {
+    /// What `deploy/rbac` grants the CNI user.
+    pub fn ours() -> Result<Role> {
+        Role::of_manifest(&manifest())
+    }
+
+    /// What upstream grants it.
+    pub fn upstreams() -> Result<Role> {
+        Role::of_manifest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/upstream-role.yaml"))
+    }
+}
+
+impl ApiServer {
+    /// Applies `deploy/rbac` and logs the CNI user in, bound to that role alone.
+    pub fn cni_user(&self) -> Result<ServiceAccount> {
+        let user = self.service_account(NAMESPACE, NAME)?;
+        self.admin().apply(&std::fs::read_to_string(manifest())?)?;
+        self.await_role(&user, &Role::ours()?)?;
+        Ok(user)
+    }
+
+    /// Gives the CNI user another role in the place of its own, and waits until the authorizer goes by it.
+    pub fn grant(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
+        self.cluster_role(NAME, &role.rules())?;
+        self.await_role(user, role)
+    }
+
+    /// The authorizer takes a role as a whole, a moment after it was written.
+    fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut questions = Role::ours()?.0;
+        questions.extend(role.0.iter().cloned());
+        for permission in questions {
+            while self.allows(&user.user, permission.access())? != role.0.contains(&permission) {
+                ensure!(Instant::now() < deadline, "the authorizer does not see the role: {permission}");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(())
+    }
+}

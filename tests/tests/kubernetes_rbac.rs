@@ -1,0 +1,202 @@
+//! The role in `deploy/rbac` grants the CNI user what the plugins need, and nothing besides.
+//!
+//! That no recording needs more is shown where they are replayed, in `golden_kubernetes.rs`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use integration_tests::golden::cluster;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes};
+use integration_tests::namespaces::{Host, NETNS_DIR};
+use integration_tests::plugin::{Outcome, Plugins};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+/// What a node does in its life, in this order. Each line needs permissions that those before it do not.
+const LIFE: [Step; 10] = [
+    Step::Verb("STATUS", ""),
+    Step::Verb("ADD", "web-1"),
+    // A runtime that lost its memory: the container takes a second address.
+    Step::Verb("ADD", "web-1"),
+    Step::Verb("ADD", "web-2"),
+    Step::Verb("CHECK", "web-2"),
+    Step::Verb("DEL", "web-1"),
+    Step::Verb("ADD", "web-3"),
+    Step::GcOfAllBut("web-2"),
+    Step::PoolDeselectsTheNode,
+    // The node's last pod: its block goes with it.
+    Step::Verb("DEL", "web-2"),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A verb on the sandbox of a pod, both named alike.
+    Verb(&'static str, &'static str),
+    GcOfAllBut(&'static str),
+    PoolDeselectsTheNode,
+}
+
+/// What is seen after a step: how the plugin ended, and what each object says that a permission decides.
+#[derive(Debug, PartialEq)]
+struct Sight {
+    exit: Option<i32>,
+    objects: BTreeMap<String, Value>,
+}
+
+struct Node<'a> {
+    host: &'a Host,
+    api: &'a ApiServer,
+    objects: Objects,
+    plugins: Plugins,
+}
+
+#[test]
+fn every_permission_is_used_and_needed_in_crd_v1() {
+    every_permission_is_used_and_needed(ApiGroup::CrdV1);
+}
+
+#[test]
+fn every_permission_is_used_and_needed_in_v3() {
+    every_permission_is_used_and_needed(ApiGroup::V3);
+}
+
+#[test]
+fn the_role_is_within_upstreams() {
+    let (ours, upstreams) = (Role::ours().unwrap(), Role::upstreams().unwrap());
+    let more = Role(ours.0.difference(&upstreams.0).cloned().collect());
+    assert_eq!(more, Role::default(), "swapping the binaries alone would not do:\n{more}");
+    assert!(ours.0.len() < upstreams.0.len());
+}
+
+fn every_permission_is_used_and_needed(group: ApiGroup) {
+    on_kubernetes(|host, Kubernetes { api, .. }| {
+        api.define(group.api_version()).unwrap();
+        cluster::prepare(api).unwrap();
+        let user = api.cni_user().unwrap();
+        let name = group.api_version().split('/').next().unwrap();
+        let role = Role::ours().unwrap().of_groups(&["", name]);
+
+        api.grant(&user, &role).unwrap();
+        let audit = api.audit().unwrap();
+        let life = live(host, api, group, &user, &[]);
+        let failed: Vec<_> = LIFE.iter().zip(&life).filter(|(_, sight)| sight.exit != Some(0)).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        assert!(life.last().unwrap().objects.keys().all(|key| !key.starts_with("ipamblocks/")), "{life:#?}");
+        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
+
+        let mut unneeded = role.clone();
+        unneeded.0.retain(|permission| {
+            api.grant(&user, &role.without(permission)).unwrap();
+            live(host, api, group, &user, &life) == life
+        });
+        assert_eq!(unneeded, Role::default(), "nothing shows that these are needed:\n{unneeded}");
+    });
+}
+
+/// Lives [`LIFE`] as `user`, up to the first step after which not all is as `expected`.
+fn live(host: &Host, api: &ApiServer, group: ApiGroup, user: &ServiceAccount, expected: &[Sight]) -> Vec<Sight> {
+    let lived = host.reinstalled(|host| {
+        let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
+        let objects = Objects::new(api.admin(), group, kubeconfig);
+        let node = Node { host, api, objects, plugins: Plugins::locate()? };
+        node.prepare();
+        let mut lived = Vec::new();
+        for (index, step) in LIFE.iter().enumerate() {
+            lived.push(node.take(*step));
+            if expected.get(index).is_some_and(|expected| *expected != lived[index]) {
+                break;
+            }
+        }
+        Ok(lived)
+    });
+    cluster::clear(api, group).unwrap();
+    lived.unwrap()
+}
+
+impl Node<'_> {
+    fn prepare(&self) {
+        let version = self.objects.group().api_version();
+        for object in [
+            json!({ "apiVersion": version, "kind": "ClusterInformation", "metadata": { "name": "default" },
+                    "spec": { "datastoreReady": true } }),
+            self.pool("all()"),
+        ] {
+            self.api.admin().apply_object(&object).unwrap();
+        }
+        for name in ["web-1", "web-2", "web-3"] {
+            self.host.ensure_pod(name).unwrap();
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": cluster::NAMESPACE },
+                "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+            });
+            self.api.admin().apply_object(&pod).unwrap();
+        }
+    }
+
+    fn pool(&self, selector: &str) -> Value {
+        json!({ "apiVersion": self.objects.group().api_version(), "kind": "IPPool", "metadata": { "name": "pool4" },
+                "spec": { "cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": selector } })
+    }
+
+    fn take(&self, step: Step) -> Sight {
+        let exit = match step {
+            Step::Verb(verb, pod) => self.verb(verb, pod, &json!({})).exit,
+            Step::GcOfAllBut(pod) => {
+                let valid = json!([{ "containerID": pod, "ifname": "eth0" }]);
+                self.verb("GC", "", &json!({ "cni.dev/valid-attachments": valid })).exit
+            }
+            Step::PoolDeselectsTheNode => {
+                self.api.admin().apply_object(&self.pool("!all()")).unwrap();
+                Some(0)
+            }
+        };
+        Sight { exit, objects: self.sight() }
+    }
+
+    fn verb(&self, verb: &str, pod: &str, more: &Value) -> Outcome {
+        let mut conf = json!({
+            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+            "datastore_type": "kubernetes", "calico_api_group": self.objects.group().api_version(),
+            "kubernetes": { "kubeconfig": self.objects.kubeconfig() },
+            "nodename": "node1", "nodename_file_optional": true,
+            "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
+        });
+        if verb == "CHECK" {
+            conf["prevResult"] = self.result(pod);
+        }
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let args = format!("K8S_POD_NAMESPACE={};K8S_POD_NAME={pod}", cluster::NAMESPACE);
+        let call = self.plugins.verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
+        let outcome = call.env("CNI_ARGS", args).run().unwrap();
+        if verb == "ADD" {
+            std::fs::write(self.result_file(pod), &outcome.stdout).unwrap();
+        }
+        outcome
+    }
+
+    fn result_file(&self, pod: &str) -> std::path::PathBuf {
+        self.host.dir("results").join(pod)
+    }
+
+    fn result(&self, pod: &str) -> Value {
+        serde_json::from_str(&std::fs::read_to_string(self.result_file(pod)).unwrap()).unwrap()
+    }
+
+    fn sight(&self) -> BTreeMap<String, Value> {
+        let told = |(key, object): (String, Value)| {
+            let told = match key.split('/').next().unwrap_or_default() {
+                "blockaffinities" => object["spec"]["state"].clone(),
+                "ipamhandles" => object["spec"]["block"].clone(),
+                "ipamblocks" => object["spec"]["allocations"].as_array().map(|all| taken(all)).into(),
+                "pods" => object["annotations"].clone(),
+                _ => Value::Null,
+            };
+            (key, told)
+        };
+        self.objects.dump().unwrap().into_iter().map(told).collect()
+    }
+}
+
+fn taken(allocations: &[Value]) -> usize {
+    allocations.iter().filter(|index| !index.is_null()).count()
+}

@@ -21,6 +21,7 @@ fn call(container: &str) -> IpamCall {
         container_id: container.into(),
         node: "node1".into(),
         pod: None,
+        machine: None,
         assign_ipv4: true,
         assign_ipv6: false,
         ipv4_pools: Vec::new(),

@@ -1,7 +1,10 @@
-//! Giving up blocks: those of a pool that no longer selects the node, of a host, of a pool (IPAM-149..IPAM-151).
+//! Giving up blocks: those of a pool that no longer selects the node, of a host, of a pool (IPAM-149..IPAM-151). Old claims
+//! get their labels.
 
 mod deselected;
+mod labels;
 mod surrender;
 
 pub(crate) use self::deselected::{PoolView, release_if_deselected};
+pub(crate) use self::labels::ensure_labels;
 pub use self::surrender::{Surrendered, release_host_affinities, release_pool_affinities, remove_host};

@@ -87,7 +87,7 @@ impl Prelude {
         }
         // A claim that is gone or younger than the answer shows before anything is given away: the block is read at its
         // latest and names its owner, and each write compares revisions (IPAM-210).
-        let affinities = batch.list(&AffinitySelect { owner: Some(query.owner.clone()), version: None });
+        let affinities = batch.list(&AffinitySelect::of(query.owner.clone()));
         if query.may_lag {
             batch.last_may_lag();
         }

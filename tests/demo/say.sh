@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # How the demos talk; sourced by their steps.
 
 number=0

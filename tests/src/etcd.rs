@@ -70,6 +70,16 @@ impl Etcd {
         self.server.pid()
     }
 
+    /// Freezes the server: it accepts connections and never answers.
+    pub fn freeze(&self) -> Result<()> {
+        self.server.freeze()
+    }
+
+    /// Lets a frozen server go on.
+    pub fn thaw(&self) -> Result<()> {
+        self.server.thaw()
+    }
+
     fn await_answer(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while let Err(error) = self.dump_raw() {

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 
 /// The process, while it runs.
 #[derive(Debug, Default)]
@@ -35,6 +38,25 @@ impl ServerProcess {
             let _ = server.kill();
             let _ = server.wait();
         }
+    }
+
+    /// Freezes the server: it accepts connections and never answers. It stands still when this returns, which may be a
+    /// while after the signal on a busy machine.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        let pid = self.signal(Signal::SIGSTOP)?;
+        waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;
+        Ok(())
+    }
+
+    /// Lets a frozen server go on.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT).map(drop)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<Pid> {
+        let pid = Pid::from_raw(self.pid().context("the server does not run")?.try_into()?);
+        kill(pid, signal)?;
+        Ok(pid)
     }
 
     /// Process id of the running server.

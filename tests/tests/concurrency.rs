@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use integration_tests::cluster::{Cluster, Pod, handle};
+use integration_tests::cluster::{Cluster, Pod, handle, on_api_server};
 use integration_tests::content::Content;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::Outcome;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 /// Plugin processes at a time.
@@ -24,13 +25,24 @@ fn content(cidr: &str, block_size: u8) -> Content {
 
 /// Runs a verb for every pod, [`PROCESSES`] at a time, each pod on its node.
 fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
+    at_a_time(PROCESSES, cluster, verb, pods, |number| format!("node{}", number % NODES))
+}
+
+/// Runs a verb for every pod, so many at a time.
+fn at_a_time(
+    processes: usize,
+    cluster: &Cluster<'_>,
+    verb: &str,
+    pods: &[(usize, Pod)],
+    node: impl Fn(usize) -> String + Sync,
+) -> Vec<(usize, Outcome)> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..PROCESSES {
+        for _ in 0..processes {
             scope.spawn(|| {
                 while let Some((number, pod)) = pods.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let conf = cluster.conf(&format!("node{}", number % NODES), json!({}));
+                    let conf = cluster.conf(&node(*number), json!({}));
                     let outcome = cluster.verb(verb, pod, &conf).run().unwrap();
                     outcomes.lock().unwrap().push((*number, outcome));
                 }
@@ -40,8 +52,8 @@ fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<
     outcomes.into_inner().unwrap()
 }
 
-fn pods(cluster: &Cluster<'_>) -> Vec<(usize, Pod)> {
-    (0..PODS).map(|number| (number, cluster.pod(number))).collect()
+fn pods(cluster: &Cluster<'_>, count: usize) -> Vec<(usize, Pod)> {
+    (0..count).map(|number| (number, cluster.pod(number))).collect()
 }
 
 fn address(result: &Value) -> String {
@@ -64,7 +76,7 @@ fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
 
 fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/24", 25));
-    let pods = pods(cluster);
+    let pods = pods(cluster, PODS);
     let added = all_at_once(cluster, "ADD", &pods);
     let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
     assert_eq!(addresses.len(), PODS, "an address was given twice");
@@ -97,7 +109,7 @@ fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
 
 fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/25", 26));
-    let pods = pods(cluster);
+    let pods = pods(cluster, PODS);
     let (served, refused): (Vec<_>, Vec<_>) =
         all_at_once(cluster, "ADD", &pods).into_iter().partition(|(_, outcome)| outcome.exit == Some(0));
     let addresses: BTreeSet<String> = served.iter().map(|(_, outcome)| address(&outcome.success())).collect();
@@ -112,4 +124,21 @@ fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
         outcome.success();
     }
     cluster.assert_nothing_left();
+}
+
+/// All of one node, which begins without a block.
+#[test]
+fn a_hundred_pods_at_once_over_one_api_server() {
+    const AT_ONCE: usize = 100;
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        let pods = pods(cluster, AT_ONCE);
+        let at_once = |verb| at_a_time(AT_ONCE, cluster, verb, &pods, |_| "node1".to_owned());
+        let added = at_once("ADD");
+        let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
+        assert_eq!(addresses.len(), AT_ONCE, "an address was given twice");
+        cluster.assert_only(&pods.iter().map(|(_, pod)| pod).collect::<Vec<_>>());
+        at_once("DEL").iter().for_each(|(_, outcome)| drop(outcome.success()));
+        cluster.assert_nothing_left();
+    });
 }

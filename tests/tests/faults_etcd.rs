@@ -114,12 +114,11 @@ fn etcd_stopped_and_restarted() {
         faulty.requests("ADD", &gone);
 
         let Store::Etcd(etcd) = &cluster.store else { panic!("not on etcd") };
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(etcd.pid().unwrap()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+        etcd.freeze().unwrap();
         let error = faulty.call("ADD", &refused).run().unwrap().error();
         assert_eq!(error.code, 11, "try again: {error:?}");
         faulty.call("DEL", &gone).run().unwrap().success();
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+        etcd.thaw().unwrap();
         assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
 
         // The next call of any pod pays.

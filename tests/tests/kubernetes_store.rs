@@ -61,7 +61,7 @@ async fn keep_compare_delete(store: &Datastore) {
     assert!(matches!(again.cause, StoreError::AlreadyExists { .. }), "{again:?}");
     assert_eq!((again.index, again.applied), (0, 0));
 
-    let of = |node: &str| AffinitySelect { owner: Some(Owner::Host(node.into())), version: None };
+    let of = |node: &str| AffinitySelect::of(Owner::Host(node.into()));
     let mut batch = ReadBatch::new();
     let (block_ticket, handle_ticket) = (batch.get::<Block>(&cidr()), batch.get::<Handle>(&handle));
     let missing = batch.get::<Block>(&"10.65.0.64/26".parse().unwrap());

@@ -26,7 +26,7 @@ pub async fn release_host_affinities<S: Store, C: Clock>(
     owner: &Owner,
     only_empty: bool,
 ) -> Result<Surrendered, IpamError> {
-    let select = AffinitySelect { owner: Some(owner.clone()), version: None };
+    let select = AffinitySelect::of(owner.clone());
     let claims = store.list::<BlockAffinity>(&select).await?;
     surrender(store, clock, claims, only_empty).await
 }

@@ -10,6 +10,7 @@ use netconf::{CniError, CniResult};
 
 use super::call::IpamCall;
 use super::error::cni_error;
+use crate::affinity::ensure_labels;
 use crate::assign::{Assignment, assign};
 use crate::assign_address::assign_address;
 use crate::clock::Clock;
@@ -74,6 +75,7 @@ async fn addresses<S: Store, C: Clock>(
     };
     let request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
+        Box::pin(ensure_labels(store, &request.owner())).await?;
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     let assigned = assign(store, clock, &request, prelude).await?;

@@ -103,7 +103,25 @@ pub struct AffinitySelect {
     pub owner: Option<Owner>,
     /// Only this family's; needs an owner.
     pub version: Option<IpVersion>,
+    /// Instead: what a release from before the labels wrote in Kubernetes, which lists by owner do not find (DS-70).
+    /// Elsewhere there is none.
+    pub without_labels: bool,
 }
+
+impl AffinitySelect {
+    /// All of an owner.
+    pub fn of(owner: Owner) -> Self {
+        AffinitySelect { owner: Some(owner), ..Self::default() }
+    }
+
+    /// Those that lists by owner do not find.
+    pub fn without_labels() -> Self {
+        AffinitySelect { without_labels: true, ..Self::default() }
+    }
+}
+
+/// Where no affinity is: stands for those that only Kubernetes has.
+pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
 const ROOT: &str = "/calico/ipam/v2/";
 
@@ -128,6 +146,9 @@ impl Kind for BlockAffinity {
     }
 
     fn prefix(select: &AffinitySelect) -> String {
+        if select.without_labels {
+            return WITHOUT_LABELS.to_owned();
+        }
         match (&select.owner, select.version) {
             (None, _) => format!("{ROOT}host/"),
             (Some(owner), None) => format!("{ROOT}{}/{}/", owner.kind(), owner.name()),

@@ -29,6 +29,7 @@ mod reservation;
 mod stored_time;
 mod utilization;
 
+pub(crate) use affinity::WITHOUT_LABELS;
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
 pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, audit};
 pub use block::{

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::error::Malformed;
 use super::group::ApiGroup;
 use super::json::{Fields, require, take_text};
-use crate::ipam::{AffinityKey, Owner};
+use crate::ipam::{self, AffinityKey, Owner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;
 
@@ -21,7 +21,7 @@ const VERSION_LABEL: &str = "projectcalico.org/ip-version";
 pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_LABEL];
 
 /// Selects the affinities that a release before the labels wrote. Their owners give them labels once (IPAM-47).
-pub const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
+const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
 /// A name must be shorter than this.
 const NAME_LIMIT: usize = 253;
@@ -53,6 +53,9 @@ pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
 /// The label selector for a list below `prefix`; `Some(None)` when all must be listed, `None` when `prefix` is that of
 /// no selection. Affinities of all hosts are not selected by label: those without labels count too.
 pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
+    if is_of_any_owner(prefix) {
+        return Some(Some(WITHOUT_LABELS.to_owned()));
+    }
     let mut segments = prefix.strip_prefix(ROOT)?.split('/');
     let kind = segments.next().filter(|kind| matches!(*kind, "host" | "virtual"))?;
     let Some(owner) = segments.next().filter(|owner| !owner.is_empty()) else { return Some(None) };
@@ -63,6 +66,11 @@ pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
         _ => return None,
     }
     Some(Some(selector))
+}
+
+/// Whether a prefix selects by label alone: the paths of what is found say nothing.
+pub(super) fn is_of_any_owner(prefix: &str) -> bool {
+    prefix == ipam::WITHOUT_LABELS
 }
 
 /// The affinity that a `spec` describes: its key, and what is stored under it.
@@ -144,7 +152,9 @@ mod tests {
 
     #[test]
     fn lists_are_selected_by_label() {
-        let of = |owner, version| selector(&BlockAffinity::prefix(&AffinitySelect { owner, version }));
+        let of = |owner, version| {
+            selector(&BlockAffinity::prefix(&AffinitySelect { owner, version, ..AffinitySelect::default() }))
+        };
         let node = Some(Owner::Host("node-1".into()));
         assert_eq!(of(None, None), Some(None));
         assert_eq!(
@@ -159,6 +169,8 @@ mod tests {
             )
         );
         assert_eq!(selector("/calico/ipam/v2/handle/"), None);
+        let unlabelled = BlockAffinity::prefix(&AffinitySelect::without_labels());
+        assert_eq!(selector(&unlabelled), Some(Some("!projectcalico.org/affinity-type".to_owned())));
     }
 
     /// DS-9.3.

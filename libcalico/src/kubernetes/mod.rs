@@ -38,7 +38,7 @@ mod transcoder;
 mod uid;
 mod workload_endpoint;
 
-pub use affinity::{WITHOUT_LABELS, affinity_name};
+pub use affinity::affinity_name;
 pub use block::cidr_of_name;
 pub use error::TranscodeError;
 pub use group::ApiGroup;

@@ -130,7 +130,7 @@ fn every_recorded_object_round_trips() {
                     "clusterinformations" => _ = round_trip::<ClusterInformation>(&transcoder, &all, name, object),
                     "blockaffinities" => {
                         let node = object["spec"]["node"].as_str().unwrap();
-                        let select = AffinitySelect { owner: Some(Owner::Host(node.into())), version: None };
+                        let select = AffinitySelect::of(Owner::Host(node.into()));
                         round_trip::<BlockAffinity>(&transcoder, &select, name, object);
                         round_trip::<BlockAffinity>(&transcoder, &AffinitySelect::default(), name, object);
                     }

@@ -212,7 +212,10 @@ fn typed(mut object: Fields, kind: &str) -> Fields {
 }
 
 fn within(range: &Range, path: &str) -> bool {
-    if range.prefix { path.starts_with(&range.path) } else { path == range.path }
+    match range.prefix {
+        true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
+        false => path == range.path,
+    }
 }
 
 /// A single object must be the one that was asked for: names are made of keys, but not every name of one key only.

@@ -4,6 +4,7 @@
 //! DEL and the next ADD look at: both ends, their addresses and routes.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::cluster;
 use super::compare::{Difference, differences};
-use super::marks::{Bindings, Concrete, Places};
+use super::marks::{Bindings, Concrete};
 use super::recording::{Before, Pod, Recording, Step};
 use super::replay::{Lab, places, run};
 use super::wanted::Wanted;
@@ -19,7 +20,6 @@ use crate::command::ip;
 use crate::kubernetes::Client;
 use crate::namespaces::{Host, NETNS_DIR};
 use crate::plugin::Call;
-use crate::store::Store;
 
 /// A state of a recording: the initial one, or that after a step.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ pub struct State<'r> {
     steps: usize,
 }
 
-/// A container that upstream networked.
+/// A container of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'r> {
     added: &'r Step,
@@ -62,7 +62,8 @@ impl<'r> State<'r> {
             let (_, name) = key.rsplit_once('/').with_context(|| key.clone())?;
             self.make_pod(client, name, &seen["annotations"])?;
         }
-        self.make_links(lab)
+        self.make_links(lab)?;
+        self.attached().try_for_each(|step| lease(step, lab))
     }
 
     /// A pod as it was created, with the annotations that it has now.
@@ -87,25 +88,40 @@ impl<'r> State<'r> {
     fn make_links(&self, lab: &Lab<'_>) -> Result<()> {
         let Some(step) = self.past().next_back() else { return Ok(()) };
         let after = Concrete::new(&places(lab)).value(&json!(step.after));
-        let routes = after["host"]["routes"].as_array().cloned().unwrap_or_default();
         for (name, pod) in after["pods"].as_object().into_iter().flatten() {
             lab.host.ensure_pod(name)?;
             for (ifname, link) in pod["links"].as_object().into_iter().flatten() {
-                make_pair(lab.host, name, ifname, link, &routes)?;
+                make_pair(name, ifname, link, &after["host"])?;
             }
         }
         Ok(())
     }
 
-    /// The containers that are networked.
+    /// The ADDs of containers that are networked.
+    fn attached(&self) -> impl Iterator<Item = &'r Step> {
+        let mut attached: BTreeMap<&str, &Step> = BTreeMap::new();
+        for step in self.past().filter(|step| step.exit == 0) {
+            let id = step.env["CNI_CONTAINERID"].as_str();
+            match step.env["CNI_COMMAND"].as_str() {
+                "ADD" => drop(attached.insert(id, step)),
+                _ => drop(attached.remove(id)),
+            }
+        }
+        attached.into_values()
+    }
+
+    /// The state after the next step; the last state's next is itself.
+    #[must_use]
+    pub fn next(self) -> State<'r> {
+        State { steps: self.recording.steps.len().min(self.steps + 1), ..self }
+    }
+
+    /// Every container that was added, or tried to be.
     pub fn containers(&self) -> Vec<Container<'r>> {
         let mut containers: Vec<Container<'r>> = Vec::new();
-        for step in self.past().filter(|step| step.exit == 0) {
-            let is_it = |container: &Container<'_>| container.id() == step.env["CNI_CONTAINERID"];
-            match step.env["CNI_COMMAND"].as_str() {
-                "ADD" if !containers.iter().any(is_it) => containers.push(Container { added: step }),
-                "DEL" => containers.retain(|container| !is_it(container)),
-                _ => {}
+        for added in self.past().filter(|step| step.env["CNI_COMMAND"] == "ADD") {
+            if containers.iter().all(|known| known.id() != added.env["CNI_CONTAINERID"]) {
+                containers.push(Container { added });
             }
         }
         containers
@@ -180,23 +196,48 @@ fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
     step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
 }
 
-/// Both ends of a pod's interface: the host's end is the one that its addresses are routed to.
-fn make_pair(host: &Host, pod: &str, ifname: &str, link: &Value, routes: &[Value]) -> Result<()> {
+/// What host-local keeps of an ADD: a file for each address.
+fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
+    let conf = Concrete::new(&places(lab)).value(&added.stdin);
+    if conf["ipam"]["type"] != "host-local" {
+        return Ok(());
+    }
+    let directory = Path::new(conf["ipam"]["dataDir"].as_str().unwrap_or("/var/lib/cni/networks"));
+    let directory = directory.join(conf["name"].as_str().unwrap_or_default());
+    fs::create_dir_all(&directory)?;
+    for ip in added.stdout["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()) {
+        let holder = format!("{}\r\n{}", added.env["CNI_CONTAINERID"], added.env["CNI_IFNAME"]);
+        fs::write(directory.join(plain(ip)), holder)?;
+    }
+    Ok(())
+}
+
+/// An address without its prefix length.
+fn plain(address: &str) -> &str {
+    address.split('/').next().unwrap_or_default()
+}
+
+/// Both ends of a pod's interface. The host's end is the one that its addresses are routed to; upstream routes none to a
+/// pod that names its addresses itself, which is the host's only one then.
+fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> {
     let mac = link["mac"].as_str().context("a link has no MAC address")?;
     let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);
     let addresses: Vec<String> = link["addrs"].as_array().into_iter().flatten().filter_map(global).collect();
-    let plain = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
-    let to = |route: &&Value| addresses.iter().any(|address| route["dst"].as_str() == Some(&plain(address)));
-    let host_end = routes.iter().find(to).and_then(|route| route["dev"].as_str()).context("an interface has no route")?;
+    let routes = host["routes"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_to = |route: &&Value| addresses.iter().any(|address| route["dst"] == plain(address));
+    let routed = routes.iter().find(is_to).and_then(|route| route["dev"].as_str());
+    let links = host["links"].as_object().context("the host has links")?;
+    let host_end =
+        routed.or_else(|| links.keys().next().map(String::as_str)).context("an interface has another end")?;
     ip(&format!("link add {host_end} type veth peer name {ifname} address {mac} netns {pod}"))?;
     ip(&format!("link set {host_end} address ee:ee:ee:ee:ee:ee up"))?;
     ip(&format!("-n {pod} link set {ifname} up"))?;
     for address in &addresses {
         ip(&format!("-n {pod} address add {address} dev {ifname}"))?;
-        ip(&format!("route add {} dev {host_end}", plain(address)))?;
+        if routed.is_some() {
+            ip(&format!("route add {} dev {host_end}", plain(address)))?;
+        }
     }
-    // The namespace must exist as long as the pair is looked for.
-    debug_assert!(host.pods()?.iter().any(|name| name == pod));
     Ok(())
 }
 
@@ -209,12 +250,4 @@ fn names_of_links(after: &mut Value) {
     let pods = after["pods"].as_object().into_iter().flatten();
     let named = pods.map(|(pod, state)| (pod.clone(), names(state))).filter(|(_, names)| names != &json!([]));
     after["pods"] = Value::Object(named.collect());
-}
-
-/// The datastore is one of Kubernetes'.
-pub fn objects(store: &Store) -> Option<&crate::kubernetes::Objects> {
-    match store {
-        Store::Kubernetes(objects) => Some(objects),
-        Store::Etcd(_) | Store::Local(_) => None,
-    }
 }

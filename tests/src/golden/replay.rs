@@ -34,12 +34,8 @@ pub struct Lab<'a> {
 
 /// Replays a recording; an error lists every difference that is not wanted.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
-    let Lab { host, plugins, store, .. } = lab;
-    let places = Places {
-        bin: plugins.dir().display().to_string(),
-        tmp: host.dir("tmp").display().to_string(),
-        lab: cluster::lab(host).display().to_string(),
-    };
+    let Lab { store, .. } = lab;
+    let places = places(lab);
     let mut expectation = Expectation::new(recording, &places);
     store.load(&serde_json::from_value(expectation.loaded.clone())?)?;
     expectation.keep(json!(store.dump()?))?;
@@ -61,6 +57,15 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     }
     ensure!(report.is_empty(), "{} on {}: {}\n{report}", recording.name, store.name(), recording.what);
     Ok(())
+}
+
+/// The directories of a lab.
+pub(super) fn places(lab: &Lab<'_>) -> Places {
+    Places {
+        bin: lab.plugins.dir().display().to_string(),
+        tmp: lab.host.dir("tmp").display().to_string(),
+        lab: cluster::lab(lab.host).display().to_string(),
+    }
 }
 
 /// What a recording makes us expect, learning the values of its marks step by step.
@@ -98,7 +103,7 @@ impl Expectation {
 }
 
 /// Runs one step and gives it back in the form of a recorded one.
-fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
+pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
     let Lab { host, plugins, store, .. } = lab;
     if let Some(before) = &step.before {
         prepare(before, lab)?;

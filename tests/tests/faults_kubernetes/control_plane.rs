@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_tests::cluster::Faulty;
+use integration_tests::cluster::{Faulty, points};
 use integration_tests::kubernetes::Identity;
 use integration_tests::plugin::{DEADLINE, wait};
-use integration_tests::proxy::{Fault, Point};
+use integration_tests::proxy::{Fault, Point, Protocol, ServerCertificate};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
@@ -130,6 +130,30 @@ fn an_expired_token_is_told_and_a_renewed_one_is_found() {
     });
 }
 
+/// A proxy on the way that speaks HTTP/1.1 only: one request at a time, and each answer may be the last of its connection.
+#[test]
+fn over_http1_a_connection_may_break_at_each_request() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let certificate = control_plane.servers.api.server_certificate().unwrap();
+        faulty.proxy.present(&ServerCertificate { protocol: Protocol::Http1, ..certificate }).unwrap();
+        let pod = faulty.pod();
+        let requests = faulty.requests("ADD", &pod);
+        let mut checked = faulty.conf.clone();
+        checked["prevResult"] = faulty.run("ADD", &pod);
+        faulty.cluster.verb("CHECK", &pod, &checked).run().unwrap().success();
+        assert_eq!(faulty.proxy.traffic().connections, 2, "one each for ADD and CHECK");
+        faulty.run("DEL", &pod);
+        faulty.cluster.assert_nothing_left();
+        for point in points(requests) {
+            let pod = faulty.pod();
+            faulty.faulted("ADD", &pod, point, Fault::Cut);
+            faulty.run("DEL", &pod);
+            faulty.cluster.assert_nothing_left();
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}
+
 #[test]
 fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
@@ -155,7 +179,7 @@ fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
 
         // Whoever replaces the authority writes the kubeconfig anew.
         let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
-        std::fs::write(&account_file(faulty), kubeconfig).unwrap();
+        std::fs::write(account_file(faulty), kubeconfig).unwrap();
         faulty.run("STATUS", &refused);
         faulty.cluster.assert_nothing_left();
         faulty.run("DEL", &refused);

@@ -35,10 +35,13 @@ fn is_passing(fault: Fault) -> bool {
 }
 
 fn cases(requests: usize) -> Vec<(Point, Fault)> {
+    cases_of(requests, &BEFORE, &AFTER)
+}
+
+fn cases_of(requests: usize, before: &[Fault], after: &[Fault]) -> Vec<(Point, Fault)> {
     assert!((1..100).contains(&requests), "{requests} requests");
-    let before = |n| BEFORE.map(|fault| (Point::Request(n), fault));
-    let after = |n| AFTER.map(|fault| (Point::Answer(n), fault));
-    (0..requests).flat_map(|n| before(n).into_iter().chain(after(n))).collect()
+    let at = |point: Point, faults: &[Fault]| faults.iter().map(|fault| (point, *fault)).collect::<Vec<_>>();
+    (0..requests).flat_map(|n| [at(Point::Request(n), before), at(Point::Answer(n), after)].concat()).collect()
 }
 
 fn addresses(result: &Value) -> BTreeSet<String> {
@@ -65,7 +68,10 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let clean = faulty.pod();
     let requests = faulty.requests("ADD", &clean);
     faulty.run("DEL", &clean);
-    for case in cases(requests) {
+    // Claiming adds writes that others may be before at, and that may break off half-way.
+    let cases =
+        if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
+    for case in cases {
         if claiming {
             faulty.cluster.store.keep_only(&empty).unwrap();
         }

@@ -99,7 +99,11 @@ fn endpoints_of_one_pod_are_one_get() {
 
 #[test]
 fn lists_narrow_where_the_server_can() {
-    let select = AffinitySelect { owner: Some(Owner::Host("node-1".into())), version: Some(IpVersion::V4) };
+    let select = AffinitySelect {
+        owner: Some(Owner::Host("node-1".into())),
+        version: Some(IpVersion::V4),
+        ..AffinitySelect::default()
+    };
     let Ok(Query::List(list)) = v1().query(&many::<BlockAffinity>(&select)) else { panic!() };
     let selector = "projectcalico.org/affinity-type=host,\
         projectcalico.org/hostname-hash=A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA,\

@@ -1,4 +1,6 @@
-//! etcd stops: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
+//! The datastore is away: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
+
+mod kubernetes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,6 @@ use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Plugins, wait};
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
@@ -116,10 +116,9 @@ fn an_etcd_that_accepts_and_never_answers_does_not_keep_the_pod() {
         let conf = conf(cluster);
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf);
-        let server = Pid::from_raw(etcd(cluster).pid().unwrap().try_into().unwrap());
-        kill(server, Signal::SIGSTOP).unwrap();
+        etcd(cluster).freeze().unwrap();
         let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
-        kill(server, Signal::SIGCONT).unwrap();
+        etcd(cluster).thaw().unwrap();
         outcome.success();
         assert!(outcome.wall < SOON, "{:?}", outcome.wall);
         assert_eq!(kernel::host().unwrap()["links"], json!({}));

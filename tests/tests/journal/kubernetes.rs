@@ -1,0 +1,195 @@
+//! The same with an API server that is out of reach.
+//!
+//! A call looks for it until its deadline, so one outage serves many cases: pods are deleted side by side, and each case
+//! brings the entry of one of them back.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::thread;
+
+use integration_tests::cluster::{Faulty, Pod, handle, on_api_server};
+use integration_tests::content::{Content, NETWORK};
+use integration_tests::kernel;
+use integration_tests::kubernetes::Identity;
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::{SOON, entries};
+
+/// A pod whose DEL did not reach the API server: its interface is gone, its address and endpoint are there.
+struct Owed {
+    pod: Pod,
+    entry: PathBuf,
+    text: Vec<u8>,
+}
+
+impl Owed {
+    /// Puts the entry into the journal, as it was.
+    fn note(&self) -> &Pod {
+        fs::write(&self.entry, &self.text).unwrap();
+        &self.pod
+    }
+}
+
+/// Adds pods, and deletes them while the API server is away; the journal is emptied.
+fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<Owed> {
+    let pods: Vec<Pod> = (0..pods).map(|_| faulty.pod()).collect();
+    pods.iter().for_each(|pod| drop(faulty.run("ADD", pod)));
+    faulty.proxy.go_away();
+    let calls: Vec<_> = pods.iter().map(|pod| faulty.call("DEL", pod)).collect();
+    thread::scope(|scope| {
+        let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
+        for outcome in started.into_iter().map(|thread| thread.join().unwrap()) {
+            assert_eq!(outcome.success(), "");
+            assert!(outcome.wall < SOON, "{:?}", outcome.wall);
+        }
+    });
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    faulty.proxy.arm(None);
+    let noted: Vec<(PathBuf, Vec<u8>)> =
+        entries().into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    assert_eq!(noted.len(), pods.len());
+    let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert!(noted.iter().all(|(path, _)| mode(path) == 0o600));
+    let owed = |pod: Pod| {
+        let of_pod = |(_, text): &&(PathBuf, Vec<u8>)| String::from_utf8_lossy(text).contains(&handle(&pod));
+        let (entry, text) = noted.iter().find(of_pod).expect("an entry names its handle").clone();
+        fs::remove_file(&entry).unwrap();
+        Owed { pod, entry, text }
+    };
+    pods.into_iter().map(owed).collect()
+}
+
+fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
+    let accounts = faulty.cluster.accounts();
+    let of_pod = handle(pod);
+    let held = accounts.held.values().any(|holder| *holder == of_pod);
+    assert_eq!(held, accounts.counted.keys().any(|(holder, _)| *holder == of_pod));
+    held
+}
+
+fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Identity) + Send) {
+    on_api_server(group, |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+        let proxy = control_plane.proxy.clone();
+        test(&mut Faulty::new(cluster, &proxy, conf), &control_plane.account.identity);
+    });
+}
+
+#[test]
+fn what_is_owed_is_paid_once_by_whoever_comes_next() {
+    on_group(ApiGroup::V3, |faulty, _| {
+        let mut owed = outage(faulty, 8);
+        let mut next = || owed.pop().unwrap();
+        paid_by_each_verb(faulty, [next(), next(), next(), next()]);
+        paid_by_an_add_of_the_same_container(faulty, &next());
+        paid_by_many_at_once(faulty, &[next(), next()]);
+        not_paid_while_not_ready(faulty, &next());
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+fn paid_by_each_verb(faulty: &mut Faulty<'_>, owed: [Owed; 4]) {
+    for (verb, owed) in ["ADD", "DEL", "STATUS", "GC"].into_iter().zip(&owed) {
+        let pod = owed.note();
+        assert!(is_held(faulty, pod));
+        let newcomer = faulty.pod();
+        if verb == "GC" {
+            // Everything that is not in the journal now is another case's.
+            let others: Vec<Value> = faulty.cluster.accounts().held.values().map(|holder| {
+                json!({ "containerID": holder.trim_start_matches(&format!("{NETWORK}.")), "ifname": "eth0" })
+            }).collect();
+            faulty.conf["cni.dev/valid-attachments"] = json!(others);
+        }
+        faulty.run(verb, &newcomer);
+        assert_eq!(entries(), Vec::<PathBuf>::new(), "after {verb}");
+        assert!(!is_held(faulty, pod), "after {verb}");
+        faulty.run("DEL", &newcomer);
+        faulty.cluster.assert_in_order();
+    }
+}
+
+/// ADD pays first: nothing is left that could take away later what it gives.
+fn paid_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, owed: &Owed) {
+    let pod = owed.note();
+    let result = faulty.run("ADD", pod);
+    assert_eq!(entries(), Vec::<PathBuf>::new());
+    faulty.run("STATUS", pod);
+    let mut checked = faulty.conf.clone();
+    checked["prevResult"] = result;
+    faulty.cluster.verb("CHECK", pod, &checked).run().unwrap().success();
+    faulty.run("DEL", pod);
+    assert!(!is_held(faulty, pod));
+}
+
+fn paid_by_many_at_once(faulty: &mut Faulty<'_>, owed: &[Owed]) {
+    let pods: Vec<&Pod> = owed.iter().map(Owed::note).collect();
+    let other = faulty.pod();
+    let calls: Vec<_> = (0..5)
+        .map(|_| faulty.call("STATUS", &other))
+        .chain([faulty.call("ADD", &other), faulty.call("DEL", pods[0])])
+        .collect();
+    faulty.proxy.arm(None);
+    thread::scope(|scope| {
+        let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
+        started.into_iter().for_each(|thread| drop(thread.join().unwrap().success()));
+    });
+    faulty.run("STATUS", &other);
+    assert_eq!(entries(), Vec::<PathBuf>::new());
+    assert!(pods.iter().all(|pod| !is_held(faulty, pod)) && is_held(faulty, &other));
+    faulty.cluster.assert_in_order();
+    faulty.run("DEL", &other);
+}
+
+fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
+    const CLUSTER: &str = "clusterinformations/default";
+    let pod = owed.note();
+    let store = &faulty.cluster.store;
+    let set_ready = |ready: bool| {
+        let mut cluster = store.dump().unwrap()[CLUSTER].clone();
+        cluster["spec"]["datastoreReady"] = json!(ready);
+        store.put(CLUSTER, &cluster).unwrap();
+    };
+    set_ready(false);
+    let before = store.dump().unwrap();
+    let error = faulty.call("ADD", pod).run().unwrap().error();
+    assert!(error.msg.contains("not ready"), "{error:?}");
+    assert_eq!((store.dump().unwrap(), entries().len()), (before, 1));
+    set_ready(true);
+    faulty.run("STATUS", pod);
+    assert_eq!(entries(), Vec::<PathBuf>::new());
+}
+
+/// The pod has another sandbox by the time the old one's debt is paid: its endpoint is the same annotations.
+#[test]
+fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
+    on_group(ApiGroup::CrdV1, |faulty, identity| {
+        let [owed] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let old = owed.note();
+        let Identity::Token(token) = identity else { panic!("plugins call with a token") };
+        let text = String::from_utf8_lossy(&owed.text);
+        assert!(!text.contains(token.as_str()), "{text}");
+
+        fs::remove_file(&owed.entry).unwrap();
+        let new = faulty.sandbox(old);
+        let mut checked = faulty.conf.clone();
+        checked["prevResult"] = faulty.run("ADD", &new);
+        owed.note();
+        faulty.run("STATUS", &new);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        faulty.cluster.assert_only(&[&new]);
+        faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
+
+        // Paying breaks off after the API server has done its part: what is left of it is paid the next time.
+        owed.note();
+        faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
+        faulty.run("STATUS", &new);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        faulty.cluster.assert_only(&[&new]);
+        faulty.run("DEL", &new);
+        faulty.cluster.assert_nothing_left();
+    });
+}

@@ -1,0 +1,141 @@
+//! A cluster that upstream's plugins ran in so far and ours run in from now on: from every state of every recording on
+//! Kubernetes our next step leaves what upstream's left, every pod goes, with and without its namespace, and a new one
+//! comes.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
+use integration_tests::accounts::Accounts;
+use integration_tests::golden::continued::{State, states};
+use integration_tests::golden::replay::Lab;
+use integration_tests::golden::{cluster, recording};
+use integration_tests::kernel;
+use integration_tests::kubernetes::{ApiServer, Objects, on_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::plugin::{Call, Plugins};
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+/// What recordings ask for and we do not have yet, and what our errors say of it. The list only shrinks.
+const NOT_YET: [(&str, &str); 1] = [("host-local-podcidr", "usePodCidr")];
+
+/// Why a newcomer may get no address: there is no pool, or no room in it.
+const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
+
+#[test]
+fn kdd1() {
+    continue_folder("kdd1", ApiGroup::CrdV1);
+}
+
+#[test]
+fn kdd3() {
+    continue_folder("kdd3", ApiGroup::V3);
+}
+
+fn continue_folder(folder: &str, group: ApiGroup) {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        api.define(group.api_version()).unwrap();
+        cluster::prepare(api).unwrap();
+        let mut wrong = Vec::new();
+        for name in recording::names(folder).unwrap() {
+            let recording = recording::read(folder, &name).unwrap();
+            let mut errors = Vec::new();
+            for (steps, state) in states(&recording).enumerate() {
+                for (what, continuation) in [("next step", next_step as Continuation), ("newcomer", newcomer)] {
+                    let outcome = on_new_host(host, api, group, |lab| continuation(&state, lab));
+                    errors.extend(outcome.err().map(|e| format!("{folder}/{name} after {steps} steps, {what}: {e:#}")));
+                }
+            }
+            match NOT_YET.iter().find(|(known, _)| *known == name) {
+                None => wrong.extend(errors),
+                Some(_) if errors.is_empty() => wrong.push(format!("{folder}/{name} works: take it off the list")),
+                Some((_, missing)) => wrong.extend(errors.into_iter().filter(|error| !error.contains(missing))),
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
+type Continuation = fn(&State<'_>, &Lab<'_>) -> Result<()>;
+
+/// On a host and in a datastore without a past.
+fn on_new_host(
+    host: &Host,
+    api: &ApiServer,
+    group: ApiGroup,
+    f: impl FnOnce(&Lab<'_>) -> Result<()> + Send,
+) -> Result<()> {
+    host.reinstalled(|host| {
+        let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
+        let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
+        let lab = Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) };
+        let outcome = f(&lab);
+        for pod in host.pods()? {
+            host.delete_pod(&pod)?;
+        }
+        cluster::clear(api, group)?;
+        outcome
+    })
+}
+
+/// Upstream's next step made by us leaves what upstream's left; then every pod goes.
+fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
+    state.make(lab)?;
+    let found = state.differences_of_next_step(lab)?;
+    ensure!(found.is_empty(), "{}", found.iter().map(|d| format!("\n  {d}")).collect::<String>());
+    state.next().containers().iter().try_for_each(|container| succeed(&container.del(lab)))?;
+    all_gone(lab)
+}
+
+/// A pod that upstream has not seen comes and goes beside the others; then every pod goes whose namespace is gone.
+fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
+    state.make(lab)?;
+    let before = accounts(lab)?;
+    if let Some((add, del)) = state.newcomer(lab)? {
+        let outcome = add.run()?;
+        let between = accounts(lab)?;
+        if outcome.exit == Some(0) {
+            let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse::<IpAddr>().ok();
+            let result = outcome.success();
+            let given: Vec<IpAddr> = result["ips"].as_array().into_iter().flatten().filter_map(address).collect();
+            ensure!(!given.is_empty(), "no address: {result}");
+            ensure!(given.iter().all(|ip| !before.held.contains_key(ip) && !before.used.contains_key(ip)), "{given:?}");
+            ensure!(before.held.iter().all(|(ip, holder)| between.held.get(ip) == Some(holder)), "{between:#?}");
+        } else {
+            let reason = outcome.error().msg;
+            ensure!(NO_ROOM.iter().any(|text| reason.contains(text)), "{outcome:?}");
+            ensure!(before.held == between.held, "{between:#?}");
+        }
+        succeed(&del)?;
+        let after = accounts(lab)?;
+        ensure!((&before.held, &before.used) == (&after.held, &after.used), "{after:#?}");
+    }
+    for container in state.containers() {
+        container.lose_namespace(lab.host)?;
+        succeed(&container.del(lab))?;
+    }
+    all_gone(lab)
+}
+
+fn succeed(call: &Call) -> Result<()> {
+    let outcome = call.run()?;
+    ensure!(outcome.exit == Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    Ok(())
+}
+
+fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
+    Ok(Accounts::of(&lab.store.dump()?))
+}
+
+/// Nothing is networked any more, and `calico-ipam check` finds nothing wrong.
+fn all_gone(lab: &Lab<'_>) -> Result<()> {
+    let accounts = accounts(lab)?;
+    ensure!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
+    let links = &kernel::host()?["links"];
+    ensure!(*links == json!({}), "{links}");
+    let check = lab.store.calico_ipam(lab.plugins, &["check"])?;
+    ensure!(check.exit == Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+    Ok(())
+}

@@ -32,12 +32,12 @@ pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     eprintln!("kube-apiserver");
     let servers = Kubernetes::start(host)?;
     let backend = Backend::kubernetes(paths, &servers.api)?;
-    let mut probe = Probe::new(host, &backend)?;
 
-    eprintln!("{PODS} pods one after another");
-    let series = pods::one_after_another(host, &paths.floor, [&backend], || probe.turn())?;
     eprintln!("what one ADD does");
     let details = pods::details(host, &backend)?;
+    eprintln!("{PODS} pods one after another");
+    let mut probe = Probe::new(host, &backend)?;
+    let series = pods::one_after_another(host, &paths.floor, [&backend], || probe.turn())?;
     eprintln!("{PODS} pods at once");
     let crowd = pods::at_once(host, &backend)?;
     Ok(Measured { requests: probe.requests(), series, details, crowd })

@@ -108,9 +108,12 @@ pub(crate) fn one_after_another<const N: usize>(
     Ok(OneAfterAnother { floor, floor_with_sysctls, operations })
 }
 
-/// Looks into single calls: what they ask of kernel and datastore, and where their time goes.
+/// Looks into single calls: what they ask of kernel and datastore, and where their time goes. The node has one block then,
+/// as it has until it runs more pods than that holds.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pod = backend.add_pod(host, &format!("{}seen", backend.name))?;
+    // The first ADD claims the block.
+    ["ADD", "DEL"].into_iter().try_for_each(|verb| backend.timed_call(verb, &pod).map(drop))?;
     let counts = backend.work.join("strace");
     let before = backend.commits()?;
     let calls = process::system_calls(&backend.call("ADD", &pod), &backend.conf, &counts)?;

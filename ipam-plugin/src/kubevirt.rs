@@ -68,3 +68,6 @@ impl From<MachineError> for CniError {
         CniError::new(code, error.to_string()).with_details(advice)
     }
 }
+
+#[cfg(test)]
+mod tests;

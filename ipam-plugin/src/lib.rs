@@ -44,4 +44,5 @@ mod take;
 #[cfg(test)]
 mod testing;
 mod undo;
+mod upgrade;
 mod workload;

@@ -20,7 +20,7 @@ use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::workload::Questions;
-use crate::{datastore_settings, node_name, process};
+use crate::{datastore_settings, node_name, process, upgrade};
 
 /// Runs `calico-ipam`.
 pub fn main() -> ExitCode {
@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     match process::invocation(Plugin::CalicoIpam) {
         Ok(Invocation::Print(printed)) => process::print(&printed),
         Ok(Invocation::Call(call)) => serve(*call),
-        Ok(Invocation::Upgrade) => process::finish(upgrade()),
+        Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
         Ok(Invocation::TestConnection) => process::finish(Err(not_ours())),
         Err(error) => process::fail(error),
     }
@@ -137,23 +137,6 @@ async fn collect(call: &Call, ipam: &IpamCall, store: &Datastore, clock: &System
     }
     let failures: Vec<String> = collected.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
     Err(CniError::internal("some leaked addresses could not be released").with_details(failures.join("; ")))
-}
-
-/// `-upgrade` moves the addresses of host-local to Calico, for pods that only the Kubernetes API knows (CNI-60). Where
-/// host-local left nothing there is nothing to do, which is all that this build, without a Kubernetes client, can do.
-fn upgrade() -> Result<String, CallError> {
-    const HOST_LOCAL: &str = "/var/lib/cni/networks/k8s-pod-network";
-    if std::env::var_os("KUBERNETES_NODE_NAME").is_none_or(|name| name.is_empty()) {
-        let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
-        return Err(missing.into());
-    }
-    if !Path::new(HOST_LOCAL).exists() {
-        return Ok(String::new());
-    }
-    let error = CniError::internal(format!("cannot migrate the addresses in {HOST_LOCAL}"));
-    Err(error
-        .with_details("their pods are known to the Kubernetes API only, and this build has no client for it")
-        .into())
 }
 
 /// The parser gives `-t` to `calico` only.

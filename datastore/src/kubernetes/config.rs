@@ -60,11 +60,16 @@ const DEFAULT_QPS: i32 = 5;
 const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
+    /// The API server as the datastore, whatever else is configured. `env` is as for
+    /// [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    pub fn of(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        Self::new(settings, &Source::new(&env), settings.deadline.unwrap_or(DEFAULT_DEADLINE))
+    }
+
     /// The API server that describes pods, beside a datastore that is another. `env` is as for
     /// [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn beside(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);
-        let config = Self::new(settings, &Source::new(&env), deadline)?;
+        let config = Self::of(settings, env)?;
         // Calico's own kinds are not asked for there, and need not exist: nobody has to find out their group.
         Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
     }

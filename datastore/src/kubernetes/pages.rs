@@ -45,6 +45,9 @@ fn page(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
     if let Some(selector) = &list.label_selector {
         query.push(format!("labelSelector={}", escaped(selector)));
     }
+    if let Some(selector) = &list.field_selector {
+        query.push(format!("fieldSelector={}", escaped(selector)));
+    }
     if let Some(token) = token {
         query.push(format!("continue={}", escaped(token)));
     }
@@ -67,12 +70,16 @@ mod tests {
             resource: PODS,
             namespace: Some("default".into()),
             label_selector: Some("a in (b,c),d=é".into()),
+            field_selector: None,
             metadata_only: false,
         };
         assert_eq!(
             page(&list, Some("x/y="), true).target,
             "/api/v1/namespaces/default/pods?limit=500&labelSelector=a%20in%20%28b%2Cc%29%2Cd%3D%C3%A9&continue=x%2Fy%3D"
         );
+        let of_node = List { label_selector: None, field_selector: Some("spec.nodeName=n1".into()), ..list.clone() };
+        let target = "/api/v1/namespaces/default/pods?limit=500&fieldSelector=spec.nodeName%3Dn1";
+        assert_eq!(page(&of_node, None, true).target, target);
         let list = List { label_selector: None, ..list };
         assert_eq!(page(&list, None, false).target, "/api/v1/namespaces/default/pods");
     }

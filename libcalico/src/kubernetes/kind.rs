@@ -24,6 +24,8 @@ pub(super) enum StoredKind {
     Profile,
     /// A pod as it is.
     Pod,
+    /// The same, found by its node.
+    PodOnNode,
     /// A namespace as it is.
     Namespace,
     /// A virtual machine of KubeVirt as it is.
@@ -66,6 +68,7 @@ impl StoredKind {
             "Node" => StoredKind::Node,
             "Profile" => StoredKind::Profile,
             "Pod" => StoredKind::Pod,
+            "PodOnNode" => StoredKind::PodOnNode,
             "Namespace" => StoredKind::Namespace,
             "VirtualMachine" => StoredKind::Machine,
             "VirtualMachineInstance" => StoredKind::MachineInstance,
@@ -88,7 +91,7 @@ impl StoredKind {
                 ApiGroup::CrdV1 => custom(object.v1.0, object.v1.1),
                 ApiGroup::V3 => custom(object.kind, object.plural),
             },
-            StoredKind::Endpoint | StoredKind::Pod => PODS,
+            StoredKind::Endpoint | StoredKind::Pod | StoredKind::PodOnNode => PODS,
             StoredKind::Node => NODES,
             StoredKind::Profile | StoredKind::Namespace => NAMESPACES,
             StoredKind::Machine => VIRTUAL_MACHINES,
@@ -109,6 +112,7 @@ impl StoredKind {
                 | StoredKind::Node
                 | StoredKind::Profile
                 | StoredKind::Pod
+                | StoredKind::PodOnNode
                 | StoredKind::Namespace
                 | StoredKind::Machine
                 | StoredKind::MachineInstance

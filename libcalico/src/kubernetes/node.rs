@@ -1,5 +1,5 @@
-//! Node (DS-88): a Kubernetes node with annotations, as the v3 API shows it. Read only: what the plugins want of it are
-//! the labels that pools select by.
+//! Node (DS-88): a Kubernetes node with annotations, as the v3 API shows it. What the plugins want of it
+//! are the labels that pools select by; what is written of it is in [`super::node_patch`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -6,6 +6,7 @@ use super::error::TranscodeError;
 use super::group::ApiGroup;
 use super::handle::handle_name;
 use super::kind::StoredKind;
+use super::pod_on_node;
 use super::profile;
 use super::resource::{Location, Resource};
 use crate::api::{ObjectKey, WorkloadEndpoint};
@@ -39,6 +40,8 @@ pub struct List {
     pub namespace: Option<String>,
     /// `labelSelector`, not yet escaped for the URL.
     pub label_selector: Option<String>,
+    /// `fieldSelector`, not yet escaped either.
+    pub field_selector: Option<String>,
     /// Names are enough: the list may be asked for as `PartialObjectMetadataList` (IPAM-213).
     pub metadata_only: bool,
 }
@@ -64,6 +67,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         resource: kind.resource(group),
         namespace: None,
         label_selector: None,
+        field_selector: None,
         // Of other kinds the path cannot be told from the name.
         metadata_only: range.keys_only && matches!(kind, StoredKind::Block | StoredKind::Object(_)),
     };
@@ -77,6 +81,10 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         StoredKind::Pod => {
             let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| no_path(range))?;
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
+        }
+        StoredKind::PodOnNode => {
+            let node = pod_on_node::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
+            Ok(Query::List(List { field_selector: Some(format!("spec.nodeName={node}")), ..list }))
         }
         StoredKind::Profile => Err(TranscodeError::Unsupported {
             operation: "List",
@@ -131,6 +139,8 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
             let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty();
             is_pods.then(|| Location::namespaced(resource, key.namespace.unwrap_or_default(), ids.pod))
         }
+        // One pod is found by its name.
+        StoredKind::PodOnNode => None,
         StoredKind::Pod => located(super::Pod::parse_path(path)?),
         StoredKind::Machine => located(super::VirtualMachine::parse_path(path)?),
         StoredKind::MachineInstance => located(super::VirtualMachineInstance::parse_path(path)?),

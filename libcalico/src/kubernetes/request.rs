@@ -11,6 +11,7 @@ use super::ipam_config;
 use super::json::{Fields, take_object};
 use super::kind::StoredKind;
 use super::metadata;
+use super::node_patch;
 use super::pod_patch;
 use super::query::locate;
 use super::resource::Location;
@@ -99,6 +100,11 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
     let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
     if kind == StoredKind::Endpoint {
         return patch(location, write);
+    }
+    if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
+        let node: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
+        let body = node_patch::update(&node, &ObjectRevision::parse(revision));
+        return Ok(Request::PatchStatus { location, body });
     }
     if kind.is_kubernetes_own() {
         return Err(unsupported(write, "it is an object of Kubernetes, which others write"));

@@ -14,6 +14,7 @@ use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::metadata;
 use super::node;
 use super::pod::Pod;
+use super::pod_on_node::{PodOnNode, PodOnNodeKey};
 use super::profile;
 use super::query::{self, Query};
 use super::request::{self, Request};
@@ -186,10 +187,15 @@ impl Transcoder {
             StoredKind::Namespace => stored(super::Namespace::path(&ObjectKey::global(name_of(&object))), object),
             _ => {
                 let namespace = object.get("metadata").and_then(|metadata| metadata["namespace"].as_str());
+                let node = object.get("spec").and_then(|spec| spec["nodeName"].as_str()).unwrap_or_default();
                 let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
                 let path = match kind {
                     StoredKind::Machine => VirtualMachine::path(&key),
                     StoredKind::MachineInstance => VirtualMachineInstance::path(&key),
+                    StoredKind::PodOnNode => {
+                        let namespace = namespace.unwrap_or_default().to_owned();
+                        PodOnNode::path(&PodOnNodeKey { node: node.to_owned(), namespace, name: key.name })
+                    }
                     _ => Pod::path(&key),
                 };
                 stored(path, object)

@@ -1,0 +1,201 @@
+//! `calico-ipam -upgrade`: moves the addresses that host-local gave on this node to Calico (CNI-59, CNI-60, IPAM-57).
+//!
+//! The init container `upgrade-ipam` runs it before the plugins are installed. All plugins of the cluster stand still
+//! meanwhile: nobody else may take an address that is not moved yet. A pass that fails is begun again, and whatever the
+//! failed one has moved is found moved.
+
+mod leases;
+mod tunnel;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use datastore::kubernetes::GROUP_FILE;
+use datastore::{Kubernetes, KubernetesConfig, Settings};
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{Pod, PodCidrError, PodOnNode};
+use libcalico::store::{Store, StoreError};
+use netconf::conf::LogConf;
+use netconf::{CallError, CniError, Code};
+
+use self::leases::{Lease, Leases};
+use crate::assign_address::assign_address;
+use crate::clock::{Clock, SystemClock};
+use crate::error::IpamError;
+use crate::prelude::Prelude;
+use crate::process;
+use crate::request::AssignRequest;
+
+/// The network that host-local kept addresses for.
+const NETWORK: &str = "k8s-pod-network";
+/// How often a write that others are faster than is tried, and the pause before each next try.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+/// A runtime may be running one of the removed plugins now.
+const LAST_CALLS: Duration = Duration::from_secs(5);
+
+/// What a node has on its disk.
+#[derive(Debug)]
+struct Places {
+    /// host-local's directory of the network.
+    leases: PathBuf,
+    /// Where the plugins are that must not be called until the new ones are installed.
+    plugins: PathBuf,
+}
+
+/// Why a pass did not reach its end.
+#[derive(Debug, thiserror::Error)]
+enum UpgradeError {
+    /// The datastore.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address was not to be had.
+    #[error("cannot give {ip} to Calico: {cause}")]
+    Address {
+        /// The address.
+        ip: IpAddr,
+        /// Why.
+        cause: IpamError,
+    },
+    /// The node has no range to take a tunnel address from.
+    #[error(transparent)]
+    PodCidr(#[from] PodCidrError),
+    /// A file or directory.
+    #[error("{path}: {cause}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// host-local is at work.
+    #[error(transparent)]
+    Lock(#[from] crate::lock::LockError),
+}
+
+/// Runs the migration until it succeeds.
+pub(crate) fn run() -> Result<String, CallError> {
+    let node = std::env::var("KUBERNETES_NODE_NAME").unwrap_or_default();
+    if node.is_empty() {
+        let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
+        return Err(missing.into());
+    }
+    process::start_log(&LogConf::default(), "ipam-upgrade");
+    let places =
+        Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
+    let config = KubernetesConfig::of(&Settings::default(), |name| std::env::var(name).ok())
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    process::block_on(async {
+        let clock = SystemClock::start();
+        loop {
+            // Anew each time: a token may have been renewed.
+            let store = Kubernetes::new(&config, GROUP_FILE);
+            match migrate(&store, &clock, &places, &node).await {
+                Ok(()) => return,
+                Err(error) => tracing::error!(%error, "the migration from host-local is begun again"),
+            }
+            clock.sleep(PAUSE).await;
+        }
+    });
+    Ok(String::new())
+}
+
+/// One pass.
+async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
+    let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
+    tunnel::ensure_address(store, clock, node).await?;
+    if leases.is_empty()? {
+        return leases.remove();
+    }
+    set_ready(store, clock, false).await?;
+    for plugin in ["calico", "host-local"] {
+        leases::remove_file(&places.plugins.join(plugin))?;
+    }
+    clock.sleep(LAST_CALLS).await;
+    let lock = leases.lock()?;
+    let pods: Vec<Pod> = store.list::<PodOnNode>(&node.to_owned()).await?.into_iter().map(|pod| pod.value.0).collect();
+    for lease in leases.read()? {
+        match pods.iter().find(|pod| has_address(pod, lease.ip)) {
+            Some(pod) => assign(store, clock, node, &lease, pod).await?,
+            None => tracing::info!(ip = %lease.ip, "no pod has this address any more"),
+        }
+        leases::remove_file(&lease.file)?;
+    }
+    drop(lock);
+    set_ready(store, clock, true).await?;
+    leases.remove()
+}
+
+/// Whether an address is a pod's. One that has ended may have lost it to another.
+fn has_address(pod: &Pod, ip: IpAddr) -> bool {
+    let status = &pod.status;
+    let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+    let all: BTreeSet<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).chain([status.pod_ip.as_str()]).collect();
+    !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
+}
+
+async fn assign<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    lease: &Lease,
+    pod: &Pod,
+) -> Result<(), UpgradeError> {
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
+    let request = AssignRequest {
+        attributes: attributes_of(attributes),
+        ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
+    };
+    give(store, clock, &request, lease.ip).await?;
+    tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
+    Ok(())
+}
+
+/// Assigns an address unless it is assigned already: to this one by an earlier pass.
+async fn give<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    ip: IpAddr,
+) -> Result<(), UpgradeError> {
+    let prelude = Prelude::read(store, &request.prelude_query()).await?;
+    match assign_address(store, clock, request, ip, prelude).await {
+        Ok(_) => Ok(()),
+        Err(IpamError::AlreadyAssigned { holder, .. }) => {
+            tracing::warn!(%ip, %holder, "the address is assigned already");
+            Ok(())
+        }
+        Err(cause) => Err(UpgradeError::Address { ip, cause }),
+    }
+}
+
+fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Stops or starts the plugins of the whole cluster.
+async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Result<(), UpgradeError> {
+    let key = ObjectKey::global("default");
+    let mut tries = 1;
+    loop {
+        let mut cluster = store.get::<ClusterInformation>(&key).await?;
+        if cluster.value.spec.datastore_ready == Some(ready) {
+            return Ok(());
+        }
+        cluster.value.spec.datastore_ready = Some(ready);
+        match store.update(&key, &cluster.value, &cluster.revision).await {
+            Ok(_) => return Ok(()),
+            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! The files that host-local keeps: one per address, named after it, with the container's id in the first line.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::UpgradeError;
+use crate::lock::{HostLock, LONGEST_WAIT};
+
+/// host-local's own lock.
+const LOCK: &str = "lock";
+/// What the names of files with the last address given have in them.
+const LAST: &str = "last";
+
+/// host-local's directory of one network.
+#[derive(Debug)]
+pub(super) struct Leases {
+    directory: PathBuf,
+}
+
+/// An address that host-local gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) ip: IpAddr,
+    pub(super) container_id: String,
+    pub(super) file: PathBuf,
+}
+
+impl Leases {
+    /// `None` when there is no such directory.
+    pub(super) fn open(directory: &Path) -> Result<Option<Self>, UpgradeError> {
+        match fs::metadata(directory) {
+            Ok(_) => Ok(Some(Leases { directory: directory.to_owned() })),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(at(directory, cause)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> Result<bool, UpgradeError> {
+        Ok(self.files()?.is_empty())
+    }
+
+    /// Keeps host-local from giving more.
+    pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
+        Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
+    }
+
+    /// The addresses, in the order of the files' names. Files of other names are not read, and go with the directory.
+    pub(super) fn read(&self) -> Result<Vec<Lease>, UpgradeError> {
+        let mut leases = Vec::new();
+        for file in self.files()? {
+            let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if name == LOCK || name.contains(LAST) {
+                continue;
+            }
+            let Ok(ip) = name.parse() else {
+                tracing::warn!(file = %file.display(), "this is not an address of host-local's");
+                continue;
+            };
+            let text = fs::read_to_string(&file).map_err(|cause| at(&file, cause))?;
+            // host-local ends lines with CR and LF.
+            let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
+            leases.push(Lease { ip, container_id, file });
+        }
+        Ok(leases)
+    }
+
+    /// Removes the directory with what is left in it.
+    pub(super) fn remove(&self) -> Result<(), UpgradeError> {
+        fs::remove_dir_all(&self.directory).map_err(|cause| at(&self.directory, cause))
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
+        let entries = fs::read_dir(&self.directory).map_err(|cause| at(&self.directory, cause))?;
+        let files: io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+        let mut files = files.map_err(|cause| at(&self.directory, cause))?;
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// Removes a file that may be gone already.
+pub(super) fn remove_file(file: &Path) -> Result<(), UpgradeError> {
+    match fs::remove_file(file) {
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(at(file, cause)),
+        _ => Ok(()),
+    }
+}
+
+fn at(path: &Path, cause: io::Error) -> UpgradeError {
+    UpgradeError::File { path: path.display().to_string(), cause }
+}

@@ -1,0 +1,171 @@
+use std::collections::BTreeMap;
+use std::fs;
+
+use libcalico::api::{ClusterInformation, Node, ObjectKey};
+use libcalico::kubernetes::{PodOnNode, PodOnNodeKey};
+use libcalico::store::Kind;
+use serde_json::json;
+
+use super::{Places, migrate};
+use crate::clock::Clock;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
+
+struct Lab {
+    cluster: Cluster,
+    places: Places,
+    _directory: tempfile::TempDir,
+}
+
+impl Lab {
+    /// Node `node1` with the range 10.244.7.0/24, and these files of host-local.
+    fn with(files: &[(&str, &str)]) -> Lab {
+        let cluster = Cluster::on(MemoryStore::sequential());
+        cluster.pool("pool4", "10.244.0.0/16", 26);
+        let node = json!({ "metadata": { "name": "node1" }, "status": { "podCIDRs": ["10.244.7.0/24", "fd00::/64"] } });
+        let node: Node = serde_json::from_value(node).unwrap();
+        cluster.store.put(&node.key(), &node);
+        let directory = tempfile::tempdir().unwrap();
+        let (leases, plugins) = (directory.path().join("k8s-pod-network"), directory.path().join("bin"));
+        for path in [&leases, &plugins] {
+            fs::create_dir_all(path).unwrap();
+        }
+        for (name, text) in files {
+            fs::write(leases.join(name), text).unwrap();
+        }
+        for name in ["calico", "host-local", "portmap"] {
+            fs::write(plugins.join(name), "").unwrap();
+        }
+        Lab { cluster, places: Places { leases, plugins }, _directory: directory }
+    }
+
+    fn pod(&self, name: &str, ip: &str, phase: &str) {
+        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": "node1" },
+                          "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
+        let key = PodOnNodeKey { node: "node1".into(), namespace: "ns".into(), name: name.into() };
+        self.cluster.store.put(&key, &serde_json::from_value::<PodOnNode>(pod).unwrap());
+    }
+
+    async fn pass(&self) -> Result<(), String> {
+        let outcome = migrate(&self.cluster.store, &self.cluster.clock, &self.places, "node1").await;
+        outcome.map_err(|error| error.to_string())
+    }
+
+    fn is_ready(&self) -> bool {
+        let cluster = self.cluster.store.pairs().get::<ClusterInformation>(&ObjectKey::global("default"));
+        cluster.unwrap().spec.datastore_ready == Some(true)
+    }
+
+    fn tunnel_address(&self) -> String {
+        let node = self.cluster.store.pairs().get::<Node>(&ObjectKey::global("node1")).unwrap();
+        node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
+    }
+
+    /// Addresses by handle.
+    fn held(&self) -> BTreeMap<String, Vec<String>> {
+        let text = |ips: Vec<std::net::IpAddr>| ips.iter().map(ToString::to_string).collect();
+        held(&self.cluster.store.pairs()).into_iter().map(|(id, ips)| (id.to_string(), text(ips))).collect()
+    }
+}
+
+const FILES: [(&str, &str); 5] = [
+    ("10.244.7.2", "c-web\r\neth0"),
+    ("10.244.7.3", "c-gone\r\neth0"),
+    ("10.244.7.9", "c-ended"),
+    ("last_reserved_ip.0", "10.244.7.9"),
+    ("lock", ""),
+];
+
+#[tokio::test]
+async fn addresses_of_pods_become_calicos() {
+    let lab = Lab::with(&FILES);
+    lab.pod("web", "10.244.7.2", "Running");
+    lab.pod("other", "10.244.7.200", "Running");
+    lab.pod("ended", "10.244.7.9", "Succeeded");
+    lab.pass().await.unwrap();
+    let expected = [("ipip-tunnel-addr-node1", "10.244.7.1"), ("k8s-pod-network.c-web", "10.244.7.2")];
+    assert_eq!(lab.held(), expected.map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()])).into());
+    let block = lab.cluster.block("10.244.7.0/26").unwrap();
+    let noted = |ip: &str| block.allocation(ip.parse().unwrap()).unwrap().attributes().unwrap().clone();
+    assert_eq!(noted("10.244.7.2").keys().collect::<Vec<_>>(), ["namespace", "node", "pod"]);
+    assert_eq!(noted("10.244.7.1")["type"], "ipipTunnelAddress");
+    assert!(lab.is_ready() && !lab.places.leases.exists());
+    assert_eq!(lab.tunnel_address(), "10.244.7.1");
+    let left: Vec<_> = fs::read_dir(&lab.places.plugins).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["portmap"]);
+    assert!(lab.cluster.clock.elapsed() >= super::LAST_CALLS);
+    assert_consistent(&lab.cluster.store.pairs(), true);
+    lab.pass().await.unwrap();
+}
+
+#[tokio::test]
+async fn where_host_local_left_nothing_nothing_stops() {
+    let lab = Lab::with(&[]);
+    lab.cluster.store.before_each(|_, writes, _| {
+        let stops = writes.into_iter().flatten().any(|write| write.kind == ClusterInformation::KIND);
+        assert!(!stops, "the cluster is not to be stopped for nothing");
+        Fault::None
+    });
+    lab.pass().await.unwrap();
+    assert!(!lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
+    assert_eq!(lab.tunnel_address(), "10.244.7.1");
+    lab.cluster.store.before_each(|_, _, _| panic!("nobody needs to be asked"));
+    lab.pass().await.unwrap();
+}
+
+/// At whichever request a pass breaks off: the next one ends what it began, and the cluster works again.
+#[tokio::test]
+async fn a_pass_that_breaks_off_is_begun_again() {
+    for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {
+        for at in 0..60 {
+            let lab = Lab::with(&FILES);
+            lab.pod("web", "10.244.7.2", "Running");
+            lab.cluster.store.before_each(move |n, _, _| if n == at { fault } else { Fault::None });
+            let broken = lab.pass().await.is_err();
+            lab.cluster.store.calm();
+            lab.pass().await.unwrap();
+            assert!(lab.is_ready() && !lab.places.leases.exists(), "{fault:?} at {at}");
+            assert_eq!(lab.held()["k8s-pod-network.c-web"], ["10.244.7.2"], "{fault:?} at {at}");
+            assert_eq!(lab.tunnel_address(), "10.244.7.1");
+            assert_consistent(&lab.cluster.store.pairs(), true);
+            assert!(at > 0 || broken, "the first request was not hit");
+        }
+    }
+}
+
+#[tokio::test]
+async fn others_that_write_meanwhile_are_waited_for_and_a_tunnel_address_stays() {
+    let lab = Lab::with(&FILES);
+    let mut conflicts = BTreeMap::<&str, u32>::new();
+    lab.cluster.store.before_each(move |_, writes, pairs| {
+        for write in writes.into_iter().flatten() {
+            let seen = conflicts.entry(write.kind).or_default();
+            if ["Node", "ClusterInformation"].contains(&write.kind) && *seen < 3 {
+                *seen += 1;
+                pairs.touch(&write.path);
+            }
+        }
+        Fault::None
+    });
+    lab.pass().await.unwrap();
+    assert!(lab.is_ready());
+    assert_eq!(lab.tunnel_address(), "10.244.7.1");
+
+    let lab = Lab::with(&[]);
+    let node = json!({ "metadata": { "name": "node1" }, "spec": { "bgp": { "ipv4IPIPTunnelAddr": "10.9.9.9" } } });
+    let node: Node = serde_json::from_value(node).unwrap();
+    lab.cluster.store.put(&node.key(), &node);
+    lab.pass().await.unwrap();
+    assert_eq!((lab.tunnel_address().as_str(), lab.held().len()), ("10.9.9.9", 0));
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_is_named_and_the_cluster_waits() {
+    let lab = Lab::with(&[("192.168.0.9", "c-web")]);
+    lab.pod("web", "192.168.0.9", "Running");
+    let error = lab.pass().await.unwrap_err();
+    assert!(error.starts_with("cannot give 192.168.0.9 to Calico: The provided IP address is not in"), "{error}");
+    assert!(!lab.is_ready() && lab.places.leases.join("192.168.0.9").exists());
+    let lab = Lab::with(&[]);
+    lab.cluster.node("node1", &[]);
+    assert_eq!(lab.pass().await.unwrap_err(), "no podCidr for node node1");
+}

@@ -1,0 +1,47 @@
+//! The address of the node's IPIP device. With host-local it is the first of the node's range; it must be Calico's too
+//! before pods can have others of the range.
+
+use std::net::IpAddr;
+
+use libcalico::api::{AllowedUse, Node, NodeBgp, ObjectKey};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::PodCidrs;
+use libcalico::net::IpVersion;
+use libcalico::store::{Store, StoreError};
+
+use super::{PAUSE, TRIES, UpgradeError, attributes_of, give};
+use crate::clock::Clock;
+use crate::request::AssignRequest;
+
+/// Gives the node an address for its IPIP device if it has none: the one after the first of its podCIDR. A node with an
+/// IPv6 range alone has no such device.
+pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
+    let key = ObjectKey::global(name);
+    let mut tries = 1;
+    loop {
+        let mut node = store.get::<Node>(&key).await?;
+        if node.value.spec.bgp.as_ref().is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty()) {
+            return Ok(());
+        }
+        let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
+        let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
+        claim(store, clock, name, ip).await?;
+        node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
+        match store.update(&key, &node.value, &node.revision).await {
+            Ok(_) => return Ok(()),
+            // The kubelet writes its node all the time.
+            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
+
+async fn claim<S: Store, C: Clock>(store: &S, clock: &C, node: &str, ip: IpAddr) -> Result<(), UpgradeError> {
+    let request = AssignRequest {
+        attributes: attributes_of([("node", node), ("type", "ipipTunnelAddress")]),
+        purpose: AllowedUse::Tunnel,
+        ..AssignRequest::workload(HandleId::new(format!("ipip-tunnel-addr-{node}")), node)
+    };
+    give(store, clock, &request, ip).await
+}

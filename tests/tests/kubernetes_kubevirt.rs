@@ -1,0 +1,372 @@
+//! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its objects
+//! are written by the test.
+
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_server, pod_path};
+use integration_tests::command::ip;
+use integration_tests::content::{Content, container_id};
+use integration_tests::kernel;
+use integration_tests::kubernetes::{Client, Kubernetes, Role, with_kubernetes};
+use integration_tests::plugin::Plugins;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+const HANDLE: &str = "k8s-pod-network.vmi.suite.vm1";
+
+/// Defines the two kinds, as far as the plugin looks at them.
+fn define(client: &Client) {
+    for (kind, plural) in [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")]
+    {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.kubevirt.io") },
+            "spec": {
+                "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
+                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+            },
+        });
+        client.apply_object(&definition).unwrap();
+    }
+}
+
+/// A machine and its instance, kept by a finalizer when they are deleted.
+struct Machine<'a> {
+    client: &'a Client,
+    instance_uid: String,
+}
+
+impl<'a> Machine<'a> {
+    fn new(client: &'a Client) -> Machine<'a> {
+        let machine = Self::create(client, "VirtualMachine", &json!([]));
+        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm1", "uid": machine });
+        Machine { client, instance_uid: Self::create(client, "VirtualMachineInstance", &json!([owner])) }
+    }
+
+    fn create(client: &Client, kind: &str, owners: &Value) -> String {
+        let object = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": kind,
+            "metadata": { "name": "vm1", "ownerReferences": owners, "finalizers": ["test/kept"] },
+        });
+        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{}s", kind.to_lowercase());
+        let made = client.create(&path, &object).unwrap().success().unwrap();
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// Begins to delete one of the two.
+    fn delete(&self, plural: &str) {
+        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{plural}/vm1");
+        self.client.delete(&path).unwrap().success().unwrap();
+    }
+
+    /// The n-th pod of the machine and its sandbox; the target of a migration when it has a job.
+    fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
+        let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
+        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
+                            "uid": self.instance_uid, "controller": true });
+        let labels = job.map_or(json!({}), |job| json!({ "kubevirt.io/migrationJobUID": job }));
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner] },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        });
+        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        self.client.create(&pods, &pod).unwrap().success().unwrap();
+        let netns = cluster.host.add_pod(&sandbox).unwrap();
+        Pod { name: sandbox, netns, container_id: container_id(number), object: Some(name) }
+    }
+}
+
+fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+        define(control_plane.servers.api.admin());
+        cluster.load(&Content::dual_stack());
+        test(cluster, control_plane);
+    });
+}
+
+fn conf(cluster: &Cluster<'_>) -> Value {
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv6": "true" });
+    cluster.conf("node1", json!({ "ipam": ipam, "policy": { "type": "k8s" } }))
+}
+
+fn addresses(result: &Value) -> Vec<String> {
+    let ips = result["ips"].as_array().unwrap().iter();
+    ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
+}
+
+/// Active and alternate owner of the machine's addresses, the same of each; `None` when the machine holds none.
+fn owners(cluster: &Cluster<'_>) -> Option<[String; 2]> {
+    let content = cluster.store.dump().unwrap();
+    let blocks = content.into_iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
+    let mut found = Vec::new();
+    for (_, block) in blocks {
+        let block = block.get("spec").cloned().unwrap_or(block);
+        for attribute in block["attributes"].as_array().into_iter().flatten().filter(|a| a["handle_id"] == HANDLE) {
+            let pod = |owner: &str| attribute[owner]["pod"].as_str().unwrap_or_default().to_owned();
+            found.push([pod("secondary"), pod("alternateOwnerAttrs")]);
+        }
+    }
+    found.dedup();
+    assert!(found.len() <= 1, "{found:?}");
+    found.pop()
+}
+
+fn owned_by(active: &str, alternate: &str) -> Option<[String; 2]> {
+    let name = |number: &str| if number.is_empty() { String::new() } else { format!("virt-launcher-vm1-{number}") };
+    Some([name(active), name(alternate)])
+}
+
+#[test]
+fn a_machine_keeps_its_addresses_from_pod_to_pod() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let mut conf = conf(cluster);
+        let first = machine.pod(cluster, 1, None);
+        let held = addresses(&cluster.add(&first, &conf));
+        assert_eq!((held.len(), owners(cluster)), (2, owned_by("1", "")));
+        for _ in 0..2 {
+            cluster.delete(&first, &conf);
+            assert_eq!(owners(cluster), owned_by("", ""));
+        }
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        cluster.remove_pod(&first);
+
+        let second = machine.pod(cluster, 2, None);
+        let result = cluster.add(&second, &conf);
+        assert_eq!((addresses(&result), owners(cluster)), (held.clone(), owned_by("2", "")));
+        let routes = kernel::host().unwrap()["routes"].to_string();
+        assert!(held.iter().all(|address| routes.contains(address.as_str())), "{routes}");
+        conf["prevResult"] = result;
+        cluster.verb("CHECK", &second, &conf).run().unwrap().success();
+
+        // The instance ends, the machine stays: so do the addresses.
+        machine.delete("virtualmachineinstances");
+        cluster.delete(&second, &conf);
+        assert_eq!(owners(cluster), owned_by("", ""));
+        cluster.add(&second, &conf);
+        machine.delete("virtualmachines");
+        cluster.delete(&second, &conf);
+        assert_eq!(owners(cluster), None);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_live_migration() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let mut conf = conf(cluster);
+        let source = machine.pod(cluster, 1, None);
+        let target = machine.pod(cluster, 2, Some("job"));
+        let error = cluster.verb("ADD", &target, &conf).run().unwrap().error();
+        assert!(error.msg.contains(&format!("no IP allocated to VM handle {HANDLE}")), "{error:?}");
+
+        let here = cluster.add(&source, &conf);
+        let before = kernel::host().unwrap()["routes"].clone();
+        let there = cluster.add(&target, &conf);
+        assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
+        assert_eq!(owners(cluster), owned_by("1", "2"));
+        // Both pods have the addresses, and the host leads to the first: the rest is Felix's.
+        let inside = kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
+        assert!(addresses(&there).iter().all(|address| inside.contains(address.as_str())), "{inside}");
+        let leading = |routes: &Value| -> Vec<Value> {
+            let routes = routes.as_array().unwrap().iter();
+            routes.filter(|route| !route["dst"].to_string().contains("fe80")).cloned().collect()
+        };
+        assert_eq!(leading(&kernel::host().unwrap()["routes"]), leading(&before));
+        for (pod, result) in [(&source, &here), (&target, &there)] {
+            conf["prevResult"] = result.clone();
+            cluster.verb("CHECK", pod, &conf).run().unwrap().success();
+        }
+        cluster.delete(&source, &conf);
+        assert_eq!(owners(cluster), owned_by("", "2"));
+        let inside = kernel::pod(cluster.host, &target.name).unwrap();
+        assert_eq!(inside["links"]["eth0"]["state"].as_array().map(Vec::len), Some(3), "{inside}");
+        machine.delete("virtualmachines");
+        cluster.delete(&source, &conf);
+        assert_eq!(owners(cluster), owned_by("", "2"));
+        cluster.delete(&target, &conf);
+        assert_eq!(owners(cluster), None);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_failed_add_takes_the_pod_off_and_leaves_the_machine_its_addresses() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let conf = conf(cluster);
+        let pod = machine.pod(cluster, 1, None);
+        ip("link add other0 type veth peer name eth0 netns vm1").unwrap();
+        cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert_eq!(owners(cluster), owned_by("", ""));
+        ip("link delete other0").unwrap();
+        cluster.add(&pod, &conf);
+        assert_eq!(owners(cluster), owned_by("1", ""));
+    });
+}
+
+#[test]
+fn a_newer_sandbox_of_the_pod_keeps_what_an_older_one_leaves() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let conf = conf(cluster);
+        let old = machine.pod(cluster, 1, None);
+        cluster.add(&old, &conf);
+        let new = cluster.sandbox(&old, 7);
+        cluster.add(&new, &conf);
+        machine.delete("virtualmachines");
+        cluster.delete(&old, &conf);
+        assert_eq!(owners(cluster), owned_by("1", ""));
+        cluster.delete(&new, &conf);
+        assert_eq!(owners(cluster), None);
+    });
+}
+
+#[test]
+fn what_is_owed_to_a_machine_is_paid_when_the_api_server_is_back() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let conf = conf(cluster);
+        let pod = machine.pod(cluster, 1, None);
+        cluster.add(&pod, &conf);
+        machine.delete("virtualmachines");
+        control_plane.servers.api.stop();
+        cluster.delete(&pod, &conf);
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        control_plane.servers.api.restart().unwrap();
+        assert_eq!(owners(cluster), owned_by("1", ""));
+        let mut status = conf.clone();
+        status["cniVersion"] = json!("1.1.0");
+        let call = cluster.plugins.call("calico").env("CNI_COMMAND", "STATUS").stdin(status.to_string());
+        call.run().unwrap().success();
+        assert_eq!(owners(cluster), None);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn what_cannot_be_told_or_is_switched_off() {
+    on_cluster(|cluster, control_plane| {
+        let client = control_plane.servers.api.admin();
+        let mut machine = Machine::new(client);
+        let conf = conf(cluster);
+        let before = cluster.state();
+        machine.instance_uid = "00000000-0000-4000-8000-000000000000".into();
+        let stray = machine.pod(cluster, 1, None);
+        let error = cluster.verb("ADD", &stray, &conf).run().unwrap().error();
+        assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
+        cluster.delete(&stray, &conf);
+        cluster.remove_pod(&stray);
+        assert_eq!(cluster.state()["store"], before["store"]);
+
+        let config = json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig", "metadata": { "name": "default" },
+            "spec": { "strictAffinity": false, "autoAllocateBlocks": true, "kubeVirtVMAddressPersistence": "Disabled" },
+        });
+        client.apply_object(&config).unwrap();
+        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
+        let instance = client.get(&path).unwrap().success().unwrap();
+        machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
+        let target = machine.pod(cluster, 2, Some("job"));
+        let error = cluster.verb("ADD", &target, &conf).run().unwrap().error();
+        assert!(error.msg.contains("KubeVirtVMAddressPersistence is disabled"), "{error:?}");
+        cluster.remove_pod(&target);
+        let source = machine.pod(cluster, 3, None);
+        cluster.add(&source, &conf);
+        assert_eq!(owners(cluster), None, "the container's own handle holds them");
+        cluster.assert_only(&[&source]);
+        cluster.delete(&source, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// With the role of `deploy/rbac`, of which no other suite uses this part.
+#[test]
+fn the_plugins_user_may_ask_for_machines_and_needs_to() {
+    on_cluster(|cluster, control_plane| {
+        let api = &control_plane.servers.api;
+        let user = api.cni_user().unwrap();
+        let machine = Machine::new(api.admin());
+        let mut conf = conf(cluster);
+        conf["kubernetes"]["kubeconfig"] = json!(user.kubeconfig);
+        let pod = machine.pod(cluster, 1, None);
+        let audit = api.audit().unwrap();
+        cluster.add(&pod, &conf);
+        cluster.delete(&pod, &conf);
+        let ours = Role::ours().unwrap();
+        let part = ours.of_groups(&["kubevirt.io"]);
+        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]), part);
+        assert_eq!(part.0.len(), 2);
+        for permission in &part.0 {
+            api.grant(&user, &ours.without(permission)).unwrap();
+            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+            assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
+            assert!(error.msg.contains(&permission.resource), "{permission}: {error:?}");
+        }
+        assert_eq!(owners(cluster), owned_by("", ""));
+    });
+}
+
+#[test]
+fn calico_ipam_by_itself() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let conf = conf(cluster);
+        let verb = |verb: &str, pod: &Pod, conf: &Value| {
+            let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
+            call.env("CNI_ARGS", pod.args()).run().unwrap().success()
+        };
+        let (source, target) = (machine.pod(cluster, 1, None), machine.pod(cluster, 2, Some("job")));
+        let here = verb("ADD", &source, &conf);
+        let there = verb("ADD", &target, &conf);
+        assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
+        assert_eq!(owners(cluster), owned_by("1", "2"));
+        let mut checked = conf.clone();
+        checked["prevResult"] = there;
+        verb("CHECK", &target, &checked);
+        verb("DEL", &source, &conf);
+        assert_eq!(owners(cluster), owned_by("", "2"));
+        // A pod that is gone from the API cannot be told from any other; its successor takes its place.
+        control_plane.servers.api.admin().delete(&pod_path("virt-launcher-vm1-2")).unwrap().success().unwrap();
+        verb("DEL", &target, &conf);
+        assert_eq!(owners(cluster), owned_by("", "2"));
+        let next = machine.pod(cluster, 3, None);
+        verb("ADD", &next, &conf);
+        machine.delete("virtualmachines");
+        verb("DEL", &next, &conf);
+        assert_eq!(owners(cluster), owned_by("", "2"), "the machine is still noted to move");
+    });
+}
+
+#[test]
+fn calicos_data_may_be_in_etcd() {
+    with_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
+        host.add_uplink().unwrap();
+        api.namespace(NAMESPACE).unwrap();
+        define(api.admin());
+        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        cluster.load(&Content::dual_stack());
+        let mut conf = conf(&cluster);
+        conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
+        let client = api.admin().clone();
+        let machine = Machine::new(&client);
+        let pod = machine.pod(&cluster, 1, None);
+        let held = addresses(&cluster.add(&pod, &conf));
+        cluster.delete(&pod, &conf);
+        assert_eq!(owners(&cluster), owned_by("", ""));
+        assert_eq!(addresses(&cluster.add(&pod, &conf)), held);
+        // Without the API nobody can tell whose the addresses are: DEL does the rest, and pays this later.
+        machine.delete("virtualmachines");
+        api.stop();
+        cluster.delete(&pod, &conf);
+        assert_eq!((kernel::host().unwrap()["links"].clone(), cluster.endpoints().len()), (json!({}), 0));
+        assert_eq!(owners(&cluster), owned_by("1", ""));
+        api.restart().unwrap();
+        cluster.delete(&pod, &conf);
+        assert_eq!(owners(&cluster), None);
+        cluster.assert_nothing_left();
+    });
+}

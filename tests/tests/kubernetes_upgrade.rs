@@ -1,0 +1,124 @@
+//! `calico-ipam -upgrade`: pods that host-local networked become Calico's.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, ControlPlane, handle, on_api_server, pod_path};
+use integration_tests::content::Content;
+use integration_tests::plugin::{Call, FOREIGN_PLUGINS};
+use integration_tests::skip::skipped;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
+
+fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
+        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    }
+    on_api_server(group, |cluster, control_plane| {
+        let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec });
+        control_plane.servers.api.admin().apply_object(&node).unwrap();
+        cluster.load(&Content::ready().pool("pool4", "10.244.0.0/16", 26));
+        test(cluster, control_plane);
+    });
+}
+
+fn upgrade(cluster: &Cluster<'_>) -> Call {
+    let conf = cluster.store.conf();
+    let kubeconfig = conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
+    let call = cluster.plugins.call("calico-ipam").args(["-upgrade"]);
+    call.env("KUBERNETES_NODE_NAME", "node1").env("KUBECONFIG", kubeconfig)
+}
+
+fn moves_pods(group: ApiGroup) {
+    with_host_local(group, |cluster, control_plane| {
+        let ipam = json!({ "type": "host-local", "subnet": "usePodCidr" });
+        let before = cluster.conf("node1", json!({ "ipam": ipam, "policy": { "type": "k8s" } }));
+        let pods = [cluster.pod(1), cluster.pod(2)];
+        let admin = control_plane.servers.api.admin();
+        for pod in &pods {
+            let result = cluster.add(pod, &before);
+            let address = result["ips"][0]["address"].as_str().unwrap();
+            // As the kubelet reports it.
+            let ip = address.split('/').next().unwrap();
+            let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] } });
+            let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
+            admin.patch(&path, &status).unwrap().success().unwrap();
+        }
+        // A pod whose container host-local never heard the end of.
+        fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
+        assert!(cluster.accounts().held.is_empty());
+
+        let outcome = upgrade(cluster).run().unwrap();
+        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+        assert!(!Path::new(LEASES).exists());
+        let held = cluster.accounts().held;
+        let tunnel = ("10.244.7.1".parse().unwrap(), "ipip-tunnel-addr-node1".to_owned());
+        let expected = [
+            tunnel,
+            ("10.244.7.2".parse().unwrap(), handle(&pods[0])),
+            ("10.244.7.3".parse().unwrap(), handle(&pods[1])),
+        ];
+        assert_eq!(held, expected.into());
+        cluster.assert_in_order();
+        let node = admin.get("/api/v1/nodes/node1").unwrap().success().unwrap();
+        assert_eq!(node["metadata"]["annotations"]["projectcalico.org/IPv4IPIPTunnelAddr"], "10.244.7.1");
+        let content = cluster.store.dump().unwrap();
+        assert_eq!(content["clusterinformations/default"]["spec"]["datastoreReady"], true);
+
+        // From here on calico-ipam keeps the node's addresses, those of the old pods too.
+        let after = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
+        let next = cluster.pod(3);
+        let given = cluster.add(&next, &after)["ips"][0]["address"].clone();
+        assert!(!held.keys().any(|ip| given == format!("{ip}/32")), "{given}");
+        for pod in pods.iter().chain([&next]) {
+            cluster.delete(pod, &after);
+        }
+        assert_eq!(cluster.accounts().held.into_values().collect::<Vec<_>>(), ["ipip-tunnel-addr-node1"]);
+        upgrade(cluster).run().unwrap().success();
+    });
+}
+
+#[test]
+fn pods_of_host_local_are_calicos_afterwards_in_crd_v1() {
+    moves_pods(ApiGroup::CrdV1);
+}
+
+#[test]
+fn pods_of_host_local_are_calicos_afterwards_in_v3() {
+    moves_pods(ApiGroup::V3);
+}
+
+/// The init container may start before the API server can be reached; the cluster stands still while it is at work.
+#[test]
+fn it_goes_on_until_it_succeeds() {
+    with_host_local(ApiGroup::V3, |cluster, control_plane| {
+        fs::create_dir_all(LEASES).unwrap();
+        fs::write(Path::new(LEASES).join("10.244.7.9"), "c9\r\neth0").unwrap();
+        let ready = |control_plane: &ControlPlane<'_>| -> Value {
+            let path = "/apis/projectcalico.org/v3/clusterinformations/default";
+            control_plane.servers.api.admin().get(path).unwrap().body["spec"]["datastoreReady"].clone()
+        };
+        control_plane.servers.api.stop();
+        let running = upgrade(cluster).spawn().unwrap();
+        let started = std::time::Instant::now();
+        std::thread::sleep(Duration::from_millis(500));
+        control_plane.servers.api.restart().unwrap();
+        while ready(control_plane) == true {
+            assert!(started.elapsed() < Duration::from_secs(60), "it never begins");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let pod = cluster.pod(1);
+        let conf = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
+        let refused = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(refused.msg.contains("not ready"), "{refused:?}");
+        let outcome = integration_tests::plugin::wait(running, started, Duration::from_secs(60)).unwrap();
+        assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+        assert_eq!(ready(control_plane), true);
+        assert!(!Path::new(LEASES).exists());
+        cluster.add(&pod, &conf);
+    });
+}

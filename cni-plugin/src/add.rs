@@ -3,6 +3,9 @@
 //! Reads, addresses, interface, endpoint, in this order; a failure undoes what was done in the reverse order, and the
 //! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
 
+mod set_up;
+mod undo;
+
 use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
@@ -14,11 +17,13 @@ use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
+use self::set_up::{Wanted, attached, set_up};
+use self::undo::{give_back, undo};
 use crate::annotations::Annotations;
 use crate::attach::{self, Attachment};
 use crate::dataplane::NetnsFd;
-use crate::endpoint::{self, EndpointWrite, WriteFailure};
-use crate::ipam::{self, Lease};
+use crate::endpoint::{self, EndpointWrite};
+use crate::ipam;
 use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
 use crate::{chain, endpoint_plan, kubevirt, owed, policy_wait, readiness};
@@ -131,18 +136,8 @@ async fn network(
         Ok(endpoint) => endpoint,
         Err(error) => return Err(Box::pin(give_back(session, &lease, "describing the endpoint", error)).await),
     };
-    let attachment = match attach::attach(session, netns, &lease, &endpoint, annotations.mac).await {
-        Ok(attachment) => attachment,
-        Err(error) => return Err(Box::pin(give_back(session, &lease, "setting up the interface", error)).await),
-    };
-    session.timings.stage("dataplane");
-
-    let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
-    let endpoint = match write.apply(&session.store).await {
-        Ok(endpoint) => endpoint,
-        Err(failure) => return Err(Box::pin(detach(session, &lease, &attachment, failure)).await),
-    };
-    session.timings.stage("write");
+    let wanted = Wanted { endpoint, existing, profile, mac: annotations.mac };
+    let (attachment, endpoint) = set_up(session, netns, &lease, wanted).await?;
     wait_for_policy(session, &endpoint);
     Ok(attachment.complete(lease.result, &session.call))
 }
@@ -168,13 +163,6 @@ fn described(
     endpoint.spec.interface_name = session.host_ifname();
     endpoint::validate(&endpoint)?;
     Ok(endpoint)
-}
-
-fn attached(endpoint: WorkloadEndpoint, attachment: &Attachment) -> WorkloadEndpoint {
-    let mut endpoint = endpoint;
-    endpoint.spec.interface_name = attachment.host_ifname.clone();
-    endpoint.spec.mac = attachment.mac.clone();
-    endpoint
 }
 
 /// For pods only, as upstream (CNI-138).
@@ -224,36 +212,4 @@ fn refuse_what_cannot_work(session: &Session) -> Result<(), CniError> {
     let mut endpoint = session.facts.create(&[]).map_err(|error| naming_error(&error))?;
     endpoint.spec.interface_name = session.host_ifname();
     endpoint::validate(&endpoint)
-}
-
-async fn detach(session: &Session, lease: &Lease, attachment: &Attachment, failure: WriteFailure) -> CniError {
-    const STEP: &str = "writing the WorkloadEndpoint";
-    let error = undo(session, attachment, failure.error).await;
-    if failure.perhaps_written {
-        // Given back, they could be another's while an endpoint still claims them.
-        return with_detail(error, &format!("failed while {STEP}, which may be there; DEL will release its addresses"));
-    }
-    give_back(session, lease, STEP, error).await
-}
-
-async fn undo(session: &Session, attachment: &Attachment, error: CniError) -> CniError {
-    match attachment.undo(session).await {
-        Ok(()) => error,
-        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
-    }
-}
-
-async fn give_back(session: &Session, lease: &Lease, step: &str, error: CniError) -> CniError {
-    let outcome = match ipam::give_back(session, lease).await {
-        Ok(()) => format!("failed while {step}; the addresses were released"),
-        Err(left) => {
-            format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")
-        }
-    };
-    with_detail(error, &outcome)
-}
-
-fn with_detail(error: CniError, more: &str) -> CniError {
-    let details = if error.details.is_empty() { more.to_owned() } else { format!("{}; {more}", error.details) };
-    error.with_details(details)
 }

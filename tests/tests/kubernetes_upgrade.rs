@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, ControlPlane, handle, on_api_server, pod_path};
 use integration_tests::content::Content;
+use integration_tests::kubernetes::{Role, ServiceAccount};
 use integration_tests::plugin::{Call, FOREIGN_PLUGINS};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
+/// The role, and who has it.
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/upgrade-ipam/rbac.yaml");
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
 
 fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
@@ -26,11 +29,18 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
     });
 }
 
-fn upgrade(cluster: &Cluster<'_>) -> Call {
-    let conf = cluster.store.conf();
-    let kubeconfig = conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
+/// The user of the init container, bound to its role alone.
+fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
+    let api = &control_plane.servers.api;
+    let user = api.service_account("kube-system", "upgrade-ipam").unwrap();
+    api.admin().apply(&fs::read_to_string(MANIFEST).unwrap()).unwrap();
+    api.bind(&user, "upgrade-ipam").unwrap();
+    user
+}
+
+fn upgrade(cluster: &Cluster<'_>, user: &ServiceAccount) -> Call {
     let call = cluster.plugins.call("calico-ipam").args(["-upgrade"]);
-    call.env("KUBERNETES_NODE_NAME", "node1").env("KUBECONFIG", kubeconfig)
+    call.env("KUBERNETES_NODE_NAME", "node1").env("KUBECONFIG", &user.kubeconfig)
 }
 
 fn moves_pods(group: ApiGroup) {
@@ -52,9 +62,15 @@ fn moves_pods(group: ApiGroup) {
         fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
         assert!(cluster.accounts().held.is_empty());
 
-        let outcome = upgrade(cluster).run().unwrap();
+        let (user, audit) = (user(control_plane), control_plane.servers.api.audit().unwrap());
+        let outcome = upgrade(cluster, &user).run().unwrap();
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
         assert!(!Path::new(LEASES).exists());
+        // Its role grants what it used, and to delete what it may have to take back.
+        let name = group.api_version().split('/').next().unwrap();
+        let mut role = Role::of_manifest(Path::new(MANIFEST)).unwrap().of_groups(&["", name]);
+        role.0.retain(|permission| permission.verb != "delete");
+        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
         let held = cluster.accounts().held;
         let tunnel = ("10.244.7.1".parse().unwrap(), "ipip-tunnel-addr-node1".to_owned());
         let expected = [
@@ -78,7 +94,7 @@ fn moves_pods(group: ApiGroup) {
             cluster.delete(pod, &after);
         }
         assert_eq!(cluster.accounts().held.into_values().collect::<Vec<_>>(), ["ipip-tunnel-addr-node1"]);
-        upgrade(cluster).run().unwrap().success();
+        upgrade(cluster, &user).run().unwrap().success();
     });
 }
 
@@ -102,8 +118,9 @@ fn it_goes_on_until_it_succeeds() {
             let path = "/apis/projectcalico.org/v3/clusterinformations/default";
             control_plane.servers.api.admin().get(path).unwrap().body["spec"]["datastoreReady"].clone()
         };
+        let user = user(control_plane);
         control_plane.servers.api.stop();
-        let running = upgrade(cluster).spawn().unwrap();
+        let running = upgrade(cluster, &user).spawn().unwrap();
         let started = std::time::Instant::now();
         std::thread::sleep(Duration::from_millis(500));
         control_plane.servers.api.restart().unwrap();

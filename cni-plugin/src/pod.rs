@@ -70,7 +70,8 @@ mod tests {
                 "CNI_COMMAND" => "ADD",
                 "CNI_CONTAINERID" | "CNI_IFNAME" => "c1",
                 "CNI_ARGS" => args,
-                _ => "/x",
+                "CNI_NETNS" | "CNI_PATH" => "/x",
+                _ => return None,
             };
             Some(value.to_owned())
         };

@@ -49,6 +49,8 @@ fn k8s_on_etcd() {
         let name = "k8s-on-etcd";
         replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
         assert_nothing_refused(&audit, &user);
+        let used = Role::used_by(&audit.of(&user.user).unwrap());
+        assert_eq!(used.to_string(), "get namespaces\nget pods\n", "this mode needs little of the role");
     });
 }
 

@@ -1,6 +1,7 @@
 //! The role in `deploy/rbac` grants the CNI user what the plugins need, and nothing besides.
 //!
-//! That no recording needs more is shown where they are replayed, in `golden_kubernetes.rs`.
+//! That no recording needs more is shown where they are replayed, in `golden_kubernetes.rs`; what virtual machines need,
+//! in `kubernetes_kubevirt.rs`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -106,7 +106,7 @@ fn handles_are_named_as_upstream_names_them() {
 
 #[test]
 fn a_call_takes_what_the_runtime_says() {
-    let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l",
+    let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l","windows_use_single_network":true,
         "ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
     let env = |name: &str| {
         let value = match name {
@@ -127,6 +127,7 @@ fn a_call_takes_what_the_runtime_says() {
     assert_eq!(call.ipv6_pools, ["six", "fd00::/64"]);
     assert_eq!(call.ip, Some("10.0.0.9".parse().unwrap()));
     assert_eq!(call.lock_file, Some(PathBuf::from("/l")));
+    assert_eq!(call.assign_request(time::OffsetDateTime::UNIX_EPOCH).max_blocks, 1);
     assert_eq!(call.handles()[1].as_str(), "ns.p");
 }
 

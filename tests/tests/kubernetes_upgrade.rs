@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 /// The role, and who has it.
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/upgrade-ipam/rbac.yaml");
+/// The first pod's other address.
+const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
 
 fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
@@ -24,7 +26,7 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
         let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec });
         control_plane.servers.api.admin().apply_object(&node).unwrap();
-        cluster.load(&Content::ready().pool("pool4", "10.244.0.0/16", 26));
+        cluster.load(&Content::ready().pool("pool4", "10.244.0.0/16", 26).pool("pool6", "fd00:244::/32", 122));
         test(cluster, control_plane);
     });
 }
@@ -54,7 +56,12 @@ fn moves_pods(group: ApiGroup) {
             let address = result["ips"][0]["address"].as_str().unwrap();
             // As the kubelet reports it.
             let ip = address.split('/').next().unwrap();
-            let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] } });
+            let mut ips = vec![json!({ "ip": ip })];
+            if pod.name == pods[0].name {
+                ips.push(json!({ "ip": SECOND }));
+                fs::write(Path::new(LEASES).join(SECOND), format!("{}\r\neth0", pod.container_id)).unwrap();
+            }
+            let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": ips } });
             let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
             admin.patch(&path, &status).unwrap().success().unwrap();
         }
@@ -72,12 +79,14 @@ fn moves_pods(group: ApiGroup) {
         role.0.retain(|permission| permission.verb != "delete");
         assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
         let held = cluster.accounts().held;
-        let tunnel = ("10.244.7.1".parse().unwrap(), "ipip-tunnel-addr-node1".to_owned());
+        let [first, second] = pods.each_ref().map(handle);
         let expected = [
-            tunnel,
-            ("10.244.7.2".parse().unwrap(), handle(&pods[0])),
-            ("10.244.7.3".parse().unwrap(), handle(&pods[1])),
+            ("10.244.7.1", "ipip-tunnel-addr-node1".to_owned()),
+            ("10.244.7.2", first.clone()),
+            ("10.244.7.3", second),
+            (SECOND, first),
         ];
+        let expected = expected.map(|(ip, handle)| (ip.parse().unwrap(), handle));
         assert_eq!(held, expected.into());
         cluster.assert_in_order();
         let node = admin.get("/api/v1/nodes/node1").unwrap().success().unwrap();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, which
 # also go to target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_README=1 puts the tables into the README.
+# Without a kube-apiserver (tests/install-go-tools.sh) the tables of Kubernetes are left out, and a line says so.
 # Run it on a machine that does nothing else: the medians of a busy one say how busy it is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

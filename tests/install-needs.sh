@@ -17,7 +17,7 @@ declare -A NEEDS=(
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
             openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace"
-    [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace"
+    [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace pip3:python3-pip"
 )
 
 as_root() {
@@ -64,16 +64,21 @@ install_toolchain() {
     fi
 }
 
-# Without them the tests that need them name themselves as skipped.
+# Without them the tests that need them name themselves as skipped, and the tables of `make bench` say what they lack.
 install_go_tools() {
-    tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
-    tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
+    case $1 in
+    test)
+        tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
+        tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
+        ;;
+    demo-kubernetes) tests/install-go-tools.sh kube-apiserver kubectl ;;
+    bench) tests/install-go-tools.sh kube-apiserver || echo "note: there is no API server to measure" >&2 ;;
+    esac
 }
 
 for group in "$@"; do
     # shellcheck disable=SC2086 # the entries are words
     install_packages ${NEEDS[$group]}
     [ "$group" != build ] || install_toolchain
-    [ "$group" != test ] || install_go_tools
-    [ "$group" != demo-kubernetes ] || tests/install-go-tools.sh kube-apiserver kubectl
+    install_go_tools "$group"
 done

@@ -90,12 +90,7 @@ impl Tickets {
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
         Tickets {
             pod: (questions.description || questions.machine).then(|| batch.get(&key)),
-            namespace: questions.description.then(|| {
-                let ticket = batch.get(&ObjectKey::global(pod.namespace));
-                // Its labels and annotations; the pod, which the kubelet has just seen in it, is younger.
-                batch.last_may_lag();
-                ticket
-            }),
+            namespace: questions.description.then(|| batch.get(&ObjectKey::global(pod.namespace))),
             node: questions.node.then(|| batch.get(&ObjectKey::global(node))),
             machine: questions.machine,
         }

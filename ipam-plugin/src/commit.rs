@@ -190,6 +190,8 @@ async fn settle<S: Store, C: Clock>(
             Err(error) if budget.pause().await => tracing::debug!(%error, "cannot yet tell what became of a write"),
             Err(error) => {
                 tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
+                // It does as long as the handle counts what the block may hold.
+                known.take_expected();
                 return Vec::new();
             }
         }

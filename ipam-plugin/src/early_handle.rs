@@ -2,7 +2,9 @@
 //!
 //! Where each request is a round trip of its own, reading the block and creating the handle need not wait for each other:
 //! the block that addresses will come from is nearly always the one that was looked at first. The order that matters
-//! stays: the handle counts an address before the block gives it away (IPAM-128).
+//! stays: the handle counts an address before the block gives it away (IPAM-128). One thing is given up: a DEL of the same
+//! container that runs meanwhile, which no runtime sends, may read the handle before the block is read here, and then
+//! only the node's lock keeps it from deleting the handle of an address that is about to be taken.
 
 use futures::future::join;
 use libcalico::ipam::Handle;

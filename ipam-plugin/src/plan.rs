@@ -206,13 +206,15 @@ impl<'a> FamilyPlan<'a> {
         if !unknown.is_empty() {
             return Ok(Some(Step::Read(Wants::blocks(unknown))));
         }
-        let held: Vec<IpAddr> = blocks
-            .iter()
-            .filter_map(|cidr| known.readable_block(cidr))
-            .flat_map(|block| block.value.addresses_of(&self.request.handle))
-            .take(remaining)
-            .collect();
-        if held.len() < remaining { Err(full.into()) } else { Ok(Some(Step::Held(held))) }
+        let readable = blocks.iter().filter_map(|cidr| known.readable_block(cidr));
+        let mut held: Vec<IpAddr> = readable.flat_map(|block| block.value.addresses_of(&self.request.handle)).collect();
+        if held.len() >= remaining {
+            held.truncate(remaining);
+            return Ok(Some(Step::Held(held)));
+        }
+        let is_readable = blocks.iter().all(|cidr| known.block(cidr) != Some(&Known::Corrupt));
+        // A killed allocation may have counted what it never took. A machine that keeps its handle would wait for ever.
+        if is_readable && held.len() + remaining <= limit { Ok(None) } else { Err(full.into()) }
     }
 
     fn block_limit(&self, known: &Knowledge) -> usize {

@@ -80,24 +80,20 @@ pub struct Prelude {
 impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
-        // Only its labels are looked at. Whoever watches nodes, as all controllers do, lags behind them too.
-        let node = batch.get(&ObjectKey::global(&query.node));
-        if query.may_lag {
-            batch.last_may_lag();
-        }
         // A claim that is gone or younger than the answer shows before anything is given away: the block is read at its
         // latest and names its owner, and each write compares revisions (IPAM-210).
         let affinities = batch.list(&AffinitySelect::of(query.owner.clone()));
         if query.may_lag {
             batch.last_may_lag();
         }
-        // These are what IPAM-221 wants fresh: a pool goes out of service, a range is reserved.
+        // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels a
+        // node and then gives it a pod expects the label to count.
         PreludeTickets {
             config: batch.get(&TheConfig),
+            node: batch.get(&ObjectKey::global(&query.node)),
             reservations: batch.list(&ObjectSelect::default()),
             pools: batch.list(&ObjectSelect::default()),
             handle: query.reads_handle.then(|| batch.get(&query.handle)),
-            node,
             affinities,
         }
     }

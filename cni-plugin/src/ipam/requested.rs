@@ -18,7 +18,7 @@ use crate::attach::host_link_of;
 use crate::session::{Session, store_error};
 
 /// Has the allocator keep `addresses` for the pod. Those of its earlier sandbox are given back first: as a rule they are
-/// the same ones.
+/// the same ones. A pod whose virtual machine has addresses gets these, whatever it asks for.
 pub(super) async fn assign(
     session: &Session,
     mut call: IpamCall,
@@ -34,7 +34,8 @@ pub(super) async fn assign(
         _ => Some(prelude),
     };
     let clock = SystemClock::start();
-    for (position, address) in addresses.iter().enumerate() {
+    let mut given = Vec::with_capacity(addresses.len());
+    for address in addresses {
         call.ip = Some(*address);
         let assigned = match prelude.take() {
             Some(prelude) => cni::add(&session.store, &clock, &call, prelude).await,
@@ -44,16 +45,18 @@ pub(super) async fn assign(
                 Err(error) => Err(store_error("read what is needed to assign an address", &error)),
             },
         };
-        if let Err(error) = assigned {
-            let given = Lease::of(result(&addresses[..position]));
-            if let Err(left) = super::give_back(session, &given).await {
-                tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
+        match assigned {
+            Ok(assigned) => given.extend(assigned.ips.iter().map(|ip| ip.address.addr())),
+            Err(error) => {
+                if let Err(left) = super::give_back(session, &Lease::of(result(&given))).await {
+                    tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
+                }
+                let msg = format!("error getting IP from IPAM: {}", error.msg);
+                return Err(CniError { msg, ..error });
             }
-            let msg = format!("error getting IP from IPAM: {}", error.msg);
-            return Err(CniError { msg, ..error });
         }
     }
-    Ok(result(addresses))
+    Ok(result(&given))
 }
 
 /// The result for addresses that were chosen: without routes, as upstream's.

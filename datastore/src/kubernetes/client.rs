@@ -25,6 +25,8 @@ const JSON: &str = "application/json";
 /// The first pause before a retry; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Longer than any deadline: whoever asks for more is not waited for.
+const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -193,7 +195,8 @@ async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 
 /// Between half and all of `pause`, so that many that were refused together do not come back together.

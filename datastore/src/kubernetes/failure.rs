@@ -56,14 +56,16 @@ impl Refusal {
         Refusal { status, retry_after, credential: String::new() }
     }
 
-    /// Busy or on its way down or up: the same request may do better later. Nothing was carried out.
+    /// Busy or on its way down or up: the same request may do better later. Nothing was carried out. A proxy that says 503
+    /// in its own words may mean a server that broke off.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(self.status.code, 429 | 503)
+        let told = self.retry_after.is_some() || self.status.reason == "ServiceUnavailable";
+        self.status.code == 429 || self.status.code == 503 && told
     }
 
     /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
     pub(super) fn is_doubtful(&self) -> bool {
-        matches!(self.status.code, 500 | 502 | 504)
+        self.status.code >= 500 && !self.is_busy()
     }
 }
 
@@ -104,6 +106,8 @@ impl Failure {
                 .status
                 .refusal(key, &refusal.credential)
                 .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
+            // A success, but of what?
+            Failure::Unreadable(reason) if writing => unavailable(reason, true),
             Failure::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
         }
     }
@@ -120,8 +124,17 @@ mod tests {
 
     #[test]
     fn what_may_have_been_carried_out_is_told() {
-        for (code, unknown) in [(429, false), (503, false), (500, true), (502, true), (504, true)] {
-            let error = explained(code, "{}");
+        let busy = r#"{"kind": "Status", "reason": "ServiceUnavailable"}"#;
+        for (code, status, unknown) in [
+            (429, "{}", false),
+            (503, busy, false),
+            (503, "upstream connect error", true),
+            (500, "{}", true),
+            (502, "{}", true),
+            (504, "{}", true),
+            (520, "{}", true),
+        ] {
+            let error = explained(code, status);
             assert!(
                 matches!(error, StoreError::Unavailable { outcome_unknown, .. } if outcome_unknown == unknown),
                 "{error}"

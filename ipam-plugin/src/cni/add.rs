@@ -1,5 +1,6 @@
 //! ADD: addresses for a container (IPAM-31..IPAM-42).
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use libcalico::kubernetes::MachinePod;
@@ -56,7 +57,10 @@ async fn kept<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall) -> Resu
     if held.is_empty() && machine.is_migration_target() {
         return Err(MachineError::NothingHeld(handle).into());
     }
-    Ok(held.into_iter().map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect())
+    // Addresses that are asked for are asked for one by one, and the machine keeps one of each family.
+    let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|asked| IpVersion::of(asked) == IpVersion::of(*ip));
+    let kept = held.into_iter().filter(is_wanted);
+    Ok(kept.map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect())
 }
 
 async fn addresses<S: Store, C: Clock>(

@@ -2,7 +2,7 @@ use libcalico::ipam::{Handle, HandleId};
 
 use crate::assign_address::assign_address;
 use crate::error::IpamError;
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
 /// Reads and writes of requests of an operation without a prelude; there the handle is not read.
 fn cluster(block_size: u8) -> Cluster {
@@ -101,4 +101,33 @@ async fn a_lost_race_costs_no_second_handle() {
     assert_eq!(cluster.store.take_counts().1, 4);
     cluster.store.calm();
     assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// The block is written, nobody hears of it, and nobody can be asked for longer than an operation waits.
+#[tokio::test]
+async fn what_nobody_can_tell_stays_counted_for_the_del() {
+    for silent in [1, 10, 100, 1000] {
+        let cluster = cluster(26);
+        cluster.one("node1", "net.first").await.unwrap();
+        let mut left = None;
+        cluster.store.before_each(move |_, writes, _| match (&mut left, writes) {
+            (None, Some([write])) if write.kind == "IPAMBlock" => {
+                left = Some(silent);
+                Fault::LostAnswer
+            }
+            (Some(left), _) if *left > 0 => {
+                *left -= 1;
+                Fault::Refused
+            }
+            _ => Fault::None,
+        });
+        let outcome = cluster.one("node1", "net.a").await;
+        cluster.store.calm();
+        let pairs = cluster.store.pairs();
+        assert_consistent(&pairs, false);
+        let kept = held(&pairs).remove(&HandleId::new("net.a")).unwrap_or_default();
+        assert!(outcome.is_err() || kept.contains(&outcome.unwrap()), "{silent}");
+        assert_eq!(cluster.release("net.a").await.unwrap().addresses, kept.len(), "{silent}");
+        assert_eq!(held(&cluster.store.pairs()).len(), 1, "{silent}: leaked");
+    }
 }

@@ -77,6 +77,8 @@ pub(crate) fn list(
     let objects = match socket.dump(&request) {
         // The main table comes into being with its first route.
         Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        // The interface went after it was found: its other end, or the namespace of that, was deleted by others.
+        Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => return Ok(Vec::new()),
         outcome => outcome?,
     };
     let wanted = |route: &KernelRoute| interface.is_none() || route.interface == interface;
@@ -127,5 +129,19 @@ fn ip(address: RouteAddress) -> Option<IpAddr> {
         RouteAddress::Inet(ip) => Some(ip.into()),
         RouteAddress::Inet6(ip) => Some(ip.into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As one has whose pod's namespace goes while DEL looks for the routes that prove whose it is.
+    #[test]
+    fn an_interface_that_is_gone_has_no_routes() {
+        let mut socket = NetlinkSocket::open().unwrap();
+        for family in [IpVersion::V4, IpVersion::V6] {
+            assert_eq!(list(&mut socket, family, Some(i32::MAX as u32)).unwrap(), []);
+        }
     }
 }

@@ -149,19 +149,19 @@ async fn requests_share_one_connection_in_either_protocol() {
 
 #[tokio::test]
 async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
-    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Status(503), Reply::Ok, Reply::Status(404)]).await;
+    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Ok, Reply::Status(404)]).await;
     let client = server.client(LONG);
     let create = ApiRequest::with_json(Method::POST, "/a", &json!({}));
     client.send(&create).await.unwrap();
-    assert_eq!(server.requests().len(), 3);
+    assert_eq!(server.requests().len(), 2);
     let refused = client.send(&create).await.unwrap_err();
     assert!(matches!(&refused, Failure::Refused(refusal) if refusal.status.code == 404), "{refused}");
-    assert_eq!(server.requests().len(), 4);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[tokio::test]
 async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
-    for reply in [Reply::Cut, Reply::Status(500), Reply::Status(504)] {
+    for reply in [Reply::Cut, Reply::Status(500), Reply::Status(503), Reply::Status(504)] {
         let server = Server::start(&["h2", "http/1.1"], &[reply, Reply::Ok, reply]).await;
         let client = server.client(LONG);
         client.send(&ApiRequest::get("/read")).await.unwrap();

@@ -1,12 +1,19 @@
 //! `make bench`: what an ADD and a DEL cost, against the floor of this machine, in one run.
 //!
-//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the table of the README. Everything runs on a private host; the datastores
-//! are on the disk of the work directory. The floor, ADD on the embedded datastore and ADD on etcd take turns, pod by
-//! pod, so that a machine that changes its speed changes it for all of them.
+//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of the README. There are two private hosts, one after the other: one
+//! with the datastores that hold pairs, embedded and etcd ([`pairs`]), and one with a Kubernetes API server
+//! ([`api_server`]), whose etcd has the other's address. All data are on the disk of the work directory. On each host
+//! the floor, the requests alone and the ADDs on each datastore take turns, pod by pod, so that a machine that changes
+//! its speed changes it for all of them.
 
+mod api_server;
+mod backend;
+mod budget;
 mod machine;
+mod pairs;
 mod pods;
 mod process;
+mod requests;
 mod sample;
 mod stores;
 mod table;
@@ -16,16 +23,24 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use integration_tests::etcd::Etcd;
 use integration_tests::namespaces::{Host, isolated};
 use nix::mount::{MsFlags, mount};
 
-use crate::pods::Backend;
 use crate::sample::Sample;
 use crate::table::Table;
 
 /// Pods per measured series.
 const PODS: usize = 100;
+
+/// What is measured, and where its data go.
+pub(crate) struct Paths {
+    /// The directory of the plugins.
+    pub(crate) plugins: PathBuf,
+    /// The program `floor`.
+    pub(crate) floor: PathBuf,
+    /// On a disk.
+    pub(crate) work: PathBuf,
+}
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -36,46 +51,43 @@ fn main() -> Result<()> {
     }
     let [plugins, floor, work] = args.as_slice() else { bail!("usage: bench PLUGIN-DIR FLOOR WORK-DIR") };
     let absolute = |path: &str| Path::new(path).canonicalize().with_context(|| path.to_owned());
-    let (plugins, floor) = (absolute(plugins)?, absolute(floor)?);
     std::fs::create_dir_all(work)?;
-    let work = absolute(work)?;
-
-    let mut outcome = Ok(());
-    isolated(|host| outcome = measure(host, &plugins, &floor, &work));
-    outcome
+    measure(&Paths { plugins: absolute(plugins)?, floor: absolute(floor)?, work: absolute(work)? })
 }
 
-fn measure(host: &Host, plugins: &Path, floor: &Path, work: &Path) -> Result<()> {
+fn measure(paths: &Paths) -> Result<()> {
     let machine = machine::describe()?;
-    host.add_uplink()?;
-    let etcd_data = work.join("etcd");
-    std::fs::create_dir_all(&etcd_data)?;
-    let nothing = None::<&str>;
-    mount(Some(&etcd_data), &host.dir("etcd"), nothing, MsFlags::MS_BIND, nothing)?;
-    let _etcd = Etcd::start(host)?;
-
-    let local = Backend::local(plugins, work)?;
-    let etcd = Backend::etcd(plugins, work)?;
-    let mut table = Table::default();
-
-    eprintln!("datastores alone");
-    let costs = [stores::measure(&local)?, stores::measure(&etcd)?];
-    eprintln!("{PODS} pods one after another");
-    let series = pods::one_after_another(host, floor, [&local, &etcd])?;
-    eprintln!("what one ADD does");
-    let details = [pods::details(host, &local)?, pods::details(host, &etcd)?];
-    eprintln!("{PODS} pods at once");
-    let crowds = [pods::at_once(host, &local)?, pods::at_once(host, &etcd)?];
+    let pairs = on_private_host(|host| pairs::measure(host, paths))?;
+    let api_server = match api_server::missing() {
+        Some(reason) => Err(reason),
+        None => Ok(on_private_host(|host| api_server::measure(host, paths))?),
+    };
     eprintln!("the program itself");
-    let start = start_times(&plugins.join("calico"))?;
+    let plugin = paths.plugins.join("calico");
+    let start = start_times(&plugin)?;
 
-    table.floor(&series);
-    table.stores(&costs);
-    table.operations(&series, &costs, &details);
-    table.crowds(&crowds);
-    table.program(&start, std::fs::metadata(plugins.join("calico"))?.len());
-    table.stages(&details);
+    let mut table = Table::default();
+    table.pairs(&pairs);
+    table.api_server(&api_server);
+    let on_kubernetes = api_server.as_ref().ok();
+    table.crowds(pairs.crowds.iter().chain(on_kubernetes.map(|measured| &measured.crowd)));
+    table.program(&start, std::fs::metadata(&plugin)?.len());
+    table.stages(pairs.details.iter().chain(on_kubernetes.map(|measured| &measured.details)));
     Ok(write!(std::io::stdout(), "{machine}\n{table}")?)
+}
+
+/// What `measure` finds out on a private host with an uplink.
+fn on_private_host<T: Send>(measure: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
+    let mut outcome = None;
+    isolated(|host| outcome = Some(host.add_uplink().and_then(|()| measure(host))));
+    outcome.context("nothing was measured")?
+}
+
+/// Puts what the host's etcd will keep on the disk of the work directory.
+fn etcd_on_disk(host: &Host, data: &Path) -> Result<()> {
+    std::fs::create_dir_all(data)?;
+    let nothing = None::<&str>;
+    Ok(mount(Some(data), &host.dir("etcd"), nothing, MsFlags::MS_BIND, nothing)?)
 }
 
 /// `calico -v`, from exec to exit.

@@ -3,10 +3,9 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use datastore::Datastore;
+use datastore::{Datastore, DatastoreConfig};
 use libcalico::store::{Revision, Store, Write, WriteOp};
 
-use crate::pods::Backend;
 use crate::sample::Sample;
 
 /// As long as a block with a dozen addresses.
@@ -24,24 +23,24 @@ pub(crate) struct Costs {
     pub(crate) first_read: Sample,
 }
 
-/// Measures the datastore of a backend.
-pub(crate) fn measure(backend: &Backend) -> Result<Costs> {
+/// Measures a datastore that holds pairs.
+pub(crate) fn measure(config: &DatastoreConfig) -> Result<Costs> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (read, write) = on_open_connection(backend).await?;
+        let (read, write) = on_open_connection(config).await?;
         let mut first_reads = Vec::new();
         // With no other connection open, as a plugin that runs alone finds it.
         for _ in 0..REPEATS {
             let begin = Instant::now();
-            Datastore::open(&backend.datastore)?.scan(PATH).await?;
+            Datastore::open(config)?.scan(PATH).await?;
             first_reads.push(begin.elapsed());
         }
         Ok(Costs { read, write, first_read: first_reads.into_iter().collect() })
     })
 }
 
-async fn on_open_connection(backend: &Backend) -> Result<(Sample, Sample)> {
-    let store = Datastore::open(&backend.datastore)?;
+async fn on_open_connection(config: &DatastoreConfig) -> Result<(Sample, Sample)> {
+    let store = Datastore::open(config)?;
     let value = format!("\"{}\"", "x".repeat(VALUE_LENGTH)).into_bytes();
     let mut revision = write(&store, WriteOp::Create(value.clone())).await?;
     let (mut reads, mut writes) = (Vec::new(), Vec::new());

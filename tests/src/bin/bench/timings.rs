@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// What the lines of many ADDs and DELs say.
 pub(crate) struct Timings {
-    /// Requests of an ADD and of a DEL to the datastore.
+    /// Requests of an ADD and of a DEL to the datastore, the median.
     pub(crate) requests: [u64; 2],
     /// Median microseconds of each stage of an ADD, in the order of the work.
     pub(crate) stages: Vec<(String, u64)>,
@@ -14,18 +14,21 @@ pub(crate) struct Timings {
 impl Timings {
     /// Reads the whole file.
     pub(crate) fn parse(lines: &str) -> Result<Self> {
-        let mut requests = [0, 0];
+        let mut requests = [vec![], vec![]];
         let mut stages: Vec<(String, Vec<u64>)> = Vec::new();
         for line in lines.lines() {
             let call: Map<String, Value> = serde_json::from_str(line).with_context(|| line.to_owned())?;
             let is_add = call.get("command").is_some_and(|command| command == "ADD");
-            requests[usize::from(!is_add)] = call.get("requests").and_then(Value::as_u64).unwrap_or_default();
+            requests[usize::from(!is_add)].extend(call.get("requests").and_then(Value::as_u64));
             if is_add {
                 record(&mut stages, line, &call);
             }
         }
         ensure!(!stages.is_empty(), "the plugin wrote no timings");
-        Ok(Self { requests, stages: stages.into_iter().map(|(name, all)| (name, median(all))).collect() })
+        Ok(Self {
+            requests: requests.map(median),
+            stages: stages.into_iter().map(|(name, all)| (name, median(all))).collect(),
+        })
     }
 }
 
@@ -53,8 +56,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_keep_their_order_and_get_their_median() {
-        let lines = r#"{"command":"ADD","parse_us":10,"ipam_us":500,"dataplane_us":900,"total_us":1500,"requests":5}
+    fn stages_keep_their_order_and_all_is_the_median() {
+        let lines = r#"{"command":"ADD","parse_us":10,"ipam_us":500,"dataplane_us":900,"total_us":1500,"requests":23}
 {"command":"DEL","parse_us":7,"total_us":100,"requests":3}
 {"command":"ADD","parse_us":30,"ipam_us":400,"dataplane_us":700,"total_us":1200,"requests":5}
 {"command":"ADD","parse_us":20,"ipam_us":600,"dataplane_us":800,"total_us":1300,"requests":5}"#;

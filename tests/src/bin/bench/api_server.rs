@@ -1,0 +1,44 @@
+//! The Kubernetes API server, on a host of its own.
+
+use anyhow::Result;
+use integration_tests::kubernetes::{Kubernetes, program};
+use integration_tests::namespaces::Host;
+
+use crate::backend::Backend;
+use crate::pods::{self, Crowd, Details, OneAfterAnother};
+use crate::requests::{Probe, Requests};
+use crate::{PODS, Paths, etcd_on_disk};
+
+/// What was measured there.
+pub(crate) struct Measured {
+    /// Requests of the plugin's own client, alone.
+    pub(crate) requests: Requests,
+    /// Floor, ADD and DEL.
+    pub(crate) series: OneAfterAnother<1>,
+    /// Single calls.
+    pub(crate) details: Details,
+    /// Many at once.
+    pub(crate) crowd: Crowd,
+}
+
+/// Why there is no API server to measure.
+pub(crate) fn missing() -> Option<String> {
+    program("kube-apiserver").err().map(|error| error.to_string())
+}
+
+/// Starts the servers and measures.
+pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
+    etcd_on_disk(host, &paths.work.join("etcd-of-kubernetes"))?;
+    eprintln!("kube-apiserver");
+    let servers = Kubernetes::start(host)?;
+    let backend = Backend::kubernetes(paths, &servers.api)?;
+
+    eprintln!("what one ADD does");
+    let details = pods::details(host, &backend)?;
+    eprintln!("{PODS} pods one after another");
+    let mut probe = Probe::new(host, &backend)?;
+    let series = pods::one_after_another(host, &paths.floor, [&backend], || probe.turn())?;
+    eprintln!("{PODS} pods at once");
+    let crowd = pods::at_once(host, &backend)?;
+    Ok(Measured { requests: probe.requests(), series, details, crowd })
+}

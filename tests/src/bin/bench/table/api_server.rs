@@ -1,0 +1,87 @@
+//! Kubernetes.
+
+use super::{Table, mib};
+use crate::api_server::Measured;
+use crate::budget;
+use crate::sample::ms;
+
+/// Upstream's ADD and DEL of one IPv4 pod on an API server of this kind of machine, milliseconds (issue 4).
+const UPSTREAM: [f64; 2] = [142.0, 149.0];
+
+/// The same as rows of the table, with CPU time, memory and requests.
+const UPSTREAM_ROWS: [[&str; 10]; 2] = [
+    ["upstream's ADD", "142", "", "116", "87", "16", "", "", "", ""],
+    ["upstream's DEL", "149", "", "113", "86", "14", "", "", "", ""],
+];
+
+/// Upstream's ADDs per second there when all start together.
+pub(super) const UPSTREAM_AT_ONCE: &str = "9.7";
+
+impl Table {
+    /// The floor, the requests alone, ADD and DEL; or a line that says why not.
+    pub(crate) fn api_server(&mut self, measured: &Result<Measured, String>) {
+        match measured {
+            Ok(measured) => {
+                self.requests(measured);
+                self.operations_on_kubernetes(measured);
+            }
+            Err(reason) => {
+                self.line("");
+                self.line(&format!("Kubernetes is left out: {reason}."));
+            }
+        }
+    }
+
+    /// The kernel's share and the API server's.
+    fn requests(&mut self, Measured { requests, series, .. }: &Measured) {
+        self.heading(&["alone, beside an API server", "p50 ms", "min ms", "CPU ms"]);
+        self.floor(series);
+        for (name, sample) in [
+            ("new client: connect, TLS and one GET", &requests.first_get),
+            ("one GET (a block)", &requests.get),
+            ("one POST (a handle)", &requests.post),
+            ("one PUT (a block)", &requests.put),
+            ("one PATCH (a pod's status)", &requests.patch),
+        ] {
+            self.times(name, sample, "");
+        }
+    }
+
+    /// ADD and DEL against one GET, the budget and upstream.
+    fn operations_on_kubernetes(&mut self, Measured { requests, series, details, .. }: &Measured) {
+        self.heading(&[
+            "one IPv4 pod on an API server",
+            "p50 ms",
+            "min ms",
+            "CPU ms",
+            "peak RSS MiB",
+            "requests",
+            "÷ GET",
+            "budget ms",
+            "within",
+            "upstream ÷ ours",
+        ]);
+        let get = requests.get.p50();
+        let budget = budget::on_api_server(series.floor.wall.p50(), requests);
+        let [(add, del)] = &series.operations;
+        for (index, (verb, series)) in [("ADD", add), ("DEL", del)].into_iter().enumerate() {
+            let wall = series.wall.p50();
+            let verdict = if wall <= budget { "yes" } else { "no" };
+            // The budget is of an ADD.
+            let (budget, verdict) = if index == 0 { (ms(budget), verdict) } else { Default::default() };
+            self.row([
+                verb,
+                &ms(wall),
+                &ms(series.wall.min()),
+                &ms(series.cpu.p50()),
+                &mib(details.peak_rss[index]),
+                &details.timings.requests[index].to_string(),
+                &format!("{:.1}", wall.as_secs_f64() / get.as_secs_f64()),
+                &budget,
+                verdict,
+                &format!("{:.0}", UPSTREAM[index] / (wall.as_secs_f64() * 1e3)),
+            ]);
+        }
+        UPSTREAM_ROWS.iter().for_each(|row| self.row(row));
+    }
+}

@@ -6,11 +6,16 @@ use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, ControlPlane, handle, on_api_server, pod_path};
 use integration_tests::content::Content;
+use integration_tests::kubernetes::{Role, ServiceAccount};
 use integration_tests::plugin::{Call, FOREIGN_PLUGINS};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
+/// The role, and who has it.
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/upgrade-ipam/rbac.yaml");
+/// The first pod's other address.
+const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
 
 fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
@@ -21,16 +26,23 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
         let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec });
         control_plane.servers.api.admin().apply_object(&node).unwrap();
-        cluster.load(&Content::ready().pool("pool4", "10.244.0.0/16", 26));
+        cluster.load(&Content::ready().pool("pool4", "10.244.0.0/16", 26).pool("pool6", "fd00:244::/32", 122));
         test(cluster, control_plane);
     });
 }
 
-fn upgrade(cluster: &Cluster<'_>) -> Call {
-    let conf = cluster.store.conf();
-    let kubeconfig = conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
+/// The user of the init container, bound to its role alone.
+fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
+    let api = &control_plane.servers.api;
+    let user = api.service_account("kube-system", "upgrade-ipam").unwrap();
+    api.admin().apply(&fs::read_to_string(MANIFEST).unwrap()).unwrap();
+    api.bind(&user, "upgrade-ipam").unwrap();
+    user
+}
+
+fn upgrade(cluster: &Cluster<'_>, user: &ServiceAccount) -> Call {
     let call = cluster.plugins.call("calico-ipam").args(["-upgrade"]);
-    call.env("KUBERNETES_NODE_NAME", "node1").env("KUBECONFIG", kubeconfig)
+    call.env("KUBERNETES_NODE_NAME", "node1").env("KUBECONFIG", &user.kubeconfig)
 }
 
 fn moves_pods(group: ApiGroup) {
@@ -44,7 +56,12 @@ fn moves_pods(group: ApiGroup) {
             let address = result["ips"][0]["address"].as_str().unwrap();
             // As the kubelet reports it.
             let ip = address.split('/').next().unwrap();
-            let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] } });
+            let mut ips = vec![json!({ "ip": ip })];
+            if pod.name == pods[0].name {
+                ips.push(json!({ "ip": SECOND }));
+                fs::write(Path::new(LEASES).join(SECOND), format!("{}\r\neth0", pod.container_id)).unwrap();
+            }
+            let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": ips } });
             let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
             admin.patch(&path, &status).unwrap().success().unwrap();
         }
@@ -52,16 +69,24 @@ fn moves_pods(group: ApiGroup) {
         fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
         assert!(cluster.accounts().held.is_empty());
 
-        let outcome = upgrade(cluster).run().unwrap();
+        let (user, audit) = (user(control_plane), control_plane.servers.api.audit().unwrap());
+        let outcome = upgrade(cluster, &user).run().unwrap();
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
         assert!(!Path::new(LEASES).exists());
+        // Its role grants what it used, and to delete what it may have to take back.
+        let name = group.api_version().split('/').next().unwrap();
+        let mut role = Role::of_manifest(Path::new(MANIFEST)).unwrap().of_groups(&["", name]);
+        role.0.retain(|permission| permission.verb != "delete");
+        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
         let held = cluster.accounts().held;
-        let tunnel = ("10.244.7.1".parse().unwrap(), "ipip-tunnel-addr-node1".to_owned());
+        let [first, second] = pods.each_ref().map(handle);
         let expected = [
-            tunnel,
-            ("10.244.7.2".parse().unwrap(), handle(&pods[0])),
-            ("10.244.7.3".parse().unwrap(), handle(&pods[1])),
+            ("10.244.7.1", "ipip-tunnel-addr-node1".to_owned()),
+            ("10.244.7.2", first.clone()),
+            ("10.244.7.3", second),
+            (SECOND, first),
         ];
+        let expected = expected.map(|(ip, handle)| (ip.parse().unwrap(), handle));
         assert_eq!(held, expected.into());
         cluster.assert_in_order();
         let node = admin.get("/api/v1/nodes/node1").unwrap().success().unwrap();
@@ -78,7 +103,7 @@ fn moves_pods(group: ApiGroup) {
             cluster.delete(pod, &after);
         }
         assert_eq!(cluster.accounts().held.into_values().collect::<Vec<_>>(), ["ipip-tunnel-addr-node1"]);
-        upgrade(cluster).run().unwrap().success();
+        upgrade(cluster, &user).run().unwrap().success();
     });
 }
 
@@ -102,8 +127,9 @@ fn it_goes_on_until_it_succeeds() {
             let path = "/apis/projectcalico.org/v3/clusterinformations/default";
             control_plane.servers.api.admin().get(path).unwrap().body["spec"]["datastoreReady"].clone()
         };
+        let user = user(control_plane);
         control_plane.servers.api.stop();
-        let running = upgrade(cluster).spawn().unwrap();
+        let running = upgrade(cluster, &user).spawn().unwrap();
         let started = std::time::Instant::now();
         std::thread::sleep(Duration::from_millis(500));
         control_plane.servers.api.restart().unwrap();

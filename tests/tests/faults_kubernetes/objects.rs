@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use integration_tests::cluster::{Faulty, NAMESPACE, Pod, pod_path};
+use integration_tests::command::ip;
+use integration_tests::kernel;
 use integration_tests::kubernetes::Client;
 use integration_tests::plugin::{DEADLINE, Outcome, wait};
 use integration_tests::proxy::{Fault, Point};
@@ -196,4 +198,37 @@ impl OtherNode<'_> {
         let (base, last) = cidr.split_once('/').unwrap().0.rsplit_once('.').unwrap();
         format!("{base}.{}/32", last.parse::<u64>().unwrap() + ordinal)
     }
+}
+
+/// The endpoint's write is a round trip, and an endpoint in Kubernetes has nothing of what the kernel says.
+#[test]
+fn the_interface_is_made_while_the_endpoint_is_on_its_way() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        let pod = faulty.pod();
+        let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
+            let deadline = Instant::now() + DEADLINE;
+            while kernel::host().unwrap()["routes"].as_array().unwrap().is_empty() {
+                assert!(Instant::now() < deadline, "no route to the pod while its endpoint is written");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        outcome.success();
+        faulty.cluster.assert_only(&[&pod]);
+    });
+}
+
+#[test]
+fn an_interface_that_cannot_be_made_takes_the_endpoint_back() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let pod = faulty.pod();
+        ip(&format!("link add other0 type veth peer name eth0 netns {}", pod.name)).unwrap();
+        faulty.proxy.arm(None);
+        let error = faulty.call("ADD", &pod).run().unwrap().error();
+        assert!(error.msg.contains("eth0"), "{error:?}");
+        let object = pod_object(control_plane.servers.api.admin(), &pod).unwrap();
+        assert_eq!(object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "", "{object}");
+        assert!(faulty.cluster.accounts().held.is_empty() && faulty.cluster.accounts().counted.is_empty());
+        ip("link delete other0").unwrap();
+        faulty.recover(&pod, 1);
+    });
 }

@@ -357,10 +357,16 @@ fn calicos_data_may_be_in_etcd() {
         let held = addresses(&cluster.add(&pod, &conf));
         cluster.delete(&pod, &conf);
         assert_eq!(owners(&cluster), owned_by("", ""));
-        assert_eq!(addresses(&cluster.add(&pod, &conf)), held);
+        let again = cluster.add(&pod, &conf);
+        assert_eq!(addresses(&again), held);
         // Without the API nobody can tell whose the addresses are: DEL does the rest, and pays this later.
         machine.delete("virtualmachines");
         api.stop();
+        let mut checked = conf.clone();
+        checked["prevResult"] = again;
+        let error = cluster.verb("CHECK", &pod, &checked).run().unwrap().error();
+        assert_eq!(error.code, 11, "{error:?}");
+        assert!(error.msg.contains("Kubernetes API"), "{error:?}");
         cluster.delete(&pod, &conf);
         assert_eq!((kernel::host().unwrap()["links"].clone(), cluster.endpoints().len()), (json!({}), 0));
         assert_eq!(owners(&cluster), owned_by("1", ""));

@@ -16,7 +16,7 @@ use netconf::{CniError, Code};
 use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
-use crate::kubernetes::Facts;
+use crate::kubernetes::{Facts, FactsError};
 use crate::session::{Question, Session, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
@@ -85,9 +85,11 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
 }
 
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
-async fn machine(session: &Session, facts: Result<Facts, CniError>) -> Result<Option<MachinePod>, ReleaseError> {
-    // Beside the datastore: DEL asks nothing else there.
-    let facts = facts.map_err(ReleaseError::OutOfReach)?;
+async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let facts = facts.map_err(|error| match error.is_unavailable() {
+        true => ReleaseError::OutOfReach(error.into()),
+        false => ReleaseError::Refused(error.into()),
+    })?;
     kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
         true => ReleaseError::OutOfReach(error.into()),
         false => ReleaseError::Refused(error.into()),

@@ -48,6 +48,44 @@ pub struct Facts {
     pub machine_pod: Option<Pod>,
 }
 
+/// Why there are no facts.
+#[derive(Debug)]
+pub enum FactsError {
+    /// The API did not say what it was asked about this pod.
+    Unanswered {
+        /// Namespace and name.
+        pod: String,
+        /// Why.
+        cause: StoreError,
+    },
+    /// It did, and an ADD cannot go on.
+    Refused(CniError),
+}
+
+impl FactsError {
+    /// The API is out of reach.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, FactsError::Unanswered { cause, .. } if cause.is_unavailable())
+    }
+}
+
+impl From<FactsError> for CniError {
+    fn from(error: FactsError) -> Self {
+        match error {
+            FactsError::Unanswered { pod, cause } => {
+                store_error(&format!("ask the Kubernetes API about pod {pod}"), &cause)
+            }
+            FactsError::Refused(told) => told,
+        }
+    }
+}
+
+impl From<CniError> for FactsError {
+    fn from(error: CniError) -> Self {
+        FactsError::Refused(error)
+    }
+}
+
 /// Where a call finds the API.
 pub fn api_of(call: &Call, datastore: &DatastoreConfig) -> Result<Api, CniError> {
     Api::of(&call.conf, datastore, Questions::of(call, datastore).is_any())
@@ -108,13 +146,13 @@ impl Tickets {
     }
 
     /// Takes the answers out of what came back. For ADD pod and node must be there.
-    pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, CniError> {
-        let unreadable = |error: StoreError| unanswered(call, &error);
+    pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, FactsError> {
+        let unreadable = |cause: StoreError| unanswered(call, cause);
         let answers = answers.map_err(unreadable)?;
         let mut facts = Facts::default();
         let pod = self.pod.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
         let pod = match pod {
-            Some(None) if call.command == Command::Add => return Err(no_such_pod(call)),
+            Some(None) if call.command == Command::Add => return Err(no_such_pod(call).into()),
             found => found.flatten().map(|entry| entry.value),
         };
         facts.machine_pod = pod.clone().filter(|_| self.questions.machine);
@@ -142,9 +180,9 @@ fn describes_pods(call: &Call) -> bool {
     call.conf.policy.policy_type == "k8s"
 }
 
-fn unanswered(call: &Call, error: &StoreError) -> CniError {
-    let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
-    store_error(&format!("ask the Kubernetes API about pod {namespace}/{name}"), error)
+fn unanswered(call: &Call, cause: StoreError) -> FactsError {
+    let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
+    FactsError::Unanswered { pod, cause }
 }
 
 /// The runtime networks a pod that was deleted meanwhile.

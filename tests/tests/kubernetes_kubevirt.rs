@@ -1,6 +1,8 @@
 //! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its objects
 //! are written by the test.
 
+use std::path::Path;
+
 use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_server, pod_path};
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
@@ -355,6 +357,14 @@ fn calicos_data_may_be_in_etcd() {
         let machine = Machine::new(&client);
         let pod = machine.pod(&cluster, 1, None);
         let held = addresses(&cluster.add(&pod, &conf));
+        // One who may not look at pods will not be let in later either: nothing to put off.
+        let mut forbidden = conf.clone();
+        forbidden["kubernetes"] =
+            json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
+        let error = cluster.verb("DEL", &pod, &forbidden).run().unwrap().error();
+        assert!(error.code == 999 && error.msg.contains("stranger"), "{error:?}");
+        assert!(!Path::new("/var/lib/calico/cni-journal").exists());
+        assert_eq!(owners(&cluster), owned_by("1", ""));
         cluster.delete(&pod, &conf);
         assert_eq!(owners(&cluster), owned_by("", ""));
         let again = cluster.add(&pod, &conf);

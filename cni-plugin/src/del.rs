@@ -4,7 +4,6 @@
 //! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
 //! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
 
-use datastore::Datastore;
 use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
@@ -105,7 +104,7 @@ async fn release(
 ) -> Result<(), ReleaseError> {
     let addresses = ipam::release(session, prelude);
     let endpoint = async {
-        let Some(entry) = endpoint.filter(|entry| !is_deleted(session, entry)) else { return Ok(()) };
+        let Some(entry) = endpoint else { return Ok(()) };
         endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
             .await
             .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
@@ -116,12 +115,6 @@ async fn release(
     }
     let (addresses, endpoint) = Box::pin(join(addresses, endpoint)).await;
     addresses.and(endpoint)
-}
-
-/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations that name the container and no address.
-fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let spec = &entry.value.spec;
-    matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

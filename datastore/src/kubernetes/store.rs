@@ -140,6 +140,7 @@ impl Kubernetes {
                     ..ApiRequest::get(target)
                 }
             }
+            Request::Nothing(revision) => return Ok(revision),
         };
         match self.client.send(&request).await {
             Ok(reply) => Ok(match &write.op {

@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
-use super::failure::Failure;
+use super::failure::{Failure, Refusal};
 use super::pages;
 
 const FROM_CACHE: &str = "?resourceVersion=0";
@@ -81,7 +81,7 @@ impl Kubernetes {
 
     /// The objects that a query names. One that may lag is answered from the API server's cache, without a round trip to
     /// its own store; an object that the cache does not know yet is asked for again.
-    async fn ask(&self, query: &Query, may_lag: bool) -> Result<Vec<Value>, StoreError> {
+    async fn ask(&self, group: ApiGroup, query: &Query, may_lag: bool) -> Result<Vec<Value>, StoreError> {
         let (answer, path) = match query {
             Query::Nothing => return Ok(Vec::new()),
             Query::Get(location) => {
@@ -100,8 +100,8 @@ impl Kubernetes {
         match answer {
             Ok(objects) => Ok(objects),
             Err(Failure::Refused(refusal)) if refusal.status.code == 404 => {
-                if refusal.status.details.name.is_empty() {
-                    // Not the object is missing but its kind: an outdated memory would be the reason.
+                if lacks_group(&refusal, query, group) {
+                    // An outdated memory would be the reason.
                     self.memory.forget();
                 }
                 Ok(Vec::new())
@@ -152,6 +152,17 @@ impl Kubernetes {
     }
 }
 
+/// Whether a "not found" says that not one of Calico's objects is missing but their kind. That others' kinds are missing,
+/// such as KubeVirt's, is usual.
+fn lacks_group(refusal: &Refusal, query: &Query, group: ApiGroup) -> bool {
+    let resource = match query {
+        Query::Nothing => return false,
+        Query::Get(location) => location.resource,
+        Query::List(list) => list.resource,
+    };
+    refusal.status.details.name.is_empty() && resource.api_version == group.api_version()
+}
+
 impl Store for Kubernetes {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         let ranges = batch.ranges();
@@ -167,7 +178,8 @@ impl Store for Kubernetes {
                 None => distinct.push((query, range.may_lag)),
             }
         }
-        let objects = try_join_all(distinct.iter().map(|(query, may_lag)| self.ask(query, *may_lag))).await?;
+        let objects =
+            try_join_all(distinct.iter().map(|(query, may_lag)| self.ask(transcoder.group(), query, *may_lag))).await?;
 
         let mut answers = Vec::with_capacity(ranges.len());
         let mut buried = Vec::new();
@@ -201,5 +213,35 @@ impl Store for Kubernetes {
             revisions.push(self.write_one(transcoder, write).await.map_err(refuse(index))?);
         }
         Ok(revisions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
+    use libcalico::kubernetes::VirtualMachine;
+
+    use super::*;
+
+    #[test]
+    fn only_calicos_own_kinds_tell_that_its_group_is_gone() {
+        let mut batch = ReadBatch::new();
+        batch.get::<IpPool>(&ObjectKey::global("p"));
+        batch.list::<IpPool>(&ObjectSelect::default());
+        batch.get::<VirtualMachine>(&ObjectKey::namespaced("ns", "vm1"));
+        let [get, list, machine] = batch.ranges() else { panic!() };
+        let kind_missing = "404 page not found";
+        let object_missing = r#"{"kind":"Status","details":{"name":"p","kind":"ippools"},"code":404}"#;
+        for (range, body, expected) in [
+            (get, kind_missing, true),
+            (list, kind_missing, true),
+            (get, object_missing, false),
+            (machine, kind_missing, false),
+        ] {
+            let refusal = Refusal::parse(StatusCode::NOT_FOUND, body.as_bytes(), None);
+            let query = Transcoder::new(ApiGroup::V3).query(range).unwrap();
+            assert_eq!(lacks_group(&refusal, &query, ApiGroup::V3), expected, "{query:?} {body}");
+        }
     }
 }

@@ -48,10 +48,12 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
         described.ensure_is_pod_of(&session.call)?;
         annotations = Annotations::of(&described.pod, &described.namespace, &session.call.conf)?;
         if let Some(call) = &mut call {
-            described.tell(call);
             annotations.tell(call);
         }
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+    }
+    if let (Some(pod), Some(labels)) = (call.as_mut().and_then(|call| call.pod.as_mut()), facts.labels) {
+        pod.namespace.labels = labels;
     }
     session.subnets = facts.subnets;
     session.machine = kubevirt::arriving(session, facts.machine_pod.as_ref()).await?;

@@ -2,6 +2,7 @@
 //!
 //! Everything is looked at before anything is said, so that one CHECK names every difference.
 
+use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
 use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd};
+use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session};
 use crate::{annotations, endpoint_plan, ipam, kubevirt};
 
@@ -22,18 +24,17 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
     })?;
     let host_routes = endpoint_plan::has_host_routes(session, &previous);
     let recorded = Recorded::of(previous, &session.call.ifname)?;
-    let known = session.read(Question::Endpoint).await?;
+    let mut known = session.read(Question::Endpoint).await?;
     known.ensure_ready()?;
 
-    if let Ok(facts) = &known.kubernetes {
-        session.machine = kubevirt::leaving(session, facts.machine_pod.as_ref()).await?;
-    }
+    // Whose the addresses are: without an answer none of them can be called missing.
+    let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
+    session.machine = kubevirt::leaving(session, facts.machine_pod.as_ref()).await?;
 
     let mut differences = compare_kernel(session, &recorded, host_routes)?;
     session.timings.stage("dataplane");
     differences.extend(compare_endpoint(session, &known, &recorded));
-    let pod = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref()).map(|described| &described.pod);
-    if !pod.is_some_and(|pod| annotations::are_fixed(pod, &session.call.conf)) {
+    if !facts.pod.is_some_and(|described| annotations::are_fixed(&described.pod, &session.call.conf)) {
         differences.extend(ipam::check(session, &recorded.addresses).await?);
     }
     session.timings.stage("ipam");

@@ -4,7 +4,6 @@
 //! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
 //! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
 
-use datastore::Datastore;
 use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
@@ -16,7 +15,7 @@ use netconf::{CniError, Code};
 use crate::attach::{self, Recorded};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
-use crate::kubernetes::Facts;
+use crate::kubernetes::{Facts, FactsError};
 use crate::session::{Question, Session, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
@@ -85,9 +84,11 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
 }
 
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
-async fn machine(session: &Session, facts: Result<Facts, CniError>) -> Result<Option<MachinePod>, ReleaseError> {
-    // Beside the datastore: DEL asks nothing else there.
-    let facts = facts.map_err(ReleaseError::OutOfReach)?;
+async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let facts = facts.map_err(|error| match error.is_unavailable() {
+        true => ReleaseError::OutOfReach(error.into()),
+        false => ReleaseError::Refused(error.into()),
+    })?;
     kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
         true => ReleaseError::OutOfReach(error.into()),
         false => ReleaseError::Refused(error.into()),
@@ -103,7 +104,7 @@ async fn release(
 ) -> Result<(), ReleaseError> {
     let addresses = ipam::release(session, prelude);
     let endpoint = async {
-        let Some(entry) = endpoint.filter(|entry| !is_deleted(session, entry)) else { return Ok(()) };
+        let Some(entry) = endpoint else { return Ok(()) };
         endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
             .await
             .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
@@ -114,12 +115,6 @@ async fn release(
     }
     let (addresses, endpoint) = Box::pin(join(addresses, endpoint)).await;
     addresses.and(endpoint)
-}
-
-/// What a deletion leaves of a pod's endpoint in Kubernetes: annotations that name the container and no address.
-fn is_deleted(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let spec = &entry.value.spec;
-    matches!(session.store, Datastore::Kubernetes(_)) && spec.ip_networks.is_empty() && !spec.container_id.is_empty()
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

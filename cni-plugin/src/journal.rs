@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 /// Where entries live unless a test says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
-/// Entries settled by one invocation: a long outage must not make one pod wait for all others.
-pub const ENTRIES_PER_INVOCATION: usize = 16;
+/// Entries that one invocation tries to settle: a long outage must not make one pod wait for all others.
+const ENTRIES_PER_INVOCATION: usize = 16;
 
 /// Age at which a file still being written is nobody's any more: writing takes milliseconds.
 const ABANDONED: Duration = Duration::from_secs(60);
@@ -148,7 +148,7 @@ impl Journal {
 }
 
 impl Locked<'_> {
-    /// Entries owed to `datastore`, oldest first. An entry that cannot be read is reported and left for a person.
+    /// Entries owed to `datastore`, first those not tried for longest. An entry that cannot be read is reported and left for a person.
     pub fn debts(&self, datastore: &str) -> Vec<Debt> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.journal.directory).into_iter().flatten().flatten() {
@@ -166,6 +166,20 @@ impl Locked<'_> {
         }
         found.sort_by_key(|(written, _)| *written);
         found.into_iter().map(|(_, debt)| debt).collect()
+    }
+
+    /// What one invocation tries to pay of them.
+    pub fn due(&self, datastore: &str) -> Vec<Debt> {
+        let mut debts = self.debts(datastore);
+        debts.truncate(ENTRIES_PER_INVOCATION);
+        debts
+    }
+
+    /// Puts a debt that could not be paid behind the others.
+    pub fn postpone(&self, debt: &Debt) -> Result<(), JournalError> {
+        let path = self.journal.file_of(&debt.network, &debt.container_id, &debt.ifname);
+        let postponed = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        postponed.map_err(|source| JournalError::File { action: "postpone", path, source })
     }
 
     /// Removes what processes left that were killed while they wrote an entry.
@@ -243,6 +257,25 @@ mod tests {
         locked.settle(&debt("a", "one")).unwrap();
         assert!(locked.debts("one").is_empty());
         assert_eq!(locked.debts("two"), [debt("b", "two")]);
+    }
+
+    #[test]
+    fn entries_that_cannot_be_paid_stand_in_nobodys_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let long_ago = SystemTime::now() - Duration::from_secs(3600);
+        for number in 0..=ENTRIES_PER_INVOCATION {
+            let debt = debt(&format!("c{number}"), "one");
+            journal.record(&debt).unwrap();
+            let file = File::options().write(true).open(journal.file_of("net", &debt.container_id, "eth0")).unwrap();
+            file.set_modified(long_ago + Duration::from_secs(number as u64)).unwrap();
+        }
+        let locked = journal.lock().unwrap();
+        let due = locked.due("one");
+        assert_eq!(due.len(), ENTRIES_PER_INVOCATION);
+        due.iter().for_each(|debt| locked.postpone(debt).unwrap());
+        let first: Vec<_> = locked.due("one").into_iter().map(|debt| debt.container_id).take(2).collect();
+        assert_eq!(first, [format!("c{ENTRIES_PER_INVOCATION}"), "c0".into()]);
     }
 
     #[test]

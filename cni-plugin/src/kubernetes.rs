@@ -2,14 +2,15 @@
 //! datastore is not that API, it is asked beside the datastore, at the same time (CNI-69).
 
 use datastore::DatastoreConfig;
-use ipam_plugin::kubernetes_api::{Api, knows_machine};
+use ipam_plugin::kubernetes_api::{Api, knows_machine, selects_by_namespace};
 use libcalico::api::{Node, ObjectKey};
+use libcalico::ipam::Labels;
 use libcalico::kubernetes::{Namespace, Pod, PodCidrError, PodCidrs};
 use libcalico::store::{Answers, GetTicket, ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::ipam::pod_cidr::{self, Subnets};
-use crate::pod::Described;
+use crate::pod::{Described, no_such_namespace};
 use crate::session::{Session, store_error};
 
 /// What is asked.
@@ -17,6 +18,8 @@ use crate::session::{Session, store_error};
 struct Questions {
     /// The pod and its namespace: what the network is to be.
     description: bool,
+    /// The namespace alone: its labels, which pools' namespace selectors look at.
+    labels: bool,
     /// The pod alone: whether a virtual machine runs in it.
     machine: bool,
     /// The node.
@@ -29,7 +32,7 @@ pub struct Tickets {
     pod: Option<GetTicket<Pod>>,
     namespace: Option<GetTicket<Namespace>>,
     node: Option<GetTicket<Node>>,
-    machine: bool,
+    questions: Questions,
 }
 
 /// What the API said, as far as it was asked.
@@ -37,10 +40,50 @@ pub struct Tickets {
 pub struct Facts {
     /// The pod and its namespace.
     pub pod: Option<Described>,
+    /// The labels of its namespace.
+    pub labels: Option<Labels>,
     /// What stands for `usePodCidr` and `usePodCidrIPv6`.
     pub subnets: Option<Subnets>,
     /// The pod, if a virtual machine may run in it.
     pub machine_pod: Option<Pod>,
+}
+
+/// Why there are no facts.
+#[derive(Debug)]
+pub enum FactsError {
+    /// The API did not say what it was asked about this pod.
+    Unanswered {
+        /// Namespace and name.
+        pod: String,
+        /// Why.
+        cause: StoreError,
+    },
+    /// It did, and an ADD cannot go on.
+    Refused(CniError),
+}
+
+impl FactsError {
+    /// The API is out of reach.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, FactsError::Unanswered { cause, .. } if cause.is_unavailable())
+    }
+}
+
+impl From<FactsError> for CniError {
+    fn from(error: FactsError) -> Self {
+        match error {
+            FactsError::Unanswered { pod, cause } => {
+                store_error(&format!("ask the Kubernetes API about pod {pod}"), &cause)
+            }
+            FactsError::Refused(told) => told,
+        }
+    }
+}
+
+impl From<CniError> for FactsError {
+    fn from(error: CniError) -> Self {
+        FactsError::Refused(error)
+    }
 }
 
 /// Where a call finds the API.
@@ -53,14 +96,15 @@ impl Questions {
         // As the datastore, the API cannot keep the endpoint of a pod that is not there.
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
         let description = call.args.pod().is_some() && (is_datastore || describes_pods(call));
+        let labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
         let machine = call.conf.ipam.is_calico() && knows_machine(call, datastore);
         let node = call.args.pod().is_some() && pod_cidr::is_asked_for(&call.conf.ipam);
         match call.command {
-            Command::Add => Questions { description, machine, node },
+            Command::Add => Questions { description, labels, machine, node },
             // A pod may have addresses that IPAM does not keep (CNI-122).
             Command::Check => {
                 let description = description && call.conf.feature_control.ip_addrs_no_ipam;
-                Questions { description, machine, node: false }
+                Questions { description, machine, ..Questions::default() }
             }
             Command::Del => Questions { machine, ..Questions::default() },
             Command::Status | Command::Gc | Command::Version => Questions::default(),
@@ -68,7 +112,7 @@ impl Questions {
     }
 
     fn is_any(self) -> bool {
-        self.description || self.machine || self.node
+        self.description || self.labels || self.machine || self.node
     }
 }
 
@@ -90,27 +134,33 @@ impl Tickets {
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
         Tickets {
             pod: (questions.description || questions.machine).then(|| batch.get(&key)),
-            namespace: questions.description.then(|| batch.get(&ObjectKey::global(pod.namespace))),
+            namespace: (questions.description || questions.labels)
+                .then(|| batch.get(&ObjectKey::global(pod.namespace))),
             node: questions.node.then(|| batch.get(&ObjectKey::global(node))),
-            machine: questions.machine,
+            questions,
         }
     }
 
     /// Takes the answers out of what came back. For ADD pod and node must be there.
-    pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, CniError> {
-        let unreadable = |error: StoreError| unanswered(call, &error);
+    pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, FactsError> {
+        let unreadable = |cause: StoreError| unanswered(call, cause);
         let answers = answers.map_err(unreadable)?;
         let mut facts = Facts::default();
         let pod = self.pod.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
         let pod = match pod {
-            Some(None) if call.command == Command::Add => return Err(no_such_pod(call)),
+            Some(None) if call.command == Command::Add => return Err(no_such_pod(call).into()),
             found => found.flatten().map(|entry| entry.value),
         };
-        facts.machine_pod = pod.clone().filter(|_| self.machine);
-        if let (Some(pod), Some(ticket)) = (pod, &self.namespace) {
-            let namespace = answers.get(ticket).map_err(unreadable)?;
-            let namespace = namespace.map(|namespace| namespace.value).unwrap_or_default();
-            facts.pod = Some(Described { pod, namespace });
+        facts.machine_pod = pod.clone().filter(|_| self.questions.machine);
+        let namespace = self.namespace.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
+        let namespace = namespace.flatten().map(|entry| entry.value);
+        if self.questions.labels {
+            let name = call.args.pod().map(|pod| pod.namespace).unwrap_or_default();
+            let found = namespace.as_ref().ok_or_else(|| no_such_namespace(name))?;
+            facts.labels = Some(found.metadata.labels.clone());
+        }
+        if let Some(pod) = pod.filter(|_| self.questions.description) {
+            facts.pod = Some(Described { pod, namespace: namespace.unwrap_or_default() });
         }
         if let Some(ticket) = &self.node {
             let node = answers.get(ticket).map_err(unreadable)?.ok_or_else(|| no_such_node(call))?;
@@ -126,9 +176,9 @@ fn describes_pods(call: &Call) -> bool {
     call.conf.policy.policy_type == "k8s"
 }
 
-fn unanswered(call: &Call, error: &StoreError) -> CniError {
-    let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
-    store_error(&format!("ask the Kubernetes API about pod {namespace}/{name}"), error)
+fn unanswered(call: &Call, cause: StoreError) -> FactsError {
+    let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
+    FactsError::Unanswered { pod, cause }
 }
 
 /// The runtime networks a pod that was deleted meanwhile.
@@ -152,4 +202,46 @@ fn no_pod_cidr(error: &PodCidrError) -> CniError {
     CniError::new(Code::TRY_AGAIN, error.to_string()).with_details(
         "usePodCidr needs spec.podCIDRs of the node; kube-controller-manager gives them with --allocate-node-cidrs",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use datastore::config::LocalConfig;
+
+    use super::*;
+
+    fn call(verb: &str, keys: &str) -> Call {
+        let env = |name: &str| {
+            let value = match name {
+                "CNI_COMMAND" => verb,
+                "CNI_CONTAINERID" | "CNI_IFNAME" => "c1",
+                "CNI_ARGS" => "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p",
+                "CNI_NETNS" | "CNI_PATH" => "/x",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let conf = format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"calico"{keys}}}"#);
+        netconf::read_call(&env, || Ok(conf.into_bytes())).unwrap()
+    }
+
+    /// The same as `calico-ipam` by itself (IPAM-36).
+    #[test]
+    fn a_kubeconfig_is_enough_to_ask_for_the_namespaces_labels() {
+        let beside = DatastoreConfig::Local(LocalConfig { path: "/x".into(), deadline: Duration::ZERO });
+        let calico = r#","ipam":{"type":"calico-ipam"}"#;
+        for (verb, keys, expected) in [
+            ("ADD", r#","kubernetes":{"kubeconfig":"/k"}"#, true),
+            ("ADD", r#","policy":{"type":"k8s"}"#, true),
+            ("ADD", "", false),
+            ("DEL", r#","kubernetes":{"kubeconfig":"/k"}"#, false),
+        ] {
+            let asked = Questions::of(&call(verb, &format!("{calico}{keys}")), &beside);
+            assert_eq!(asked.labels, expected, "{verb} {keys}");
+            let foreign = Questions::of(&call(verb, &format!(r#","ipam":{{"type":"host-local"}}{keys}"#)), &beside);
+            assert!(!foreign.labels, "{verb} {keys}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use libcalico::ipam::HandleId;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
 
-use crate::journal::{Debt, ENTRIES_PER_INVOCATION, JournalError, Locked};
+use crate::journal::{Debt, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
 use crate::{endpoint, ipam, kubevirt};
 
@@ -58,7 +58,7 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Pays what is owed, a bounded number of entries; failures are logged and stay for the next time.
+/// Tries to pay a bounded number of entries; failures are logged, and stay for a later time.
 pub async fn settle_some(session: &Session) {
     if session.journal.is_empty() {
         return;
@@ -69,19 +69,14 @@ pub async fn settle_some(session: &Session) {
         Err(error) => return tracing::warn!(%error, "journal"),
     };
     locked.remove_abandoned();
-    let mut paid = 0;
-    for owed in locked.debts(&session.datastore_name()) {
-        match pay(session, &locked, &owed).await {
-            Ok(()) => paid += 1,
-            Err(error) => {
-                tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
-                // One that can never be paid must not stand in the way of the others; an outage stops them all.
-                if error.code == Code::TRY_AGAIN {
-                    return;
-                }
-            }
+    for owed in locked.due(&session.datastore_name()) {
+        let Err(error) = pay(session, &locked, &owed).await else { continue };
+        tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
+        // One that can never be paid must not stand in the way of the others; an outage stops them all.
+        if let Err(error) = locked.postpone(&owed) {
+            tracing::warn!(%error, "journal");
         }
-        if paid == ENTRIES_PER_INVOCATION {
+        if error.code == Code::TRY_AGAIN {
             return;
         }
     }

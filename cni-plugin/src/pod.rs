@@ -1,6 +1,5 @@
 //! A pod and its namespace, as the Kubernetes API has them.
 
-use ipam_plugin::cni::IpamCall;
 use libcalico::kubernetes::{Namespace, Pod};
 use netconf::{Call, CniError, Code};
 
@@ -21,7 +20,7 @@ impl Described {
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
         if self.namespace.metadata.name.is_empty() {
-            return Err(CniError::new(Code::TRY_AGAIN, format!("namespaces \"{}\" not found", meta.namespace)));
+            return Err(no_such_namespace(&meta.namespace));
         }
         if self.pod.spec.node_name.is_empty() {
             // Upstream's text: the endpoint's name cannot be made (CNI-95).
@@ -39,13 +38,11 @@ impl Described {
             _ => Ok(()),
         }
     }
+}
 
-    /// Gives the allocator the labels that pools' namespace selectors look at.
-    pub fn tell(&self, call: &mut IpamCall) {
-        if let Some(pod) = &mut call.pod {
-            pod.namespace.labels.clone_from(&self.namespace.metadata.labels);
-        }
-    }
+/// It is deleted with the pods in it.
+pub fn no_such_namespace(name: &str) -> CniError {
+    CniError::new(Code::TRY_AGAIN, format!("namespaces \"{name}\" not found"))
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ pub struct Known {
     pub release: Option<ReleasePrelude>,
     /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore and
     /// did not answer.
-    pub kubernetes: Result<kubernetes::Facts, CniError>,
+    pub kubernetes: Result<kubernetes::Facts, kubernetes::FactsError>,
 }
 
 impl Session {

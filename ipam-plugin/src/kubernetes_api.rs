@@ -3,7 +3,7 @@
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_machine;
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
-use netconf::{Call, CniError, Code, NetConf};
+use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::datastore_settings;
 
@@ -64,6 +64,11 @@ pub fn is_there(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
     matches!(datastore, DatastoreConfig::Kubernetes(_))
         || conf.policy.policy_type == "k8s"
         || told.into_iter().any(|text| !text.is_empty())
+}
+
+/// Whether a call needs the labels of its pod's namespace, which pools' namespace selectors look at (IPAM-36).
+pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
+    call.command == Command::Add && call.args.pod().is_some() && is_there(&call.conf, datastore)
 }
 
 /// Whether the pod of a call may have a virtual machine that the API knows of (IPAM-50).

@@ -8,7 +8,7 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::{IpamCall, cni_error};
-use crate::kubernetes_api::{Api, is_there, knows_machine};
+use crate::kubernetes_api::{Api, knows_machine, selects_by_namespace};
 use crate::kubevirt::{self, MachineError};
 
 /// The questions of a call.
@@ -29,10 +29,9 @@ impl Questions {
     /// ADD asks for the labels that pools' namespace selectors look at (IPAM-36), and what a virtual machine has is asked
     /// for by each verb that looks at its addresses.
     pub(crate) fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
-        let is_pod = call.args.pod().is_some();
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
         Questions {
-            namespace: call.command == Command::Add && is_pod && is_there(&call.conf, datastore),
+            namespace: selects_by_namespace(call, datastore),
             machine: on_container && knows_machine(call, datastore),
         }
     }

@@ -48,6 +48,14 @@ impl Content {
         self
     }
 
+    /// Leaves a pool to the pods of some namespaces.
+    #[must_use]
+    pub fn of_namespaces(mut self, pool: &str, selector: &str) -> Content {
+        let pool = self.pairs.get_mut(&format!("{RESOURCES}ippools/{pool}"));
+        pool.expect("a pool of this content")["spec"]["namespaceSelector"] = json!(selector);
+        self
+    }
+
     /// One node `node1` and an IPv4 and an IPv6 pool.
     pub fn dual_stack() -> Content {
         Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)

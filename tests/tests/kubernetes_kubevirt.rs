@@ -1,6 +1,8 @@
 //! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its objects
 //! are written by the test.
 
+use std::path::Path;
+
 use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_server, pod_path};
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
@@ -355,12 +357,26 @@ fn calicos_data_may_be_in_etcd() {
         let machine = Machine::new(&client);
         let pod = machine.pod(&cluster, 1, None);
         let held = addresses(&cluster.add(&pod, &conf));
+        // One who may not look at pods will not be let in later either: nothing to put off.
+        let mut forbidden = conf.clone();
+        forbidden["kubernetes"] =
+            json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
+        let error = cluster.verb("DEL", &pod, &forbidden).run().unwrap().error();
+        assert!(error.code == 999 && error.msg.contains("stranger"), "{error:?}");
+        assert!(!Path::new("/var/lib/calico/cni-journal").exists());
+        assert_eq!(owners(&cluster), owned_by("1", ""));
         cluster.delete(&pod, &conf);
         assert_eq!(owners(&cluster), owned_by("", ""));
-        assert_eq!(addresses(&cluster.add(&pod, &conf)), held);
+        let again = cluster.add(&pod, &conf);
+        assert_eq!(addresses(&again), held);
         // Without the API nobody can tell whose the addresses are: DEL does the rest, and pays this later.
         machine.delete("virtualmachines");
         api.stop();
+        let mut checked = conf.clone();
+        checked["prevResult"] = again;
+        let error = cluster.verb("CHECK", &pod, &checked).run().unwrap().error();
+        assert_eq!(error.code, 11, "{error:?}");
+        assert!(error.msg.contains("Kubernetes API"), "{error:?}");
         cluster.delete(&pod, &conf);
         assert_eq!((kernel::host().unwrap()["links"].clone(), cluster.endpoints().len()), (json!({}), 0));
         assert_eq!(owners(&cluster), owned_by("1", ""));

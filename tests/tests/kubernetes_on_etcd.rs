@@ -27,7 +27,7 @@ on_each_datastore!(
     every_key_that_leads_to_the_api,
     the_api_is_asked_beside_the_datastore_and_for_nothing_else,
     what_the_api_does_not_say_is_an_error_that_leaves_nothing,
-    without_kubernetes_policy_nobody_is_asked,
+    without_kubernetes_policy_only_the_namespaces_labels_count,
 );
 
 const POD: &str = "web-1";
@@ -240,13 +240,18 @@ fn what_the_api_does_not_say_is_an_error_that_leaves_nothing(lab: &mut Lab<'_>) 
     lab.cluster.assert_nothing_left();
 }
 
-/// Annotations and labels do not count then, whether or not the pod is there (CNI-115).
-fn without_kubernetes_policy_nobody_is_asked(lab: &mut Lab<'_>) {
+/// The pod's annotations and labels do not (CNI-115), and pools' namespace selectors do (IPAM-36).
+fn without_kubernetes_policy_only_the_namespaces_labels_count(lab: &mut Lab<'_>) {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}");
+    let labels = json!({ "metadata": { "labels": { "team": "red" } } });
+    lab.api.admin().patch(&path, &labels).unwrap().success().unwrap();
+    lab.cluster.load(&Content::dual_stack().of_namespaces("pool4", "team == 'red'"));
     let pod = lab.pod(json!({ "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" }));
     let conf = lab.conf(json!({ "type": "calico" }), json!({ "kubeconfig": lab.api.admin_kubeconfig() }));
     let audit = lab.api.audit().unwrap();
     let result = lab.cluster.add(&pod, &conf);
-    assert_eq!(audit.of("admin").unwrap(), []);
+    let asked: Vec<_> = audit.of("admin").unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(asked, ["get namespaces suite/suite: 200"]);
     assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.65."), "{result}");
     let endpoints = lab.cluster.endpoints();
     assert_eq!(endpoints[ENDPOINT]["spec"]["profiles"], json!(["k8s-pod-network"]));

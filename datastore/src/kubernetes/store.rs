@@ -10,12 +10,12 @@ use hyper::Method;
 use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder};
 use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp};
 use serde_json::Value;
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
-use super::failure::Failure;
+use super::failure::{Failure, Refusal};
 use super::pages;
 
 const FROM_CACHE: &str = "?resourceVersion=0";
@@ -27,7 +27,15 @@ pub struct Kubernetes {
     group: Option<ApiGroup>,
     memory: Memory,
     interface_prefix: Option<String>,
-    transcoder: OnceCell<Transcoder>,
+    spoken: Mutex<Option<Spoken>>,
+}
+
+/// How to talk to this API server.
+#[derive(Debug, Clone)]
+struct Spoken {
+    transcoder: Transcoder,
+    /// An earlier process found the group out: it may have changed since.
+    from_memory: bool,
 }
 
 impl Kubernetes {
@@ -38,7 +46,7 @@ impl Kubernetes {
             group: config.group,
             memory: Memory::new(memory),
             interface_prefix: config.interface_prefix.clone(),
-            transcoder: OnceCell::new(),
+            spoken: Mutex::default(),
         }
     }
 
@@ -47,32 +55,82 @@ impl Kubernetes {
         self.client.requests()
     }
 
-    async fn transcoder(&self) -> Result<&Transcoder, StoreError> {
-        self.transcoder.get_or_try_init(|| self.discover()).await
+    async fn spoken(&self) -> Result<Spoken, StoreError> {
+        let mut slot = self.spoken.lock().await;
+        match &*slot {
+            Some(spoken) => Ok(spoken.clone()),
+            None => Ok(slot.insert(self.discover().await?).clone()),
+        }
     }
 
     /// Configured, remembered, or asked for.
-    async fn discover(&self) -> Result<Transcoder, StoreError> {
-        let group = match self.group {
-            Some(group) => group,
-            None => {
-                let server = self.client.server().await;
-                match self.memory.recall(&server) {
-                    Some(group) => group,
-                    None => {
-                        let group = discovery::ask(&self.client).await;
-                        let group = group.map_err(|failure| failure.explain("API groups", &server, false))?;
-                        self.memory.keep(&server, group);
-                        group
-                    }
+    async fn discover(&self) -> Result<Spoken, StoreError> {
+        let server = self.client.server().await;
+        let (group, from_memory) = match self.group {
+            Some(group) => (group, false),
+            None => match self.memory.recall(&server) {
+                Some(group) => (group, true),
+                None => {
+                    let group = discovery::ask(&self.client).await;
+                    let group = group.map_err(|failure| failure.explain("API groups", &server, false))?;
+                    self.memory.keep(&server, group);
+                    (group, false)
                 }
-            }
+            },
         };
         let transcoder = Transcoder::new(group);
-        Ok(match &self.interface_prefix {
+        let transcoder = match &self.interface_prefix {
             Some(prefix) => transcoder.with_interface_prefix(prefix),
             None => transcoder,
-        })
+        };
+        Ok(Spoken { transcoder, from_memory })
+    }
+
+    /// Forgets the group that an earlier process found out: the next request asks for it.
+    async fn forget_group(&self) {
+        self.memory.forget();
+        *self.spoken.lock().await = None;
+    }
+
+    /// The answers to `ranges`; `None` when the API server has nothing of a remembered group. That it lacks one kind of
+    /// several is no more than that: older definitions have fewer.
+    async fn read_with(&self, spoken: &Spoken, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
+        let transcoder = &spoken.transcoder;
+        let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
+        let mut distinct: Vec<(&Query, bool)> = Vec::new();
+        for (range, query) in ranges.iter().zip(&queries) {
+            match distinct.iter_mut().find(|(known, _)| *known == query) {
+                Some((_, may_lag)) => *may_lag &= range.may_lag,
+                None => distinct.push((query, range.may_lag)),
+            }
+        }
+        let asked = distinct.iter().map(|(query, may_lag)| self.ask(transcoder.group(), query, *may_lag));
+        let found = try_join_all(asked).await?;
+        let mut of_group = found.iter().zip(&distinct).filter(|(_, (query, _))| is_of(transcoder.group(), query));
+        let lacks_all = found.iter().any(|found| matches!(found, Found::NoGroup))
+            && of_group.all(|(found, _)| matches!(found, Found::NoGroup));
+        if lacks_all && spoken.from_memory {
+            return Ok(None);
+        }
+        let objects: Vec<Vec<Value>> = found.into_iter().map(Found::objects).collect();
+
+        let mut answers = Vec::with_capacity(ranges.len());
+        let mut buried = Vec::new();
+        for (range, query) in ranges.iter().zip(&queries) {
+            let position = distinct.iter().position(|(other, _)| *other == query).unwrap_or_default();
+            let mut entries = Vec::new();
+            for object in &objects[position] {
+                match transcoder.decode(range, object.clone()) {
+                    Some(Decoded { entry, tombstone: true }) if !range.prefix => buried.push((range, entry)),
+                    Some(Decoded { entry, .. }) => entries.push(entry),
+                    None => {}
+                }
+            }
+            answers.push(entries);
+        }
+        let burials = buried.iter().map(|(range, entry)| self.bury(transcoder, range, entry));
+        join_all(burials).await.into_iter().collect::<Result<(), _>>()?;
+        Ok(Some(Answers::new(answers)))
     }
 
     async fn explain(&self, failure: Failure, key: &str, writing: bool) -> StoreError {
@@ -81,9 +139,9 @@ impl Kubernetes {
 
     /// The objects that a query names. One that may lag is answered from the API server's cache, without a round trip to
     /// its own store; an object that the cache does not know yet is asked for again.
-    async fn ask(&self, query: &Query, may_lag: bool) -> Result<Vec<Value>, StoreError> {
+    async fn ask(&self, group: ApiGroup, query: &Query, may_lag: bool) -> Result<Found, StoreError> {
         let (answer, path) = match query {
-            Query::Nothing => return Ok(Vec::new()),
+            Query::Nothing => return Ok(Found::Objects(Vec::new())),
             Query::Get(location) => {
                 let path = location.url_path();
                 let mut answer = match may_lag {
@@ -98,13 +156,12 @@ impl Kubernetes {
             Query::List(list) => (pages::all(&self.client, list, may_lag).await, list.url_path()),
         };
         match answer {
-            Ok(objects) => Ok(objects),
+            Ok(objects) => Ok(Found::Objects(objects)),
             Err(Failure::Refused(refusal)) if refusal.status.code == 404 => {
-                if refusal.status.details.name.is_empty() {
-                    // Not the object is missing but its kind: an outdated memory would be the reason.
-                    self.memory.forget();
-                }
-                Ok(Vec::new())
+                Ok(match lacks_group(&refusal, query, group) {
+                    true => Found::NoGroup,
+                    false => Found::Objects(Vec::new()),
+                })
             }
             Err(failure) => Err(self.explain(failure, &path, false).await),
         }
@@ -140,6 +197,7 @@ impl Kubernetes {
                     ..ApiRequest::get(target)
                 }
             }
+            Request::Nothing(revision) => return Ok(revision),
         };
         match self.client.send(&request).await {
             Ok(reply) => Ok(match &write.op {
@@ -151,40 +209,50 @@ impl Kubernetes {
     }
 }
 
+/// What a query found.
+enum Found {
+    Objects(Vec<Value>),
+    /// Not the object is missing but its kind.
+    NoGroup,
+}
+
+/// Whether a "not found" says that not one of Calico's objects is missing but their kind. That others' kinds are missing,
+/// such as KubeVirt's, is usual.
+fn lacks_group(refusal: &Refusal, query: &Query, group: ApiGroup) -> bool {
+    refusal.status.details.name.is_empty() && is_of(group, query)
+}
+
+fn is_of(group: ApiGroup, query: &Query) -> bool {
+    let resource = match query {
+        Query::Nothing => return false,
+        Query::Get(location) => location.resource,
+        Query::List(list) => list.resource,
+    };
+    resource.api_version == group.api_version()
+}
+
+impl Found {
+    fn objects(self) -> Vec<Value> {
+        match self {
+            Found::Objects(objects) => objects,
+            Found::NoGroup => Vec::new(),
+        }
+    }
+}
+
 impl Store for Kubernetes {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         let ranges = batch.ranges();
         if ranges.is_empty() {
             return Ok(Answers::new(Vec::new()));
         }
-        let transcoder = self.transcoder().await?;
-        let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
-        let mut distinct: Vec<(&Query, bool)> = Vec::new();
-        for (range, query) in ranges.iter().zip(&queries) {
-            match distinct.iter_mut().find(|(known, _)| *known == query) {
-                Some((_, may_lag)) => *may_lag &= range.may_lag,
-                None => distinct.push((query, range.may_lag)),
+        loop {
+            let spoken = self.spoken().await?;
+            match self.read_with(&spoken, ranges).await? {
+                Some(answers) => return Ok(answers),
+                None => self.forget_group().await,
             }
         }
-        let objects = try_join_all(distinct.iter().map(|(query, may_lag)| self.ask(query, *may_lag))).await?;
-
-        let mut answers = Vec::with_capacity(ranges.len());
-        let mut buried = Vec::new();
-        for (range, query) in ranges.iter().zip(&queries) {
-            let position = distinct.iter().position(|(other, _)| *other == query).unwrap_or_default();
-            let mut entries = Vec::new();
-            for object in &objects[position] {
-                match transcoder.decode(range, object.clone()) {
-                    Some(Decoded { entry, tombstone: true }) if !range.prefix => buried.push((range, entry)),
-                    Some(Decoded { entry, .. }) => entries.push(entry),
-                    None => {}
-                }
-            }
-            answers.push(entries);
-        }
-        let burials = buried.iter().map(|(range, entry)| self.bury(transcoder, range, entry));
-        join_all(burials).await.into_iter().collect::<Result<(), _>>()?;
-        Ok(Answers::new(answers))
     }
 
     fn has_transactions(&self) -> bool {
@@ -196,9 +264,39 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            let transcoder = self.transcoder().await.map_err(refuse(index))?;
-            revisions.push(self.write_one(transcoder, write).await.map_err(refuse(index))?);
+            let spoken = self.spoken().await.map_err(refuse(index))?;
+            revisions.push(self.write_one(&spoken.transcoder, write).await.map_err(refuse(index))?);
         }
         Ok(revisions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
+    use libcalico::kubernetes::VirtualMachine;
+
+    use super::*;
+
+    #[test]
+    fn only_calicos_own_kinds_tell_that_its_group_is_gone() {
+        let mut batch = ReadBatch::new();
+        batch.get::<IpPool>(&ObjectKey::global("p"));
+        batch.list::<IpPool>(&ObjectSelect::default());
+        batch.get::<VirtualMachine>(&ObjectKey::namespaced("ns", "vm1"));
+        let [get, list, machine] = batch.ranges() else { panic!() };
+        let kind_missing = "404 page not found";
+        let object_missing = r#"{"kind":"Status","details":{"name":"p","kind":"ippools"},"code":404}"#;
+        for (range, body, expected) in [
+            (get, kind_missing, true),
+            (list, kind_missing, true),
+            (get, object_missing, false),
+            (machine, kind_missing, false),
+        ] {
+            let refusal = Refusal::parse(StatusCode::NOT_FOUND, body.as_bytes(), None);
+            let query = Transcoder::new(ApiGroup::V3).query(range).unwrap();
+            assert_eq!(lacks_group(&refusal, &query, ApiGroup::V3), expected, "{query:?} {body}");
+        }
     }
 }

@@ -61,6 +61,11 @@ impl Leases {
             let text = fs::read_to_string(&file).map_err(|cause| at(&file, cause))?;
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
+            if container_id.is_empty() {
+                // A power loss cut it off. No handle can be made of it, and the migration would never end.
+                tracing::warn!(file = %file.display(), "the file names no container; its address does not move");
+                continue;
+            }
             leases.push(Lease { ip, container_id, file });
         }
         Ok(leases)

@@ -97,6 +97,18 @@ async fn addresses_of_pods_become_calicos() {
     lab.pass().await.unwrap();
 }
 
+/// As a power loss leaves it: the pod's DEL has nothing to give back.
+#[tokio::test]
+async fn a_file_without_container_stops_nothing() {
+    let lab = Lab::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
+    lab.pod("cut", "10.244.7.2", "Running");
+    lab.pod("web", "10.244.7.3", "Running");
+    lab.pass().await.unwrap();
+    let expected = [("ipip-tunnel-addr-node1", "10.244.7.1"), ("k8s-pod-network.c-web", "10.244.7.3")];
+    assert_eq!(lab.held(), expected.map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()])).into());
+    assert!(lab.is_ready() && !lab.places.leases.exists());
+}
+
 #[tokio::test]
 async fn where_host_local_left_nothing_nothing_stops() {
     let lab = Lab::with(&[]);

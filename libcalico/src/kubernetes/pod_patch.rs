@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::revision::ObjectRevision;
+use super::revision::{Foreign, ObjectRevision};
 
 /// Sandbox that the pod's addresses belong to.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
@@ -37,8 +37,7 @@ pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&st
 /// The patch of DEL: the addresses become empty and the sandbox stays, so that late DELs of it are still recognised.
 /// Goes through only if the pod is still what was read at `revision`.
 pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
-    let mut metadata = Map::new();
-    metadata.insert("annotations".into(), json!({POD_IP: "", POD_IPS: ""}));
+    let mut metadata = without_addresses();
     if let Some(revision) = revision {
         metadata.insert("resourceVersion".into(), revision.resource_version.as_str().into());
         if let Some(uid) = &revision.uid {
@@ -46,6 +45,24 @@ pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
         }
     }
     json!({ "metadata": metadata })
+}
+
+/// Whether the patch of DEL had been written at `revision`. That an endpoint has no address does not tell: one whose pod
+/// has ended has none either (DS-78).
+pub(super) fn is_detached(revision: &ObjectRevision) -> bool {
+    revision.foreign.metadata == without_addresses()
+}
+
+/// What an earlier DEL has written, if it is there: what the revision of a pod's endpoint keeps for [`is_detached`].
+pub(super) fn detached(metadata: &Map<String, Value>) -> Foreign {
+    let annotations = metadata.get("annotations");
+    let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
+    let is_detached = [POD_IP, POD_IPS].into_iter().all(is_empty);
+    Foreign { metadata: if is_detached { without_addresses() } else { Map::new() }, ..Foreign::default() }
+}
+
+fn without_addresses() -> Map<String, Value> {
+    Map::from_iter([("annotations".into(), json!({POD_IP: "", POD_IPS: ""}))])
 }
 
 #[cfg(test)]
@@ -70,6 +87,21 @@ mod tests {
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
         assert_eq!(detach(None), json!({"metadata": {"annotations": annotations}}));
+    }
+
+    #[test]
+    fn what_is_written_already_is_known_by_the_revision() {
+        for (annotations, expected) in [
+            (json!({POD_IP: "", POD_IPS: "", CONTAINER_ID: "c", "a": "b"}), true),
+            (json!({POD_IP: "", POD_IPS: "10.0.0.1/32"}), false),
+            (json!({POD_IP: ""}), false),
+            (Value::Null, false),
+        ] {
+            let pod = json!({"annotations": annotations, "resourceVersion": "4711", "uid": "u"});
+            let pod = pod.as_object().unwrap();
+            let revision = ObjectRevision::of(pod, detached(pod)).revision();
+            assert_eq!(is_detached(&ObjectRevision::parse(&revision)), expected, "{annotations}");
+        }
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn recorded_pods_were_patched_as_we_patch() {
 
                 let write = if addresses.is_empty() {
                     deleted += 1;
-                    Write::delete::<WorkloadEndpoint>(&read.key, Some(&read.revision))
+                    Write::delete::<WorkloadEndpoint>(&read.key, None)
                 } else {
                     added += 1;
                     Write::update(&read.key, &read.value, &read.revision).unwrap()

@@ -18,7 +18,7 @@ use super::resource::Location;
 use super::revision::ObjectRevision;
 use super::workload_endpoint::written_part;
 use crate::ipam::{BlockAffinity, Handle};
-use crate::store::{Kind, Write, WriteOp};
+use crate::store::{Kind, Revision, Write, WriteOp};
 
 /// A write, in the API server's terms.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,18 +51,8 @@ pub enum Request {
         /// The patch.
         body: Value,
     },
-}
-
-impl Request {
-    /// Where the object is or will be.
-    pub fn location(&self) -> &Location {
-        match self {
-            Request::Create { location, .. }
-            | Request::Replace { location, .. }
-            | Request::Delete { location, .. }
-            | Request::PatchStatus { location, .. } => location,
-        }
-    }
+    /// No request: at this revision the object was already what it is to be.
+    Nothing(Revision),
 }
 
 /// What must hold for a DELETE to go through. With a resourceVersion it is a compare-and-delete in one request, which
@@ -124,6 +114,11 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
 }
 
 fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
+    if let WriteOp::Delete(Some(revision)) = &write.op
+        && pod_patch::is_detached(&ObjectRevision::parse(revision))
+    {
+        return Ok(Request::Nothing(revision.clone()));
+    }
     let body = match &write.op {
         WriteOp::Create(bytes) => attach(write, bytes, None)?,
         WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,

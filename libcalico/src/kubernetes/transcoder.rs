@@ -15,6 +15,7 @@ use super::metadata;
 use super::node;
 use super::pod::Pod;
 use super::pod_on_node::{PodOnNode, PodOnNodeKey};
+use super::pod_patch;
 use super::profile;
 use super::query::{self, Query};
 use super::request::{self, Request};
@@ -131,6 +132,7 @@ impl Transcoder {
                 metadata::read_ipam(self.group, metadata, &[])
             }
             StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, foreign)| foreign),
+            StoredKind::Endpoint => Ok(pod_patch::detached(&metadata)),
             _ => Ok(Foreign::default()),
         }
     }
@@ -179,10 +181,12 @@ impl Transcoder {
                 stored(crate::api::Profile::path(&ObjectKey::global(name_of(&value))), value)
             }
             StoredKind::Endpoint => {
+                let foreign = object.get("metadata").and_then(Value::as_object).map(pod_patch::detached);
                 let pod: Pod = serde_json::from_value(Value::Object(object))?;
                 let Some(found) = endpoint_of_pod(&pod, &self.interface_prefix) else { return Ok(None) };
                 let path = WorkloadEndpoint::path(&found.endpoint.key());
-                stored(path, serde_json::from_slice(&found.endpoint.encode()?)?)
+                let value = serde_json::from_slice(&found.endpoint.encode()?)?;
+                Ok(Some(Stored { path, value, foreign: foreign.unwrap_or_default() }))
             }
             StoredKind::Namespace => stored(super::Namespace::path(&ObjectKey::global(name_of(&object))), object),
             _ => {

@@ -328,6 +328,27 @@ fn endpoints_are_pods() {
     assert_eq!(transcoder.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
 }
 
+/// That of a pod which has ended is deleted too, although it has no address any more (CNI-202, DS-78).
+#[test]
+fn an_endpoint_is_deleted_once() {
+    let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
+    let deletion = |pod: &Value| {
+        let found = v1().decode(&one::<WorkloadEndpoint>(&key), pod.clone()).unwrap();
+        let read = decode_entry::<WorkloadEndpoint>(&found.entry).unwrap();
+        assert_eq!(read.value.spec.ip_networks, [""; 0]);
+        v1().request(&Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision))).unwrap()
+    };
+    let mut pod = pod("node-1");
+    pod["status"] = json!({"phase": "Succeeded", "podIP": "10.0.0.1"});
+    pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"] = "10.0.0.1/32".into();
+    pod["metadata"]["annotations"]["cni.projectcalico.org/podIPs"] = "10.0.0.1/32".into();
+    let Request::PatchStatus { body, .. } = deletion(&pod) else { panic!() };
+    for (key, value) in body["metadata"]["annotations"].as_object().unwrap() {
+        pod["metadata"]["annotations"][key] = value.clone();
+    }
+    assert!(matches!(deletion(&pod), Request::Nothing(_)));
+}
+
 #[test]
 fn pods_and_namespaces_are_read_as_they_are() {
     let found = v1().decode(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0")), pod("node-1")).unwrap();

@@ -17,7 +17,7 @@ use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt::{self, MachineError};
-use crate::prelude::{HandleState, Prelude};
+use crate::prelude::Prelude;
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
@@ -30,9 +30,9 @@ pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     call: &IpamCall,
-    prelude: Prelude,
+    mut prelude: Prelude,
 ) -> Result<CniResult, CniError> {
-    let kept = Box::pin(kept(store, clock, call)).await.map_err(|error| cni_error(&error))?;
+    let kept = Box::pin(kept(store, clock, call, &mut prelude)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = result(&kept);
         if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
@@ -41,19 +41,21 @@ pub async fn add<S: Store, C: Clock>(
         }
         return Ok(result);
     }
-    let prelude = match &call.machine {
-        // What was read, if anything, was the container's.
-        Some(_) => Prelude { handle: HandleState::Absent, ..prelude },
-        None => prelude,
-    };
     addresses(store, clock, call, prelude).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
 }
 
 /// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
-async fn kept<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall) -> Result<Vec<Assignment>, IpamError> {
+async fn kept<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamCall,
+    prelude: &mut Prelude,
+) -> Result<Vec<Assignment>, IpamError> {
     let Some(machine) = &call.machine else { return Ok(Vec::new()) };
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
-    let held = kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
+    let (held, read) = kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
+    // What was read before, if anything, was the container's.
+    prelude.handle = read;
     if held.is_empty() && machine.is_migration_target() {
         return Err(MachineError::NothingHeld(handle).into());
     }

@@ -28,7 +28,8 @@ pub async fn release_call<S: Store, C: Clock>(
     call: &IpamCall,
     prelude: ReleasePrelude,
 ) -> Result<(), IpamError> {
-    let prelude = if prelude.is_empty() && !store.has_transactions() {
+    // Releases before v3 knew no machines that keep addresses.
+    let prelude = if prelude.is_empty() && call.machine.is_none() && !store.has_transactions() {
         prelude.with_handles(store, &[call.legacy_handle()]).await?
     } else {
         prelude

@@ -11,22 +11,24 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::prelude::HandleState;
 use crate::release::{ReleasePrelude, release};
 
 /// Makes a pod an owner of every address that its machine holds, and returns these, IPv4 first: the active owner, or
-/// the alternate one for the target of a migration (IPAM-53). None when it holds none yet.
+/// the alternate one for the target of a migration (IPAM-53). None when it holds none yet. With them its handle, as read.
 pub async fn take_over<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     machine: &MachinePod,
     attributes: &BTreeMap<String, String>,
-) -> Result<Vec<IpAddr>, IpamError> {
+) -> Result<(Vec<IpAddr>, HandleState), IpamError> {
     let slot = if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active };
-    let blocks = change(store, clock, handle, |block| !block.set_owner(handle, slot, attributes).is_empty()).await?;
+    let (blocks, read) =
+        change(store, clock, handle, |block| !block.set_owner(handle, slot, attributes).is_empty()).await?;
     let mut held: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
     held.sort_by_key(|ip| IpVersion::of(*ip));
-    Ok(held)
+    Ok((held, read))
 }
 
 /// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
@@ -38,7 +40,7 @@ pub async fn leave<S: Store, C: Clock>(
     machine: &MachinePod,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
-    let blocks = change(store, clock, handle, clear).await?;
+    let (blocks, _) = change(store, clock, handle, clear).await?;
     if !machine.is_going || blocks.iter().any(|block| block.has_owner(handle)) {
         tracing::info!(%handle, "the virtual machine keeps its addresses");
         return Ok(());
@@ -49,16 +51,17 @@ pub async fn leave<S: Store, C: Clock>(
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
 }
 
-/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are then.
+/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are then,
+/// with the handle.
 async fn change<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     mut change: impl FnMut(&mut Block) -> bool,
-) -> Result<Vec<Block>, IpamError> {
+) -> Result<(Vec<Block>, HandleState), IpamError> {
     let mut budget = Budget::new(clock, OPERATION);
     loop {
-        let mut blocks = blocks_of(store, handle).await?;
+        let (mut blocks, read) = blocks_of(store, handle).await?;
         let mut writes = Vec::new();
         for block in &mut blocks {
             if change(&mut block.value) {
@@ -68,7 +71,7 @@ async fn change<S: Store, C: Clock>(
         }
         let outcome = if writes.is_empty() { Ok(Vec::new()) } else { store.write(&writes).await };
         match outcome {
-            Ok(_) => return Ok(blocks.into_iter().map(|block| block.value).collect()),
+            Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
             // To do it again changes nothing more, so that what took effect of it does not matter.
             Err(error) if error.cause.is_race() && budget.pause().await => {}
             Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
@@ -77,12 +80,13 @@ async fn change<S: Store, C: Clock>(
     }
 }
 
-async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Entry<Block>>, IpamError> {
-    let named: BTreeSet<Cidr> = match store.get::<Handle>(handle).await {
-        Ok(entry) => entry.value.block.keys().copied().collect(),
-        Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<Block>>, HandleState), IpamError> {
+    let entry = match store.get::<Handle>(handle).await {
+        Ok(entry) => entry,
+        Err(StoreError::NotFound { .. }) => return Ok((Vec::new(), HandleState::Absent)),
         Err(error) => return Err(error.into()),
     };
+    let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = named.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
     let answers = store.read(&batch).await?;
@@ -90,5 +94,5 @@ async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Entry<B
     for ticket in &tickets {
         blocks.extend(answers.get(ticket)?);
     }
-    Ok(blocks)
+    Ok((blocks, HandleState::There(entry)))
 }

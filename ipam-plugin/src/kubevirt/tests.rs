@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, ObjectKey};
-use libcalico::ipam::{Attribute, HandleId};
+use libcalico::ipam::{Attribute, Handle, HandleId};
 use libcalico::kubernetes::{MachinePod, Pod, VirtualMachine, VirtualMachineInstance};
-use libcalico::store::StoreError;
+use libcalico::store::{Kind, StoreError, Write, WriteOp};
 use netconf::{CniError, CniResult};
 use serde_json::{Value, json};
 
@@ -143,6 +143,20 @@ async fn a_pod_takes_over_what_the_last_one_left() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
+/// As an earlier ADD leaves it that came no further.
+#[tokio::test]
+async fn a_handle_that_holds_nothing_yet_is_not_made_anew() {
+    let cluster = cluster();
+    cluster.store.put(&HandleId::new(HANDLE), &Handle::default());
+    cluster.store.before_each(|_, writes, _| {
+        let makes = |write: &Write| write.kind == Handle::KIND && matches!(write.op, WriteOp::Create(_));
+        assert!(!writes.into_iter().flatten().any(makes), "it was read");
+        Fault::None
+    });
+    assert_eq!(add(&cluster, &pod("a", "i-1", None)).await.unwrap().ips.len(), 2);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
 #[tokio::test]
 async fn a_live_migration() {
     let cluster = cluster();
@@ -240,6 +254,20 @@ async fn switched_off_a_machines_pod_is_like_any_other() {
     persistence(&cluster, "Enabled");
     add(&cluster, &source).await.unwrap();
     assert!(cluster.handle(HANDLE).is_some());
+}
+
+/// And at its block; at no handle of a release before v3 (IPAM-55).
+#[tokio::test]
+async fn leaving_looks_at_the_machines_handle_alone() {
+    let cluster = cluster();
+    let source = pod("a", "i-1", None);
+    add(&cluster, &source).await.unwrap();
+    let machine = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().leaving();
+    let call = call(&source, machine);
+    let prelude = ReleasePrelude::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
+    cluster.store.take_counts();
+    cni::del(&cluster.store, &cluster.clock, &call, prelude).await.unwrap();
+    assert_eq!(cluster.store.take_counts().0, 2);
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ async fn addresses<S: Store, C: Clock>(
     };
     let request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
-        Box::pin(ensure_labels(store, &request.owner())).await?;
+        Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     let assigned = assign(store, clock, &request, prelude).await?;

@@ -15,6 +15,9 @@ use crate::lock::HostLock;
 use crate::prelude::PreludeQuery;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
 
+/// Where upstream notes that a node's affinities have labels: it is gone when the node starts anew.
+const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
+
 /// A call of the IPAM plugin for one container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IpamCall {
@@ -42,6 +45,8 @@ pub struct IpamCall {
     pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
     pub lock_file: Option<PathBuf>,
+    /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
+    pub labels_marker: Option<PathBuf>,
 }
 
 /// Which pod a container is of.
@@ -75,6 +80,7 @@ impl IpamCall {
             // For Windows, but read on every system, as upstream's (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
+            labels_marker: Some(PathBuf::from(LABELS_MARKER)),
         }
     }
 

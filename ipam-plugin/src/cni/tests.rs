@@ -29,6 +29,7 @@ fn call(container: &str) -> IpamCall {
         ip: None,
         max_blocks: 0,
         lock_file: None,
+        labels_marker: None,
     }
 }
 

@@ -76,6 +76,7 @@ fn call(pod: &Pod, machine: Option<MachinePod>) -> IpamCall {
         ip: None,
         max_blocks: 0,
         lock_file: None,
+        labels_marker: None,
     }
 }
 

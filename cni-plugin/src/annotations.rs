@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipam_plugin::cni::IpamCall;
 use libcalico::api::IpNat;
-use libcalico::kubernetes::{Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, texts_of};
+use libcalico::kubernetes::{FLOATING_IPS, Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, texts_of};
 use libcalico::names::DEFAULT_INTERFACE_PREFIX;
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
@@ -24,7 +24,6 @@ const IPV4_POOLS: &str = "cni.projectcalico.org/ipv4pools";
 const IPV6_POOLS: &str = "cni.projectcalico.org/ipv6pools";
 const FAMILIES: &str = "cni.projectcalico.org/ipFamilies";
 const HW_ADDR: &str = "cni.projectcalico.org/hwAddr";
-const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 
 /// What annotations ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

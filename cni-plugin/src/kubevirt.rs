@@ -41,7 +41,15 @@ pub async fn settle(session: &Session, owed: &Debt) -> Result<(), CniError> {
     if !may_be_machine(&ids.pod) || !kubernetes_api::is_there(&session.call.conf, &session.datastore_config) {
         return Ok(());
     }
-    let api = Api::of(&session.call.conf, &session.datastore_config, true)?;
+    let opened;
+    let api = match &session.api {
+        // This call has no question of its own.
+        Api::Unasked => {
+            opened = Api::of(&session.call.conf, &session.datastore_config, true)?;
+            &opened
+        }
+        api => api,
+    };
     let Some(api) = api.reached(&session.store) else { return Ok(()) };
     let Some(machine) = machine_of(session, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);

@@ -56,4 +56,4 @@ pub use revision::{Foreign, ObjectRevision};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};
 pub use uid::reverse_uid;
-pub use workload_endpoint::{PodEndpoint, PodProblem, endpoint_of_pod, floating_ips, texts_of};
+pub use workload_endpoint::{FLOATING_IPS, PodEndpoint, PodProblem, endpoint_of_pod, floating_ips, texts_of};

@@ -16,7 +16,7 @@ use crate::net::{Cidr, CidrParseError, IpVersion};
 /// Addresses as Amazon's plugin writes them.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 /// Floating addresses.
-const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
+pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 /// Source prefixes the pod may use beside its own.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
 /// The only annotation that endpoints take over.

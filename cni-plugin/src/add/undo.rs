@@ -44,7 +44,6 @@ pub(super) async fn erase(session: &Session, endpoint: &WorkloadEndpoint) -> Res
 }
 
 /// Takes the interface away.
-
 pub(super) async fn undo(session: &Session, attachment: &Attachment, error: CniError) -> CniError {
     match attachment.undo(session).await {
         Ok(()) => error,

@@ -36,6 +36,7 @@ pub mod prelude;
 pub mod process;
 #[cfg(test)]
 mod races;
+mod read_blocks;
 pub mod release;
 pub mod release_addresses;
 pub mod request;

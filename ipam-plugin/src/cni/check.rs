@@ -12,6 +12,7 @@ use netconf::{CniError, Code};
 use super::call::IpamCall;
 use super::error::cni_error;
 use crate::assign_address::holder;
+use crate::read_blocks::read_blocks;
 
 /// Compares, and says each difference in the error's details.
 pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<(), CniError> {
@@ -53,20 +54,6 @@ pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAdd
         }
     }
     Ok(found)
-}
-
-async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> Result<Vec<Entry<Block>>, StoreError> {
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = wanted.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
-    let answers = store.read(&batch).await?;
-    let mut blocks = Vec::new();
-    for ticket in &tickets {
-        blocks.extend(answers.get(ticket)?);
-    }
-    Ok(blocks)
 }
 
 fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamCall) -> Option<String> {

@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
 use libcalico::kubernetes::MachinePod;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Entry, Store, StoreError, Write};
 
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::prelude::HandleState;
+use crate::read_blocks::read_blocks;
 use crate::release::{ReleasePrelude, release};
 
 /// Makes a pod an owner of every address that its machine holds, and returns these, IPv4 first: the active owner, or
@@ -87,12 +88,5 @@ async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<
         Err(error) => return Err(error.into()),
     };
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = named.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
-    let answers = store.read(&batch).await?;
-    let mut blocks = Vec::new();
-    for ticket in &tickets {
-        blocks.extend(answers.get(ticket)?);
-    }
-    Ok((blocks, HandleState::There(entry)))
+    Ok((read_blocks(store, named).await?, HandleState::There(entry)))
 }

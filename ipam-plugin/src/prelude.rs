@@ -82,10 +82,8 @@ impl Prelude {
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
         // A claim that is gone or younger than the answer shows before anything is given away: the block is read at its
         // latest and names its owner, and each write compares revisions (IPAM-210).
-        let affinities = batch.list(&AffinitySelect::of(query.owner.clone()));
-        if query.may_lag {
-            batch.last_may_lag();
-        }
+        let own = AffinitySelect::of(query.owner.clone());
+        let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels a
         // node and then gives it a pod expects the label to count.
         PreludeTickets {

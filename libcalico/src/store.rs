@@ -210,6 +210,14 @@ impl ReadBatch {
         ListTicket(self.ranges.len() - 1, PhantomData)
     }
 
+    /// Adds the read of a selection that may be answered with what was there a moment ago, out of a cache: for what is
+    /// harmless when it is old, or what a compare-and-swap finds out.
+    pub fn list_lagging<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
+        let ticket = self.list::<K>(select);
+        self.ranges[ticket.0].may_lag = true;
+        ticket
+    }
+
     /// Adds the read of the keys of a selection, which costs little where the objects are many and large.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
         self.ranges.push(Range {
@@ -220,14 +228,6 @@ impl ReadBatch {
             may_lag: false,
         });
         KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
-    }
-
-    /// The read added last may be answered with what was there a moment ago, out of a cache: what is decided by it is
-    /// harmless when it is old, or a compare-and-swap finds out. What is not in the cache is looked for outside it.
-    pub fn last_may_lag(&mut self) {
-        if let Some(range) = self.ranges.last_mut() {
-            range.may_lag = true;
-        }
     }
 
     /// The ranges, in the order the answers must have.

@@ -18,8 +18,6 @@ use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::pages;
 
-const FROM_CACHE: &str = "?resourceVersion=0";
-
 /// Calico's data in a Kubernetes cluster.
 #[derive(Debug)]
 pub struct Kubernetes {
@@ -137,21 +135,14 @@ impl Kubernetes {
         failure.explain(key, &self.client.server().await, writing)
     }
 
-    /// The objects that a query names. One that may lag is answered from the API server's cache, without a round trip to
-    /// its own store; an object that the cache does not know yet is asked for again.
+    /// The objects that a query names. A list that may lag is answered from the API server's cache, without a round trip
+    /// to its own store.
     async fn ask(&self, group: ApiGroup, query: &Query, may_lag: bool) -> Result<Found, StoreError> {
         let (answer, path) = match query {
             Query::Nothing => return Ok(Found::Objects(Vec::new())),
             Query::Get(location) => {
                 let path = location.url_path();
-                let mut answer = match may_lag {
-                    true => self.client.send(&ApiRequest::get(format!("{path}{FROM_CACHE}"))).await,
-                    false => self.client.send(&ApiRequest::get(&path)).await,
-                };
-                if may_lag && matches!(&answer, Err(Failure::Refused(refusal)) if refusal.status.code == 404) {
-                    answer = self.client.send(&ApiRequest::get(&path)).await;
-                }
-                (answer.map(|object| vec![object]), path)
+                (self.client.send(&ApiRequest::get(&path)).await.map(|object| vec![object]), path)
             }
             Query::List(list) => (pages::all(&self.client, list, may_lag).await, list.url_path()),
         };

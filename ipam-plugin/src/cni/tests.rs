@@ -13,25 +13,7 @@ use super::{IpamCall, add, check, del, differences, gc, status};
 use crate::clock::SystemClock;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
-use crate::testing::{Cluster, Fault, assert_consistent, cidr, held};
-
-fn call(container: &str) -> IpamCall {
-    IpamCall {
-        network: "net".into(),
-        container_id: container.into(),
-        node: "node1".into(),
-        pod: None,
-        machine: None,
-        assign_ipv4: true,
-        assign_ipv6: false,
-        ipv4_pools: Vec::new(),
-        ipv6_pools: Vec::new(),
-        ip: None,
-        max_blocks: 0,
-        lock_file: None,
-        labels_marker: None,
-    }
-}
+use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 
 async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
     let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();

@@ -12,7 +12,7 @@ use crate::cni::{self, IpamCall};
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::request::Namespace;
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent};
+use crate::testing::{self, Cluster, Fault, MemoryStore, assert_consistent};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
 
@@ -64,19 +64,10 @@ fn persistence(cluster: &Cluster, word: &str) {
 fn call(pod: &Pod, machine: Option<MachinePod>) -> IpamCall {
     let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     IpamCall {
-        network: "net".into(),
-        container_id: format!("c-{name}"),
-        node: "node1".into(),
-        pod: Some(cni::Pod { namespace: Namespace { name: namespace, ..Namespace::default() }, name }),
+        pod: Some(cni::Pod { namespace: Namespace { name: namespace, ..Namespace::default() }, name: name.clone() }),
         machine,
-        assign_ipv4: true,
         assign_ipv6: true,
-        ipv4_pools: Vec::new(),
-        ipv6_pools: Vec::new(),
-        ip: None,
-        max_blocks: 0,
-        lock_file: None,
-        labels_marker: None,
+        ..testing::call(&format!("c-{name}"))
     }
 }
 

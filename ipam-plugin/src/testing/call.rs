@@ -1,0 +1,22 @@
+//! A call of the plugin.
+
+use crate::cni::IpamCall;
+
+/// What a runtime asks for a container of `node1` outside Kubernetes: one IPv4 address.
+pub(crate) fn call(container: &str) -> IpamCall {
+    IpamCall {
+        network: "net".into(),
+        container_id: container.into(),
+        node: "node1".into(),
+        pod: None,
+        machine: None,
+        assign_ipv4: true,
+        assign_ipv6: false,
+        ipv4_pools: Vec::new(),
+        ipv6_pools: Vec::new(),
+        ip: None,
+        max_blocks: 0,
+        lock_file: None,
+        labels_marker: None,
+    }
+}

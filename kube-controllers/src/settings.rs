@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use libcalico::host_endpoints::AutoHostEndpoints;
+
 /// The names under which controllers are enabled (KC-004).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControllerName {
@@ -33,8 +35,24 @@ pub struct Settings {
     pub leak_grace_period: Option<Duration>,
     /// Whether labels of nodes are copied to Calico's nodes (etcd).
     pub sync_node_labels: bool,
+    /// Which HostEndpoints nodes get by themselves.
+    pub host_endpoints: AutoHostEndpoints,
+    /// Which Services get addresses.
+    pub assign_ips: AssignIps,
     /// How the garbage collection treats what it finds.
     pub gc: Gc,
+}
+
+/// Which Services of type LoadBalancer get addresses from our pools (KC-501).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AssignIps {
+    /// All, but for those of another class.
+    #[default]
+    AllServices,
+    /// Those that ask for it.
+    RequestedServicesOnly,
+    /// None: a value that is not known here.
+    None,
 }
 
 /// What garbage collection does with its findings.

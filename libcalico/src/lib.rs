@@ -8,6 +8,7 @@ pub mod api;
 pub mod conversion;
 #[cfg(feature = "schema")]
 pub mod crd;
+pub mod host_endpoints;
 pub mod ipam;
 pub mod kubernetes;
 pub mod names;

@@ -1,7 +1,7 @@
 //! All feeds of the process.
 
 use libcalico::api::Node as CalicoNode;
-use libcalico::api::{ClusterInformation, IpPool, IpReservation};
+use libcalico::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation};
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
@@ -36,6 +36,8 @@ pub struct Feeds {
     pub ip_reservations: Feed<Entry<IpReservation>>,
     /// Calico's nodes.
     pub calico_nodes: Feed<Entry<CalicoNode>>,
+    /// Host endpoints, from Calico's datastore.
+    pub host_endpoints: Feed<Entry<HostEndpoint>>,
     /// Whether the datastore is ready.
     pub cluster_information: Feed<Entry<ClusterInformation>>,
 }

@@ -5,24 +5,31 @@
 
 mod choice;
 mod cluster_information;
+mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
 mod ipam_configuration;
 mod meta;
 mod node;
 mod object;
+mod of_node;
 mod profile;
 mod tier;
 mod workload_endpoint;
 
 pub use choice::Choice;
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
+pub use host_endpoint::{HostEndpoint, HostEndpointPort, HostEndpointSpec};
 pub use ip_pool::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
 pub use ip_reservation::{IpReservation, IpReservationSpec};
 pub use ipam_configuration::{IpamConfiguration, IpamConfigurationSpec};
 pub use meta::{ObjectMeta, Unknown};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
 pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
+pub use of_node::{
+    BgpConfiguration, BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec,
+    configuration_of_node,
+};
 pub use profile::{Profile, ProfileSpec, Rule, RuleEntity};
 pub use tier::{Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};

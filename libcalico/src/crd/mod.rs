@@ -15,6 +15,7 @@ mod cluster_information;
 mod condition;
 mod custom_resource;
 mod field;
+mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
 mod ipam_block;
@@ -42,6 +43,7 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
     [
         block_affinity::definition(group),
         cluster_information::definition(group),
+        host_endpoint::definition(group),
         ipam_block::definition(group),
         ipam_config::definition(group),
         ipam_handle::definition(group),

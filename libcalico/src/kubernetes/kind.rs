@@ -48,8 +48,9 @@ const fn same(kind: &'static str, plural: &'static str) -> ObjectKind {
     ObjectKind { kind, plural, v1: (kind, plural) }
 }
 
-const OBJECTS: [ObjectKind; 5] = [
+const OBJECTS: [ObjectKind; 6] = [
     same("ClusterInformation", "clusterinformations"),
+    same("HostEndpoint", "hostendpoints"),
     ObjectKind { kind: "IPAMConfiguration", plural: "ipamconfigurations", v1: ("IPAMConfig", "ipamconfigs") },
     same("IPPool", "ippools"),
     same("IPReservation", "ipreservations"),

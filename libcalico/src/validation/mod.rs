@@ -6,6 +6,7 @@
 
 mod cluster_information;
 mod error;
+mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
 mod ipam_configuration;
@@ -19,6 +20,7 @@ mod workload_endpoint;
 
 pub use cluster_information::validate_cluster_information;
 pub use error::{FieldError, ValidationError};
+pub use host_endpoint::validate_host_endpoint;
 pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
 pub use ip_reservation::validate_ip_reservation;
 pub use ipam_configuration::{admit_ipam_configuration, validate_ipam_config};

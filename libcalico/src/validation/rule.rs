@@ -21,6 +21,7 @@ pub(super) const NET: FieldRule = FieldRule { tag: "net", accept: is_network };
 pub(super) const CIDR: FieldRule = FieldRule { tag: "cidr", accept: |text| network(text).is_some() };
 pub(super) const CIDR_V4: FieldRule = FieldRule { tag: "cidrv4", accept: |text| is_cidr(text, IpVersion::V4) };
 pub(super) const CIDR_V6: FieldRule = FieldRule { tag: "cidrv6", accept: |text| is_cidr(text, IpVersion::V6) };
+pub(super) const IP: FieldRule = FieldRule { tag: "ip", accept: |text| text.parse::<IpAddr>().is_ok() };
 pub(super) const IPV4: FieldRule = FieldRule { tag: "ipv4", accept: |text| is_address(text, IpVersion::V4) };
 pub(super) const IPV6: FieldRule = FieldRule { tag: "ipv6", accept: |text| is_address(text, IpVersion::V6) };
 

@@ -66,7 +66,7 @@ fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
 }
 
 /// TCP, UDP or SCTP, by name or number (DS-108).
-fn has_ports(protocol: &Value) -> bool {
+pub(super) fn has_ports(protocol: &Value) -> bool {
     match protocol {
         Value::Number(number) => matches!(number.as_u64(), Some(6 | 17 | 132)),
         Value::String(name) => {

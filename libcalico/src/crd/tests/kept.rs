@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::api_server::{dropped, refusals};
 use super::schema;
-use crate::api::{ClusterInformation, IpPool, IpReservation, Tier};
+use crate::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation, Tier};
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kubernetes::recordings::{GROUPS, states};
 use crate::kubernetes::{Request, Transcoder};
@@ -93,6 +93,15 @@ fn every_field_that_we_write_is_known() {
     is_kept::<IpReservation>(
         "/calico/resources/v3/projectcalico.org/ipreservations/few",
         json!({"spec": {"reservedCIDRs": ["10.244.0.0/30", "10.244.0.9/32"]}}),
+    );
+    is_kept::<HostEndpoint>(
+        "/calico/resources/v3/projectcalico.org/hostendpoints/node-1-auto-hep",
+        json!({
+            "spec": {
+                "node": "node-1", "interfaceName": "*", "expectedIPs": ["10.0.0.1", "fd00::1"], "profiles": ["p"],
+                "ports": [{"name": "ssh", "protocol": "TCP", "port": 22}, {"name": "s", "protocol": 6, "port": 23}],
+            },
+        }),
     );
     is_kept::<ClusterInformation>(
         "/calico/resources/v3/projectcalico.org/clusterinformations/default",

@@ -1,0 +1,89 @@
+//! HostEndpoint: an interface of a host, so that policies may select it (DS-101).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Object, Spec, Unknown};
+
+/// An interface of a host, or with the name `*` all of them.
+pub type HostEndpoint = Object<HostEndpointSpec>;
+
+/// `spec` of a HostEndpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostEndpointSpec {
+    /// The host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
+    pub node: String,
+    /// The interface, or `*` for all. Empty: whichever has one of the expected addresses.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 15)))]
+    pub interface_name: String,
+    /// Addresses of the interface.
+    #[serde(rename = "expectedIPs", skip_serializing_if = "Vec::is_empty")]
+    pub expected_ips: Vec<String>,
+    /// Profiles whose rules and labels the endpoint has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<String>,
+    /// Ports that policies may name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<HostEndpointPort>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// A named port.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostEndpointPort {
+    /// Its name.
+    pub name: String,
+    /// `TCP`, `UDP`, `SCTP`, or a number.
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-int-or-string" = true)))]
+    pub protocol: Value,
+    /// Its number.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
+    pub port: u16,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl Spec for HostEndpointSpec {
+    const KIND: &'static str = "HostEndpoint";
+    const PLURAL: &'static str = "hostendpoints";
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// DS-9.10.
+    #[test]
+    fn what_upstream_stores_round_trips() {
+        let stored = json!({
+            "kind": "HostEndpoint", "apiVersion": "projectcalico.org/v3",
+            "metadata": {
+                "name": "node-1-auto-hep", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+                "creationTimestamp": "2026-08-22T06:33:20Z",
+                "labels": {
+                    "kubernetes.io/hostname": "node-1", "projectcalico.org/created-by": "calico-kube-controllers",
+                },
+            },
+            "spec": {
+                "node": "node-1", "interfaceName": "*", "expectedIPs": ["192.168.0.11"],
+                "profiles": ["projectcalico-default-allow"],
+                "ports": [{"name": "ssh", "protocol": 6, "port": 22}],
+            },
+        });
+        let endpoint: HostEndpoint = serde_json::from_value(stored.clone()).unwrap();
+        assert!(endpoint.spec.unknown.is_empty());
+        assert_eq!(serde_json::to_value(&endpoint).unwrap(), stored);
+    }
+}

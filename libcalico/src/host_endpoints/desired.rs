@@ -1,0 +1,143 @@
+//! [`desired`]: the HostEndpoints that a node is to have.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::name::auto_host_endpoint_name;
+use super::node::HostNode;
+use super::settings::{AutoHostEndpoints, HostEndpointTemplate};
+use super::{CREATED_BY, PROFILE};
+use crate::api::{HostEndpoint, HostEndpointSpec};
+use crate::net::{Cidr, CidrParseError};
+use crate::selector::{Selector, SelectorError};
+
+/// The interface of an endpoint that stands for all of the node's.
+const ALL_INTERFACES: &str = "*";
+
+/// What a node is to have.
+#[derive(Debug, Default)]
+pub struct Desired {
+    /// The endpoints.
+    pub endpoints: Vec<HostEndpoint>,
+    /// Templates that do not say what they want. As long as there are any, no endpoint of the node is to be deleted: it may
+    /// be theirs.
+    pub problems: Vec<TemplateProblem>,
+}
+
+/// A template that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the host endpoint template {template:?} is passed over: {reason}")]
+pub struct TemplateProblem {
+    /// The template's `generateName`.
+    pub template: String,
+    /// Which field is wrong, and how.
+    pub reason: String,
+}
+
+/// The endpoints that `node` is to have (KC-484). `is_match` says whether an interface pattern is found in the name of an
+/// interface, or what is wrong with the pattern.
+pub fn desired(
+    node: &HostNode,
+    wanted: &AutoHostEndpoints,
+    is_match: impl Fn(&str, &str) -> Result<bool, String>,
+) -> Desired {
+    let mut desired = Desired::default();
+    if !wanted.enabled {
+        return desired;
+    }
+    if wanted.default_endpoint {
+        let name = auto_host_endpoint_name(&node.name, None, None);
+        desired.endpoints.push(endpoint(node, name, ALL_INTERFACES, &node.addresses, None));
+    }
+    for template in &wanted.templates {
+        match of_template(node, template, &is_match) {
+            Ok(endpoints) => desired.endpoints.extend(endpoints),
+            Err(reason) => {
+                desired.problems.push(TemplateProblem { template: template.generate_name.clone(), reason });
+            }
+        }
+    }
+    desired
+}
+
+fn of_template(
+    node: &HostNode,
+    template: &HostEndpointTemplate,
+    is_match: impl Fn(&str, &str) -> Result<bool, String>,
+) -> Result<Vec<HostEndpoint>, String> {
+    let selector = Selector::parse(&template.node_selector);
+    let selector = selector.map_err(|error: SelectorError| format!("nodeSelector: {error}"))?;
+    if !selector.matches(&node.labels) {
+        return Ok(Vec::new());
+    }
+    let addresses = addresses_in(node, &template.interface_cidrs)?;
+    if template.interface_pattern.is_empty() {
+        let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
+        // Neither an interface nor an address: nothing to hold a policy to.
+        return Ok((!addresses.is_empty())
+            .then(|| endpoint(node, name, "", &addresses, Some(template)))
+            .into_iter()
+            .collect());
+    }
+    let mut endpoints = Vec::new();
+    for interface in &node.interfaces {
+        let found = is_match(&template.interface_pattern, &interface.name);
+        if !found.map_err(|error| format!("interfacePattern: {error}"))? {
+            continue;
+        }
+        let mut addresses = addresses.clone();
+        addresses.extend(interface.addresses.iter().filter(|ip| !addresses.contains(ip)).copied().collect::<Vec<_>>());
+        let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), Some(&interface.name));
+        endpoints.push(endpoint(node, name, &interface.name, &addresses, Some(template)));
+    }
+    Ok(endpoints)
+}
+
+/// The node's addresses in any of the ranges.
+fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, String> {
+    let parsed: Result<Vec<Cidr>, CidrParseError> = ranges.iter().map(|range| range.parse()).collect();
+    let parsed = parsed.map_err(|error| format!("interfaceCIDRs: {error}"))?;
+    Ok(node.addresses.iter().filter(|ip| parsed.iter().any(|range| range.contains(**ip))).copied().collect())
+}
+
+fn endpoint(
+    node: &HostNode,
+    name: String,
+    interface: &str,
+    addresses: &[IpAddr],
+    template: Option<&HostEndpointTemplate>,
+) -> HostEndpoint {
+    let mut endpoint = HostEndpoint::new(
+        name,
+        HostEndpointSpec {
+            node: node.name.clone(),
+            interface_name: interface.into(),
+            expected_ips: addresses.iter().map(IpAddr::to_string).collect(),
+            profiles: vec![PROFILE.into()],
+            ..HostEndpointSpec::default()
+        },
+    );
+    let mut labels: BTreeMap<String, String> = node.labels.clone();
+    if let Some(template) = template {
+        labels.extend(template.labels.clone());
+        endpoint.metadata.annotations = template.annotations.clone();
+    }
+    labels.insert(CREATED_BY.0.into(), CREATED_BY.1.into());
+    endpoint.metadata.labels = labels;
+    endpoint
+}
+
+/// Whether `found` is to be written again as `wanted`. Profiles and ports are whoever's changed them (KC-488).
+pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
+    let said = |endpoint: &HostEndpoint| {
+        let (metadata, spec) = (&endpoint.metadata, &endpoint.spec);
+        (
+            metadata.labels.clone(),
+            metadata.annotations.clone(),
+            spec.node.clone(),
+            spec.interface_name.clone(),
+            spec.expected_ips.clone(),
+        )
+    };
+    said(found) != said(wanted)
+}

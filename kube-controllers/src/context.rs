@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::feed::Feeds;
 use crate::runtime::Leadership;
 use crate::settings::Settings;
+use crate::telemetry::Metrics;
 
 /// Where Calico's objects are kept, which decides what there is to do (KC-020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +35,8 @@ pub struct Context {
     pub settings: watch::Receiver<Arc<Settings>>,
     /// Who may write.
     pub leadership: Leadership,
-    /// Where metrics are registered.
-    pub metrics: prometheus::Registry,
+    /// What `/metrics` tells.
+    pub metrics: Metrics,
     /// Cancelled when the process is to end: finish the write under way and return.
     pub stop: CancellationToken,
 }

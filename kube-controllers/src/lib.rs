@@ -10,4 +10,5 @@ pub mod controllers;
 pub mod feed;
 pub mod runtime;
 pub mod settings;
+pub mod telemetry;
 pub mod watched;

@@ -1,9 +1,10 @@
 //! What all controllers run on: a queue of keys, workers, and the right to write.
 
+mod backoff;
 mod leadership;
 mod queue;
 mod workers;
 
-pub use leadership::Leadership;
+pub use leadership::{Deadline, Leadership, Tenure};
 pub use queue::Queue;
 pub use workers::{Failure, Next, Reconcile, run};

@@ -1,0 +1,198 @@
+//! What a queue promises, in virtual time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tokio::time::timeout;
+
+use super::*;
+
+/// The key that comes within a millisecond.
+async fn soon<K: Clone + Eq + Hash + Send + 'static>(queue: &Queue<K>) -> Option<K> {
+    timeout(Duration::from_millis(1), queue.next()).await.ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_waits_once_and_in_order() {
+    let queue = Queue::default();
+    for key in ["a", "b", "a", "c", "b"] {
+        queue.add(key);
+    }
+    assert_eq!(queue.len(), 3);
+    assert_eq!((queue.next().await, queue.next().await, queue.next().await), ("a", "b", "c"));
+    assert_eq!(soon(&queue).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_key_comes_again_only_when_done() {
+    let queue = Queue::default();
+    queue.add("a");
+    let key = queue.next().await;
+    queue.add("a");
+    queue.add("a");
+    assert_eq!(soon(&queue).await, None, "one worker holds it");
+    queue.done(&key);
+    assert_eq!(soon(&queue).await, Some("a"));
+    queue.done(&key);
+    assert_eq!(soon(&queue).await, None, "two additions while it was held are one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_moments_the_earliest_counts_and_the_key_comes_once() {
+    let queue = Queue::default();
+    let begin = Instant::now();
+    queue.add_after("a", Duration::from_secs(9));
+    queue.add_after("a", Duration::from_secs(3));
+    queue.add_after("a", Duration::from_secs(6));
+    assert_eq!(queue.len(), 0);
+    let key = queue.next().await;
+    assert_eq!(begin.elapsed().as_secs(), 3);
+    queue.done(&key);
+    assert!(timeout(Duration::from_secs(60), queue.next()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_comes_now_does_not_come_later() {
+    let queue = Queue::default();
+    queue.add_after("a", Duration::from_secs(3));
+    queue.add("a");
+    let key = soon(&queue).await.expect("added");
+    queue.done(&key);
+    assert!(timeout(Duration::from_secs(60), queue.next()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_moment_that_comes_while_the_key_is_held_brings_it_again() {
+    let queue = Queue::default();
+    queue.add("a");
+    let key = queue.next().await;
+    queue.add_after("a", Duration::from_secs(1));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(soon(&queue).await, None);
+    queue.done(&key);
+    assert_eq!(soon(&queue).await, Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_late_moment_hears_of_an_earlier_one() {
+    let queue = Queue::default();
+    queue.add_after("late", Duration::from_secs(100));
+    let waiter = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.next().await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let begin = Instant::now();
+    queue.add_after("early", Duration::from_secs(2));
+    assert_eq!(waiter.await.expect("no panic"), "early");
+    assert_eq!(begin.elapsed().as_secs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_waiter_gets_a_key_when_there_are_enough() {
+    let queue = Queue::default();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.next().await }
+            })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    (0..3).for_each(|key| queue.add(key));
+    let mut keys = Vec::new();
+    for waiter in waiters {
+        keys.push(timeout(Duration::from_secs(1), waiter).await.expect("in time").expect("no panic"));
+    }
+    keys.sort();
+    assert_eq!(keys, [0, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_dropped_took_nothing() {
+    let queue = Queue::default();
+    {
+        let next = queue.next();
+        tokio::pin!(next);
+        assert!(timeout(Duration::from_secs(1), &mut next).await.is_err());
+        queue.add("a");
+    }
+    assert_eq!(soon(&queue).await, Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_depth_is_shown_and_counts_only_what_is_due() {
+    let queue = Queue::default();
+    let gauge = IntGauge::new("depth", "of a test").expect("a valid name");
+    queue.add(1);
+    queue.show_depth(gauge.clone());
+    queue.add_after(2, Duration::from_secs(1));
+    assert_eq!(gauge.get(), 1);
+    let key = queue.next().await;
+    assert_eq!((key, gauge.get()), (1, 0));
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Add(u8),
+    AddAfter(u8, u64),
+    Take,
+    Done(usize),
+    Pass(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        (0..5u8).prop_map(Act::Add),
+        (0..5u8, 0..20u64).prop_map(|(key, seconds)| Act::AddAfter(key, seconds)),
+        Just(Act::Take),
+        (0..5usize).prop_map(Act::Done),
+        (0..10u64).prop_map(Act::Pass),
+    ]
+}
+
+proptest! {
+    /// After any history each key is held by one worker at most, and none that was added after it was last taken is lost.
+    #[test]
+    fn nothing_is_lost_and_nothing_held_twice(acts in prop::collection::vec(act(), 0..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        runtime.block_on(async {
+            let queue = Queue::default();
+            let mut held: Vec<u8> = Vec::new();
+            // Wanted since it was last taken, and by when.
+            let mut wanted: BTreeMap<u8, Instant> = BTreeMap::new();
+            for act in acts {
+                match act {
+                    Act::Add(key) => {
+                        queue.add(key);
+                        wanted.insert(key, Instant::now());
+                    }
+                    Act::AddAfter(key, seconds) => {
+                        let delay = Duration::from_secs(seconds);
+                        queue.add_after(key, delay);
+                        let due = Instant::now() + delay;
+                        wanted.entry(key).and_modify(|earlier| *earlier = due.min(*earlier)).or_insert(due);
+                    }
+                    Act::Take => {
+                        if let Ok(Taken { key, .. }) = queue.take() {
+                            assert!(!held.contains(&key), "{key} is held twice");
+                            assert!(wanted.remove(&key).is_some_and(|due| due <= Instant::now()), "{key} came unasked");
+                            held.push(key);
+                        }
+                    }
+                    Act::Done(index) if index < held.len() => queue.done(&held.swap_remove(index)),
+                    Act::Done(_) => {}
+                    Act::Pass(seconds) => tokio::time::advance(Duration::from_secs(seconds)).await,
+                }
+            }
+            held.iter().for_each(|key| queue.done(key));
+            tokio::time::advance(Duration::from_secs(60)).await;
+            while let Ok(Taken { key, .. }) = queue.take() {
+                assert!(wanted.remove(&key).is_some(), "{key} came unasked");
+                queue.done(&key);
+            }
+            assert!(wanted.is_empty(), "{wanted:?} never came");
+        });
+    }
+}

@@ -1,0 +1,237 @@
+//! What workers promise, in virtual time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::advance;
+
+use super::*;
+use crate::runtime::Tenure;
+use crate::telemetry::Metrics;
+
+/// Does with each key what its name says, and counts.
+struct Scripted {
+    calls: Mutex<Vec<(&'static str, Duration)>>,
+    begin: Instant,
+    busy: AtomicUsize,
+    most_busy: AtomicUsize,
+    finished: AtomicUsize,
+    /// Keys named `slow` end one for each permit.
+    gate: Semaphore,
+}
+
+impl Reconcile for Scripted {
+    const NAME: &'static str = "scripted";
+    type Key = &'static str;
+
+    async fn reconcile(&self, key: &&'static str) -> Result<Next, Failure> {
+        let count = {
+            let mut calls = self.calls.lock().expect("no panic under the lock");
+            calls.push((key, self.begin.elapsed()));
+            calls.iter().filter(|(other, _)| other == key).count()
+        };
+        let busy = self.busy.fetch_add(1, Ordering::SeqCst) + 1;
+        let _left = scopeguard(&self.busy);
+        self.most_busy.fetch_max(busy, Ordering::SeqCst);
+        match *key {
+            "fails three times" if count <= 3 => return Err(Failure::Retry("busy".into())),
+            "invalid" => return Err(Failure::Permanent("no such thing".into())),
+            "panics once" if count == 1 => panic!("out of range"),
+            "every minute" => return Ok(Next::After(Duration::from_secs(60))),
+            key if key.starts_with("slow") => self.gate.acquire().await.expect("open").forget(),
+            _ => {}
+        }
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        Ok(Next::Done)
+    }
+}
+
+/// Counts down when dropped: a future that is cut off is no longer busy.
+fn scopeguard(busy: &AtomicUsize) -> impl Drop + '_ {
+    struct Leaves<'a>(&'a AtomicUsize);
+    impl Drop for Leaves<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    Leaves(busy)
+}
+
+struct Bench {
+    scripted: Arc<Scripted>,
+    queue: Queue<&'static str>,
+    tenure: watch::Sender<Tenure>,
+    stop: CancellationToken,
+    work: Work,
+    run: JoinHandle<()>,
+}
+
+impl Bench {
+    fn new(workers: usize, tenure: Tenure) -> Self {
+        let scripted = Arc::new(Scripted {
+            calls: Mutex::default(),
+            begin: Instant::now(),
+            busy: AtomicUsize::new(0),
+            most_busy: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
+            gate: Semaphore::new(0),
+        });
+        let (tenure, leadership) = watch::channel(tenure);
+        let (queue, stop, work) = (Queue::default(), CancellationToken::new(), Metrics::new().work("scripted"));
+        let (reconciler, queued) = (scripted.clone(), queue.clone());
+        let crew = Crew { reconciler, queue: queued, backoff: Mutex::default(), work: work.clone() };
+        let run = tokio::spawn(crew.run(workers, Leadership::new(leadership), stop.clone()));
+        Bench { scripted, queue, tenure, stop, work, run }
+    }
+
+    /// When `key` was worked on, in milliseconds.
+    fn calls(&self, key: &str) -> Vec<u128> {
+        let calls = self.scripted.calls.lock().expect("no panic under the lock");
+        calls.iter().filter(|(other, _)| *other == key).map(|(_, at)| at.as_millis()).collect()
+    }
+
+    fn finished(&self) -> usize {
+        self.scripted.finished.load(Ordering::SeqCst)
+    }
+
+    fn busy(&self) -> usize {
+        self.scripted.busy.load(Ordering::SeqCst)
+    }
+}
+
+async fn seconds(count: u64) {
+    sleep(Duration::from_secs(count)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("fails three times");
+    bench.queue.add("fine");
+    seconds(10).await;
+    let calls = bench.calls("fails three times");
+    assert_eq!(calls.len(), 4, "{calls:?}");
+    let delays: Vec<_> = calls.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // Half of the delay is certain; the clock's steps are milliseconds.
+    assert!(delays[0] <= 6 && (5..=11).contains(&delays[1]) && (10..=21).contains(&delays[2]), "{delays:?}");
+    assert_eq!(bench.calls("fine").len(), 1);
+    assert_eq!(bench.work.retries.get(), 3);
+    assert_eq!(bench.finished(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("invalid");
+    seconds(3600).await;
+    assert_eq!(bench.calls("invalid").len(), 1);
+    bench.queue.add("invalid");
+    seconds(1).await;
+    assert_eq!(bench.calls("invalid").len(), 2);
+    assert_eq!((bench.work.permanent_failures.get(), bench.work.retries.get()), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_caught_counted_and_tried_again() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("panics once");
+    bench.queue.add("fine");
+    seconds(1).await;
+    assert_eq!(bench.calls("panics once").len(), 2);
+    assert_eq!(bench.finished(), 2);
+    assert_eq!((bench.work.panics.get(), bench.work.retries.get()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_asks_for_it_comes_again() {
+    let bench = Bench::new(2, Tenure::Always);
+    bench.queue.add("every minute");
+    seconds(150).await;
+    let calls: Vec<_> = bench.calls("every minute").iter().map(|at| at / 1000).collect();
+    assert_eq!(calls, [0, 60, 120]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_keys_at_once_as_there_are_workers_and_no_key_twice() {
+    let bench = Bench::new(2, Tenure::Always);
+    for key in ["slow 1", "slow 2", "slow 3"] {
+        bench.queue.add(key);
+    }
+    seconds(1).await;
+    assert_eq!(bench.busy(), 2);
+    bench.queue.add("slow 1");
+    bench.scripted.gate.add_permits(4);
+    seconds(1).await;
+    assert_eq!(bench.scripted.most_busy.load(Ordering::SeqCst), 2);
+    assert_eq!((bench.calls("slow 1").len(), bench.calls("slow 3").len(), bench.finished()), (2, 1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_runs_before_this_replica_leads() {
+    let bench = Bench::new(2, Tenure::No);
+    bench.queue.add("fine");
+    seconds(60).await;
+    assert_eq!(bench.finished(), 0);
+    assert_eq!(bench.work.depth.get(), 1, "keys gather");
+    bench.tenure.send_replace(Tenure::Always);
+    seconds(1).await;
+    assert_eq!((bench.finished(), bench.work.depth.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_way_is_dropped_with_the_leadership_and_done_when_it_is_back() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("slow");
+    seconds(1).await;
+    assert_eq!(bench.busy(), 1);
+    bench.tenure.send_replace(Tenure::No);
+    seconds(1).await;
+    assert_eq!((bench.busy(), bench.finished()), (0, 0));
+    bench.scripted.gate.add_permits(1);
+    seconds(60).await;
+    assert_eq!(bench.finished(), 0);
+    bench.tenure.send_replace(Tenure::Always);
+    seconds(1).await;
+    assert_eq!(bench.finished(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_the_work_under_way_end_and_takes_nothing_more() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("slow");
+    bench.queue.add("fine");
+    seconds(1).await;
+    bench.stop.cancel();
+    seconds(1).await;
+    assert!(!bench.run.is_finished(), "it waits for the key under way");
+    bench.scripted.gate.add_permits(1);
+    seconds(1).await;
+    assert!(bench.run.is_finished());
+    assert_eq!((bench.calls("slow").len(), bench.calls("fine").len(), bench.finished()), (1, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_ever() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("slow");
+    seconds(1).await;
+    bench.stop.cancel();
+    seconds(4).await;
+    assert!(!bench.run.is_finished());
+    seconds(2).await;
+    assert!(bench.run.is_finished());
+    assert_eq!(bench.busy(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held() {
+    let bench = Bench::new(1, Tenure::Always);
+    bench.queue.add("slow");
+    seconds(1).await;
+    bench.run.abort();
+    // Aborted tasks are dropped when they are next looked at.
+    advance(Duration::from_secs(1)).await;
+    seconds(1).await;
+    assert_eq!((bench.busy(), bench.queue.len()), (0, 1));
+}

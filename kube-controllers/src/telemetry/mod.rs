@@ -1,0 +1,87 @@
+//! What the process tells about itself at `/metrics`.
+//!
+//! Names that the field knows keep them: `workqueue_*` and `leader_election_master_status` are client-go's, `process_*`
+//! every exporter's. Our own begin with `kube_controllers_`. The name of one metric must not stand in the help of another:
+//! scripts search the text for names (KC-153).
+
+mod feed;
+mod work;
+
+pub use feed::FeedMetrics;
+pub use work::Work;
+
+use std::sync::Arc;
+
+use prometheus::core::Collector;
+use prometheus::{IntGaugeVec, Opts, Registry};
+
+/// The metrics of the process. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Metrics {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registry: Registry,
+    work: work::Vectors,
+    feeds: feed::Vectors,
+    leads: IntGaugeVec,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// The metrics that are there from the start.
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let leads = Opts::new("leader_election_master_status", "Whether this replica leads (1) or stands by (0).");
+        let shared = Shared {
+            work: work::Vectors::new(&registry),
+            feeds: feed::Vectors::new(&registry),
+            leads: registered(&registry, IntGaugeVec::new(leads, &["name"])),
+            registry,
+        };
+        Metrics { shared: Arc::new(shared) }
+    }
+
+    /// Adds metrics of a controller's own. Fails if one of that name is there.
+    pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
+        self.shared.registry.register(Box::new(collector))
+    }
+
+    /// Takes back what [`Metrics::register`] added.
+    pub fn unregister(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
+        self.shared.registry.unregister(Box::new(collector))
+    }
+
+    /// Where they are registered.
+    pub fn registry(&self) -> &Registry {
+        &self.shared.registry
+    }
+
+    /// The work of one controller.
+    pub fn work(&self, controller: &str) -> Work {
+        self.shared.work.of(controller)
+    }
+
+    /// The feed of one kind.
+    pub fn feed(&self, kind: &str) -> FeedMetrics {
+        self.shared.feeds.of(kind)
+    }
+
+    /// Shows whether this replica leads by the Lease of that name.
+    pub fn show_leader(&self, lease: &str, leads: bool) {
+        self.shared.leads.with_label_values(&[lease]).set(i64::from(leads));
+    }
+}
+
+/// Registers a metric of this module, whose names are all valid and different.
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: prometheus::Result<C>) -> C {
+    let collector = collector.expect("a constant name and constant labels, made in every test");
+    registry.register(Box::new(collector.clone())).expect("registered once, in a new registry");
+    collector
+}

@@ -1,5 +1,7 @@
 //! [`release_addresses`]: gives back single addresses, if asked only from a certain holder (IPAM-141..IPAM-144).
 
+mod batch;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -14,6 +16,8 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_count;
 use crate::release::write_released;
+
+pub use self::batch::{ByBlock, OpenGate, ReleasedBatch, WriteGate, release_batch};
 
 /// What became of the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,8 +55,6 @@ pub async fn release_addresses<S: Store, C: Clock>(
     }
     first_error.map_or(Ok(outcome), Err)
 }
-
-type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
 
 /// The requests by block: through the pools, and for what is in none of them by looking at every block (D14). Also the
 /// addresses that are in no block.

@@ -93,6 +93,41 @@ impl Block {
         Ok(outcome)
     }
 
+    /// Gives back those of the addresses that are still held as the requests say. One that is held otherwise is refused
+    /// and does not keep the others; one that is free or resting is unallocated whatever number it carries now, so that a
+    /// release whose answer was lost can be repeated (D34).
+    pub fn release_unchanged(
+        &mut self,
+        requests: &[ReleaseRequest],
+        cooldown_seconds: i64,
+        now: OffsetDateTime,
+    ) -> Result<(Released, Vec<ReleaseError>), CorruptBlock> {
+        self.verify()?;
+        let (mut wanted, mut unallocated, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for request in requests {
+            if self.allocation(request.ip).is_none_or(|held| held.is_cooling()) {
+                unallocated.push(request.ip);
+                continue;
+            }
+            match self.releasable(request) {
+                Ok(_) => wanted.push(request.clone()),
+                Err(refusal) => refused.push(refusal),
+            }
+        }
+        match self.release(&wanted, cooldown_seconds, now) {
+            Ok(mut released) => {
+                released.unallocated.append(&mut unallocated);
+                Ok((released, refused))
+            }
+            Err(ReleaseError::Corrupt(problem)) => Err(problem),
+            // None of these is among the wanted.
+            Err(refusal) => {
+                refused.push(refusal);
+                Ok((Released { unallocated, ..Released::default() }, refused))
+            }
+        }
+    }
+
     /// Gives back every address of `handle`, if a sequence number is given only those that carry it. Returns how many.
     /// Unlike [`Block::release`] it leaves the sequence entries of resting addresses as they are (IPAM-170, D33).
     pub fn release_by_handle(

@@ -184,3 +184,20 @@ fn unreferenced_attributes_are_dropped_and_the_rest_renumbered() {
     assert_eq!(block.collect_garbage(0, NOW), Ok(false));
     assert_eq!(fresh().collect_garbage(0, NOW), Ok(false));
 }
+
+#[test]
+fn what_is_held_otherwise_keeps_only_itself() {
+    let mut block = shared();
+    let stale = ReleaseRequest { sequence: Some(u64::MAX), ..release_request("10.0.0.0") };
+    let other = ReleaseRequest { handle: Some(HandleId::new("b")), ..release_request("10.0.0.1") };
+    let right = ReleaseRequest { handle: Some(HandleId::new("b")), ..release_request("10.0.0.2") };
+    let free = ReleaseRequest { sequence: Some(7), ..release_request("10.0.0.3") };
+    let requests = [stale, other, right, free];
+    let (released, refused) = block.release_unchanged(&requests, 30, NOW).unwrap();
+    assert_eq!((released.released, released.unallocated), (vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]));
+    assert_eq!(released.per_handle, per_handle(&[("b", 1)]));
+    assert!(matches!(refused[..], [ReleaseError::Sequence { .. }, ReleaseError::Handle { .. }]), "{refused:?}");
+    // It rests now, with a new number: asked for again it is free, not refused.
+    let (again, refused) = block.release_unchanged(&requests[2..], 30, NOW).unwrap();
+    assert_eq!((again.released.len(), again.unallocated.len(), refused.len()), (0, 2, 0));
+}

@@ -1,0 +1,117 @@
+//! [`release_batch`]: gives back many addresses of known blocks, with one write per block and one per handle.
+
+mod blocks;
+mod handles;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::IpAddr;
+
+use libcalico::ipam::{HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
+use libcalico::net::Cidr;
+use libcalico::store::{Store, StoreError};
+
+use self::blocks::release_from;
+use self::handles::settle;
+use crate::affinity::release_if_deselected;
+use crate::clock::Clock;
+use crate::error::IpamError;
+
+/// Asked before each write: whoever releases many addresses may have to slow down, or to stop on the way.
+pub trait WriteGate: Sync {
+    /// Waits until so many more writes may be sent; `false` when none may any more.
+    fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
+}
+
+/// Lets every write through.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenGate;
+
+impl WriteGate for OpenGate {
+    async fn admit(&self, _writes: usize) -> bool {
+        true
+    }
+}
+
+/// The addresses to give back, by block.
+pub type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
+
+/// What became of them. An address is in at most one of these; one of a block that is not named in `failed` is in
+/// exactly one, unless the gate was closed on the way.
+#[derive(Debug, Default)]
+pub struct ReleasedBatch {
+    /// Given back.
+    pub released: Vec<(Cidr, IpAddr)>,
+    /// Were free or resting, or their block is not there.
+    pub unallocated: Vec<(Cidr, IpAddr)>,
+    /// Held otherwise than the request says: allocated anew meanwhile.
+    pub refused: Vec<(Cidr, ReleaseError)>,
+    /// Blocks from which nothing was given back, and why.
+    pub failed: Vec<(Cidr, IpamError)>,
+    /// How many blocks were written.
+    pub blocks_written: usize,
+    /// How many handles were written or deleted.
+    pub handles_written: usize,
+    /// Handles that may count too much now, because they could not be written.
+    pub handles_left: Vec<HandleId>,
+    /// The gate was closed: what is missing was not tried.
+    pub stopped: bool,
+    /// Blocks without addresses now, and whose they are.
+    emptied: Vec<(Cidr, Owner)>,
+    /// What is to be taken off handles.
+    counts: Counts,
+}
+
+/// Per handle and block, how many addresses were given back.
+type Counts = BTreeMap<HandleId, BTreeMap<Cidr, usize>>;
+
+/// Gives addresses back, `parallel` blocks or handles at a time. Each address is compared with what its request says
+/// when its block is read, and once more by the revision when the block is written; a mismatch keeps only itself.
+///
+/// All blocks are written before any handle (IPAM-128): until then a handle counts too much, which is legal, and stays so
+/// if the process ends in between. No list of handles is read: only those that held the addresses are.
+///
+/// # Errors
+/// When the allocator's settings cannot be read. Whatever fails later concerns single blocks and handles.
+pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    requests: &ByBlock,
+    parallel: usize,
+) -> Result<ReleasedBatch, IpamError> {
+    let mut outcome = ReleasedBatch::default();
+    if requests.is_empty() {
+        return Ok(outcome);
+    }
+    let cooldown = match store.get::<IpamConfig>(&TheConfig).await {
+        Ok(entry) => entry.value.ip_cooldown_seconds,
+        Err(StoreError::NotFound { .. }) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    let parallel = parallel.clamp(1, MOST_AT_ONCE);
+    let blocks: Vec<&Cidr> = requests.keys().collect();
+    for wave in blocks.chunks(parallel) {
+        release_from(store, clock, gate, requests, wave, cooldown, &mut outcome).await;
+        if outcome.stopped {
+            break;
+        }
+    }
+    // What blocks no longer hold is taken off the handles even when no further block may be written: if the gate is
+    // closed it says so here too.
+    settle(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
+    let emptied = std::mem::take(&mut outcome.emptied);
+    for wave in emptied.chunks(parallel) {
+        if !gate.admit(0).await {
+            break;
+        }
+        release_if_deselected(store, wave).await;
+    }
+    Ok(outcome)
+}
+
+/// As many reads as one transaction of etcd takes.
+const MOST_AT_ONCE: usize = 128;
+
+#[cfg(test)]
+mod tests;

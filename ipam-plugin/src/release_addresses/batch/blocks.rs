@@ -1,0 +1,162 @@
+//! The blocks of a batch: read together, each written once.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+use libcalico::ipam::{Block, ReleaseError, ReleaseRequest, Released};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+
+use super::{ByBlock, ReleasedBatch, WriteGate};
+use crate::budget::{Budget, OPERATION};
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::release::write_released;
+
+/// What is to be written of a block.
+struct Change {
+    block: Entry<Block>,
+    after: Block,
+    released: Released,
+    refused: Vec<ReleaseError>,
+}
+
+/// What became of a write.
+enum Written {
+    Yes(Change),
+    /// Someone was faster, or nobody knows: to be looked at again.
+    Again(Change),
+    No(Cidr, IpamError),
+    Stopped,
+}
+
+/// Gives addresses back from the blocks of `wave`, until each is written, needs no write, or cannot be written.
+pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    requests: &ByBlock,
+    wave: &[&Cidr],
+    cooldown: i64,
+    outcome: &mut ReleasedBatch,
+) {
+    let mut budget = Budget::new(clock, OPERATION);
+    let mut left: Vec<Cidr> = wave.iter().map(|cidr| **cidr).collect();
+    // What was sent without a clear answer.
+    let mut doubtful: BTreeMap<Cidr, Change> = BTreeMap::new();
+    while !left.is_empty() {
+        let blocks = match read(store, &left).await {
+            Ok(blocks) => blocks,
+            Err(error) => {
+                outcome.failed.extend(left.into_iter().map(|cidr| (cidr, error.clone().into())));
+                return;
+            }
+        };
+        let mut changes = Vec::new();
+        for (cidr, block) in blocks {
+            let (wanted, sent) = (&requests[&cidr], doubtful.remove(&cidr));
+            match block {
+                Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
+                    // The write whose answer was lost took effect.
+                    Some(sent) => note(sent, outcome),
+                    None => match plan(block, wanted, cooldown, clock) {
+                        Ok(change) if change.released.released.is_empty() => note_others(change, outcome),
+                        Ok(change) => changes.push(change),
+                        Err(error) => outcome.failed.push((cidr, error)),
+                    },
+                },
+                // A block that is gone holds nothing. If it went with our write, handles are still to be counted.
+                Ok(None) => match sent.filter(Change::deletes) {
+                    Some(sent) => note(sent, outcome),
+                    None => outcome.unallocated.extend(wanted.iter().map(|request| (cidr, request.ip))),
+                },
+                Err(error) => outcome.failed.push((cidr, error.into())),
+            }
+        }
+        left.clear();
+        for written in join_all(changes.into_iter().map(|change| write(store, gate, change))).await {
+            match written {
+                Written::Yes(change) => note(change, outcome),
+                Written::Again(change) => {
+                    left.push(change.block.key);
+                    doubtful.insert(change.block.key, change);
+                }
+                Written::No(cidr, error) => outcome.failed.push((cidr, error)),
+                Written::Stopped => outcome.stopped = true,
+            }
+        }
+        if !left.is_empty() && !budget.pause().await {
+            outcome.failed.extend(left.drain(..).map(|cidr| (cidr, IpamError::Contention)));
+        }
+    }
+}
+
+impl Change {
+    fn deletes(&self) -> bool {
+        self.after.is_empty() && self.after.owner().is_none()
+    }
+}
+
+type Found = Result<Option<Entry<Block>>, StoreError>;
+
+async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, Found)>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
+    let answers = store.read(&batch).await?;
+    Ok(tickets.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect())
+}
+
+fn plan<C: Clock>(
+    block: Entry<Block>,
+    requests: &[ReleaseRequest],
+    cooldown: i64,
+    clock: &C,
+) -> Result<Change, IpamError> {
+    let mut after = block.value.clone();
+    after.collect_garbage(cooldown, clock.now())?;
+    let (released, refused) = after.release_unchanged(requests, cooldown, clock.now())?;
+    Ok(Change { block, after, released, refused })
+}
+
+async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) -> Written {
+    let entry = Entry { value: change.after.clone(), ..change.block.clone() };
+    let write = match write_released(&entry) {
+        Ok(write) => write,
+        Err(error) => return Written::No(entry.key, error.into()),
+    };
+    if !gate.admit(1).await {
+        return Written::Stopped;
+    }
+    // As it is stored.
+    change.after.count_write();
+    match store.write_one(write).await {
+        Ok(_) => Written::Yes(change),
+        Err(error) if error.is_race() || is_unknown(&error) => Written::Again(change),
+        Err(error) => Written::No(entry.key, error.into()),
+    }
+}
+
+fn is_unknown(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { outcome_unknown: true, .. })
+}
+
+/// A change that was written.
+fn note(change: Change, outcome: &mut ReleasedBatch) {
+    let cidr = change.block.key;
+    outcome.blocks_written += 1;
+    outcome.released.extend(change.released.released.iter().map(|ip| (cidr, *ip)));
+    for (handle, n) in &change.released.per_handle {
+        *outcome.counts.entry(handle.clone()).or_default().entry(cidr).or_default() += n;
+    }
+    if let Some(owner) = change.after.owner().filter(|_| change.after.is_empty()) {
+        outcome.emptied.push((cidr, owner));
+    }
+    note_others(change, outcome);
+}
+
+/// What a change leaves as it is.
+fn note_others(change: Change, outcome: &mut ReleasedBatch) {
+    let cidr = change.block.key;
+    outcome.unallocated.extend(change.released.unallocated.into_iter().map(|ip| (cidr, ip)));
+    outcome.refused.extend(change.refused.into_iter().map(|refusal| (cidr, refusal)));
+}

@@ -1,0 +1,204 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libcalico::ipam::{
+    AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, ReleaseRequest, Reservations,
+};
+
+use super::*;
+use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+
+/// Stores that apply write lists as a whole, and one by one.
+const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
+
+/// Lets some writes through.
+struct Counting(AtomicUsize);
+
+impl WriteGate for Counting {
+    async fn admit(&self, writes: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(writes)).is_ok()
+    }
+}
+
+/// `each` addresses of each of `blocks` blocks of `node1`, each of another handle.
+fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.0.0.0/16", 29);
+    let owner = Owner::Host("node1".into());
+    for number in 0..blocks {
+        let range = cidr(&format!("10.0.{}.{}/29", number / 32, number % 32 * 8));
+        let mut block = Block::new(range, &owner, cluster.clock.now()).unwrap();
+        for n in 0..each {
+            let id = HandleId::new(format!("net.{number}-{n}"));
+            let attributes = BTreeMap::new();
+            let request =
+                AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+            block.assign(1, &request, &Reservations::default()).unwrap();
+            block.count_write();
+            let mut handle = Handle::default();
+            handle.increment(range, 1);
+            cluster.store.put(&id, &handle);
+        }
+        let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+        cluster.store.put(&affinity_key("node1", &range.to_string()), &claim);
+        cluster.store.put(&range, &block);
+    }
+    cluster
+}
+
+/// Requests for everything that is held, with handles and numbers.
+fn all(cluster: &Cluster) -> ByBlock {
+    let mut requests = ByBlock::new();
+    for (cidr, block) in cluster.store.pairs().list::<Block>(&None) {
+        for held in block.allocated().filter(|held| !held.is_cooling()) {
+            let request = ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence };
+            requests.entry(cidr).or_default().push(request);
+        }
+    }
+    requests
+}
+
+async fn run(cluster: &Cluster, requests: &ByBlock) -> ReleasedBatch {
+    release_batch(&cluster.store, &cluster.clock, &OpenGate, requests, 16).await.unwrap()
+}
+
+#[tokio::test]
+async fn each_block_and_each_handle_is_written_once() {
+    for (store, most) in STORES.into_iter().zip([40 + 240 / 64 + 2, 40 + 240]) {
+        let cluster = filled(store(), 40, 6);
+        let requests = all(&cluster);
+        cluster.store.take_counts();
+        let outcome = run(&cluster, &requests).await;
+        let (reads, writes) = cluster.store.take_counts();
+        assert_eq!((outcome.released.len(), outcome.blocks_written, outcome.handles_written), (240, 40, 240));
+        assert!(writes <= most, "{writes} writes");
+        assert!(reads <= 1 + 3 + 240 / 8 + 3, "{reads} reads");
+        assert_eq!(held(&cluster.store.pairs()).len(), 0);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_was_allocated_anew_survives_and_keeps_no_other() {
+    for store in STORES {
+        let cluster = filled(store(), 2, 3);
+        let requests = all(&cluster);
+        let used_again = requests[&cidr("10.0.0.0/29")][1].clone();
+        let mut block = cluster.block("10.0.0.0/29").unwrap();
+        *block.sequence_number_for_allocation.get_mut("1").unwrap() += 2;
+        cluster.store.put(&block.cidr.clone(), &block);
+        let outcome = run(&cluster, &requests).await;
+        assert_eq!((outcome.released.len(), outcome.refused.len(), outcome.failed.len()), (5, 1, 0));
+        let left = held(&cluster.store.pairs());
+        assert_eq!(left.into_iter().collect::<Vec<_>>(), [(used_again.handle.unwrap(), vec![used_again.ip])]);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn released_addresses_rest_and_a_second_time_there_is_nothing_to_do() {
+    let cluster = filled(MemoryStore::sequential(), 2, 3);
+    cluster.configure(|config| config.ip_cooldown_seconds = 30);
+    let requests = all(&cluster);
+    assert_eq!(run(&cluster, &requests).await.released.len(), 6);
+    let block = cluster.block("10.0.0.0/29").unwrap();
+    assert_eq!(block.allocated().filter(|held| held.is_cooling()).count(), 3);
+    cluster.store.take_counts();
+    let again = run(&cluster, &requests).await;
+    assert_eq!((again.unallocated.len(), again.refused.len(), again.blocks_written), (6, 0, 0));
+    assert_eq!(cluster.store.take_counts().1, 0, "nothing is written when nothing changed");
+}
+
+#[tokio::test]
+async fn blocks_that_are_missing_or_corrupt_keep_no_other() {
+    let cluster = filled(MemoryStore::transactional(), 3, 2);
+    let mut requests = all(&cluster);
+    let mut corrupt = cluster.block("10.0.0.8/29").unwrap();
+    corrupt.allocations.pop();
+    cluster.store.put(&corrupt.cidr.clone(), &corrupt);
+    let gone = ReleaseRequest { ip: "10.0.9.1".parse().unwrap(), handle: None, sequence: None };
+    requests.insert(cidr("10.0.9.0/29"), vec![gone]);
+    let outcome = run(&cluster, &requests).await;
+    assert_eq!((outcome.released.len(), outcome.unallocated.len()), (4, 1));
+    assert!(matches!(outcome.failed[..], [(_, IpamError::Corrupt(_))]), "{:?}", outcome.failed);
+}
+
+#[tokio::test]
+async fn a_handle_with_addresses_elsewhere_stays() {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.0.0.0/24", 31);
+    let mut request = cluster.request("node1", "net.a");
+    request.num4 = 4;
+    cluster.assign(&request).await.unwrap();
+    let mut requests = all(&cluster);
+    let kept = requests.pop_last().unwrap().0;
+    let outcome = run(&cluster, &requests).await;
+    assert_eq!((outcome.blocks_written, outcome.handles_written), (1, 1));
+    assert_eq!(cluster.handle("net.a").unwrap().block.keys().collect::<Vec<_>>(), [&kept]);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_closed_gate_stops_before_the_next_write() {
+    for store in STORES {
+        for admitted in 0..12 {
+            let cluster = filled(store(), 3, 3);
+            let requests = all(&cluster);
+            let gate = Counting(AtomicUsize::new(admitted));
+            cluster.store.take_counts();
+            let outcome = release_batch(&cluster.store, &cluster.clock, &gate, &requests, 2).await.unwrap();
+            assert!(outcome.stopped, "{admitted}");
+            assert!(cluster.store.take_counts().1 <= admitted);
+            assert_consistent(&cluster.store.pairs(), false);
+            let left = held(&cluster.store.pairs()).len();
+            assert_eq!(left + outcome.released.len(), 9, "what is told as released is free");
+        }
+    }
+}
+
+/// Each request in turn fails in each way, or someone else was faster: whatever is told as released is, every state is
+/// legal, and a second batch with a fresh look finishes the work.
+#[tokio::test]
+async fn a_batch_that_breaks_anywhere_is_finished_by_the_next() {
+    let faults = [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)];
+    for (store, fault) in STORES.into_iter().flat_map(|store| faults.map(|fault| (store, fault))) {
+        for at in 0..14 {
+            let cluster = filled(store(), 2, 3);
+            let requests = all(&cluster);
+            cluster.store.before_each(move |nth, writes, pairs| {
+                if nth != at {
+                    return Fault::None;
+                }
+                if fault == Fault::None
+                    && let Some(write) = writes.and_then(|writes| writes.first())
+                {
+                    pairs.touch(&write.path);
+                }
+                fault
+            });
+            let outcome = release_batch(&cluster.store, &cluster.clock, &OpenGate, &requests, 2).await;
+            cluster.store.calm();
+            assert_consistent(&cluster.store.pairs(), false);
+            let left = held(&cluster.store.pairs());
+            if let Ok(outcome) = outcome {
+                assert_eq!(left.len() + outcome.released.len(), 6, "{fault:?} at {at}: {outcome:?}");
+                if outcome.failed.is_empty() && outcome.handles_left.is_empty() {
+                    assert_consistent(&cluster.store.pairs(), true);
+                }
+            }
+            run(&cluster, &all(&cluster)).await;
+            assert_eq!(held(&cluster.store.pairs()).len(), 0, "{fault:?} at {at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_block_of_nobody_is_deleted_and_one_its_pool_deselected_is_given_up() {
+    let cluster = filled(MemoryStore::sequential(), 2, 1);
+    let mut orphan = cluster.block("10.0.0.0/29").unwrap();
+    orphan.clear_affinity();
+    cluster.store.put(&orphan.cidr.clone(), &orphan);
+    cluster.pool_with("pool4", "10.0.0.0/16", 29, |spec| spec.node_selector = "has(never)".into());
+    run(&cluster, &all(&cluster)).await;
+    assert_eq!((cluster.block("10.0.0.0/29"), cluster.block("10.0.0.8/29")), (None, None));
+    assert_eq!(cluster.affinity("node1", "10.0.0.8/29"), None);
+}

@@ -29,6 +29,7 @@ pub mod kubevirt;
 pub mod lock;
 pub mod logging;
 mod mend;
+pub mod mend_handles;
 pub mod node_name;
 pub mod own_netns;
 mod plan;

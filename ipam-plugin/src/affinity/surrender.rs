@@ -1,6 +1,6 @@
 //! Giving up all blocks of a host, or of a pool. Addresses in them stay held; their blocks belong to nobody then.
 
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
@@ -31,6 +31,17 @@ pub async fn release_host_affinities<S: Store, C: Clock>(
     surrender(store, clock, claims, only_empty).await
 }
 
+/// Gives up one block of `owner` if it has no addresses. One that is not the owner's, or not there, is success; one with
+/// addresses is [`IpamError::BlockNotEmpty`].
+pub async fn release_empty_block<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    owner: &Owner,
+    block: Cidr,
+) -> Result<(), IpamError> {
+    surrender_one(store, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await
+}
+
 /// Gives up every block in `range`, whoever owns it; what is done before a pool is deleted (IPAM-100). Claims of virtual
 /// owners are not listed, as upstream (D13).
 pub async fn release_pool_affinities<S: Store, C: Clock>(
@@ -57,7 +68,7 @@ async fn surrender<S: Store, C: Clock>(
     let mut outcome = Surrendered::default();
     for claim in claims {
         let cidr = claim.key.cidr;
-        match surrender_one(store, clock, claim, only_empty).await {
+        match surrender_one(store, clock, claim.key, only_empty).await {
             Ok(()) => outcome.released.push(cidr),
             Err(IpamError::Store(error)) if error.is_unavailable() => return Err(error.into()),
             Err(error) => outcome.kept.push((cidr, error)),
@@ -70,10 +81,9 @@ async fn surrender<S: Store, C: Clock>(
 async fn surrender_one<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    claim: Entry<BlockAffinity>,
+    key: AffinityKey,
     only_empty: bool,
 ) -> Result<(), IpamError> {
-    let key = claim.key;
     let mut budget = Budget::new(clock, OPERATION);
     loop {
         let mut batch = ReadBatch::new();

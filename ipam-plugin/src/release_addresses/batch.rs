@@ -33,7 +33,8 @@ impl WriteGate for OpenGate {
     }
 }
 
-/// The addresses to give back, by block.
+/// The addresses to give back, by block. A block without any is only looked through for addresses that have rested long
+/// enough, and written if there are such (IPAM-161).
 pub type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
 
 /// What became of them. An address is in at most one of these; one of a block that is not named in `failed` is in

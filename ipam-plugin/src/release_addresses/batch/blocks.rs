@@ -19,6 +19,8 @@ struct Change {
     after: Block,
     released: Released,
     refused: Vec<ReleaseError>,
+    /// Whether it is worth a write.
+    wanted: bool,
 }
 
 /// What became of a write.
@@ -60,7 +62,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                     // The write whose answer was lost took effect.
                     Some(sent) => note(sent, outcome),
                     None => match plan(block, wanted, cooldown, clock) {
-                        Ok(change) if change.released.released.is_empty() => note_others(change, outcome),
+                        Ok(change) if !change.wanted => note_others(change, outcome),
                         Ok(change) => changes.push(change),
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
@@ -113,9 +115,10 @@ fn plan<C: Clock>(
     clock: &C,
 ) -> Result<Change, IpamError> {
     let mut after = block.value.clone();
-    after.collect_garbage(cooldown, clock.now())?;
+    let collected = after.collect_garbage(cooldown, clock.now())?;
     let (released, refused) = after.release_unchanged(requests, cooldown, clock.now())?;
-    Ok(Change { block, after, released, refused })
+    let wanted = !released.released.is_empty() || requests.is_empty() && collected;
+    Ok(Change { block, after, released, refused, wanted })
 }
 
 async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) -> Written {

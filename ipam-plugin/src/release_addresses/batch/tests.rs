@@ -202,3 +202,18 @@ async fn an_empty_block_of_nobody_is_deleted_and_one_its_pool_deselected_is_give
     assert_eq!((cluster.block("10.0.0.0/29"), cluster.block("10.0.0.8/29")), (None, None));
     assert_eq!(cluster.affinity("node1", "10.0.0.8/29"), None);
 }
+
+#[tokio::test]
+async fn a_block_without_requests_is_written_when_addresses_have_rested() {
+    let cluster = filled(MemoryStore::sequential(), 2, 2);
+    cluster.configure(|config| config.ip_cooldown_seconds = 30);
+    run(&cluster, &all(&cluster)).await;
+    let cold: ByBlock =
+        cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| (cidr, vec![])).collect();
+    cluster.clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(run(&cluster, &cold).await.blocks_written, 0);
+    cluster.clock.advance(std::time::Duration::from_secs(30));
+    assert_eq!(run(&cluster, &cold).await.blocks_written, 2);
+    assert_eq!(cluster.block("10.0.0.0/29").unwrap().allocated().count(), 0);
+    assert_eq!(run(&cluster, &cold).await.blocks_written, 0);
+}

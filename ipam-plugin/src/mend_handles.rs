@@ -1,0 +1,167 @@
+//! [`mend_handles`]: handles that count what no block holds, or do not count what one holds (IPAM-75, IPAM-230).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::net::Cidr;
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write};
+
+use crate::handle_count;
+use crate::release_addresses::WriteGate;
+
+/// A handle that has looked wrong for longer than any allocation or release takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspect {
+    /// The handle.
+    pub id: HandleId,
+    /// Its revision all that time; `None` for one that is not there although blocks name it. A handle that was written
+    /// since is left alone: somebody is at work.
+    pub revision: Option<Revision>,
+    /// The blocks that it names or that name it.
+    pub blocks: BTreeSet<Cidr>,
+}
+
+/// What became of the suspects.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MendedHandles {
+    /// Held nothing, and were deleted.
+    pub deleted: Vec<HandleId>,
+    /// Count right now.
+    pub corrected: Vec<HandleId>,
+    /// Count right, or were changed meanwhile: nothing was written.
+    pub left: Vec<HandleId>,
+    /// Could not be written, and why.
+    pub failed: Vec<(HandleId, StoreError)>,
+}
+
+/// Looks at each suspect again, together with its blocks, and lets it count what they hold.
+///
+/// An allocation counts its handle first and writes the block second (IPAM-128). One that began long ago and is still
+/// under way may be between the two: where a handle is to count less, each block that it counts in is written first, as
+/// it is, so that such an allocation loses its race there, reads again, and finds the handle as it is now.
+pub async fn mend_handles<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[Suspect],
+) -> Result<MendedHandles, StoreError> {
+    let mut mended = MendedHandles::default();
+    for part in suspects.chunks(AT_ONCE) {
+        let seen = Seen::read(store, part).await?;
+        let mut corrections: Vec<Correction> = Vec::new();
+        for suspect in part {
+            match seen.correction(suspect) {
+                Some(correction) => corrections.push(correction),
+                None => mended.left.push(suspect.id.clone()),
+            }
+        }
+        let in_doubt = seen.rewrite(store, gate, &corrections).await;
+        let (sent, kept): (Vec<_>, Vec<_>) =
+            corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
+        mended.left.extend(kept.into_iter().map(|correction| correction.id));
+        let sent = sent.into_iter().map(|correction| async move {
+            let outcome = match gate.admit(1).await {
+                true => Some(store.write_one(correction.write).await),
+                false => None,
+            };
+            (correction.id, correction.deletes, outcome)
+        });
+        for (id, deletes, outcome) in join_all(sent).await {
+            match outcome {
+                Some(Ok(_)) if deletes => mended.deleted.push(id),
+                Some(Ok(_)) => mended.corrected.push(id),
+                None => mended.left.push(id),
+                Some(Err(error)) if error.is_race() => mended.left.push(id),
+                Some(Err(error)) => mended.failed.push((id, error)),
+            }
+        }
+    }
+    Ok(mended)
+}
+
+/// Suspects that are read together: with a block or two each, within the limit of a transaction of etcd.
+const AT_ONCE: usize = 32;
+
+/// Handles and the blocks of their concern, as they are now. What cannot be read is an error.
+struct Seen {
+    handles: BTreeMap<HandleId, Result<Option<Entry<Handle>>, StoreError>>,
+    blocks: BTreeMap<Cidr, Result<Option<Entry<Block>>, StoreError>>,
+}
+
+/// How a handle is to be written.
+struct Correction {
+    id: HandleId,
+    write: Write,
+    deletes: bool,
+    /// Blocks of which it will count less.
+    lowered: BTreeSet<Cidr>,
+}
+
+impl Seen {
+    async fn read<S: Store>(store: &S, suspects: &[Suspect]) -> Result<Seen, StoreError> {
+        let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
+        let mut batch = ReadBatch::new();
+        // Handles first: where a batch is no snapshot, a block is the more recent.
+        let handles: Vec<(HandleId, GetTicket<Handle>)> =
+            suspects.iter().map(|suspect| (suspect.id.clone(), batch.get::<Handle>(&suspect.id))).collect();
+        let blocks: Vec<(Cidr, GetTicket<Block>)> =
+            named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let answers: Answers = store.read(&batch).await?;
+        Ok(Seen {
+            handles: handles.into_iter().map(|(id, ticket)| (id, answers.get(&ticket))).collect(),
+            blocks: blocks.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect(),
+        })
+    }
+
+    /// What is wrong with a suspect, if it still is. One that counts in a block that was not read, or cannot be, is left
+    /// alone.
+    fn correction(&self, suspect: &Suspect) -> Option<Correction> {
+        let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
+        if found.map(|entry| &entry.revision) != suspect.revision.as_ref() {
+            return None;
+        }
+        let counted = found.map(|entry| entry.value.block.clone()).unwrap_or_default();
+        let mut right = BTreeMap::new();
+        for cidr in counted.keys().chain(&suspect.blocks) {
+            if let Some(block) = self.blocks.get(cidr)?.as_ref().ok()? {
+                let held = block.value.addresses_of(&suspect.id).len();
+                if held > 0 {
+                    right.insert(*cidr, i64::try_from(held).unwrap_or(i64::MAX));
+                }
+            }
+        }
+        if right == counted {
+            return None;
+        }
+        let lowered = counted.iter().filter(|(cidr, n)| right.get(cidr).is_none_or(|right| right < n));
+        let lowered = lowered.map(|(cidr, _)| *cidr).collect();
+        let deletes = right.is_empty();
+        let write = match found {
+            Some(entry) => {
+                let mut entry = entry.clone();
+                entry.value.block = right;
+                handle_count::write(&entry)
+            }
+            None => Write::create::<Handle>(&suspect.id, &Handle { block: right, ..Handle::default() }),
+        };
+        Some(Correction { id: suspect.id.clone(), write: write.ok()?, deletes, lowered })
+    }
+
+    /// Writes the blocks of which handles will count less, each once, as they are. Returns those that were not written:
+    /// somebody changed them meanwhile, or the store refused.
+    async fn rewrite<S: Store, G: WriteGate>(&self, store: &S, gate: &G, corrections: &[Correction]) -> BTreeSet<Cidr> {
+        let wanted: BTreeSet<Cidr> = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
+        let entries =
+            wanted.into_iter().filter_map(|cidr| Some((cidr, self.blocks.get(&cidr)?.as_ref().ok()?.as_ref()?)));
+        let written = entries.map(|(cidr, entry)| async move {
+            let mut block = entry.value.clone();
+            block.count_write();
+            let done = gate.admit(1).await && store.update::<Block>(&cidr, &block, &entry.revision).await.is_ok();
+            (cidr, done)
+        });
+        join_all(written).await.into_iter().filter(|(_, done)| !done).map(|(cidr, _)| cidr).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,10 +5,12 @@
 
 mod choice;
 mod cluster_information;
+mod go_duration;
 mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
 mod ipam_configuration;
+mod kube_controllers_configuration;
 mod meta;
 mod node;
 mod object;
@@ -19,10 +21,16 @@ mod workload_endpoint;
 
 pub use choice::Choice;
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
+pub use go_duration::{DurationError, GoDuration};
 pub use host_endpoint::{HostEndpoint, HostEndpointPort, HostEndpointSpec};
 pub use ip_pool::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
 pub use ip_reservation::{IpReservation, IpReservationSpec};
 pub use ipam_configuration::{IpamConfiguration, IpamConfigurationSpec};
+pub use kube_controllers_configuration::{
+    AutoHostEndpointConfig, ControllersConfig, HostEndpointTemplate, KubeControllersConfiguration,
+    KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, LoadBalancerControllerConfig,
+    MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
+};
 pub use meta::{ObjectMeta, Unknown};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
 pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};

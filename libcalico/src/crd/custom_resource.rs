@@ -63,13 +63,21 @@ impl CustomResource {
         self
     }
 
-    /// The kind has conditions, in a status that is written apart from the rest.
-    pub(super) fn conditions(mut self) -> Self {
-        let mut status = structural::<Conditions>();
-        status["description"] = format!("What controllers found out about this {}.", self.kind).into();
-        Field::new(&mut status).at("conditions").each().at("observedGeneration").set("format", "int64");
+    /// The kind has a status `S` that is written apart from the rest, of which `more` says more than its type does.
+    pub(super) fn status<S: JsonSchema>(mut self, about: &str, more: impl FnOnce(&mut Field<'_>)) -> Self {
+        let mut status = structural::<S>();
+        status["description"] = about.into();
+        more(&mut Field::new(&mut status));
         self.status = Some(status);
         self
+    }
+
+    /// The kind has conditions.
+    pub(super) fn conditions(self) -> Self {
+        let about = format!("What controllers found out about this {}.", self.kind);
+        self.status::<Conditions>(&about, |status| {
+            status.at("conditions").each().at("observedGeneration").set("format", "int64");
+        })
     }
 
     /// The CustomResourceDefinition.

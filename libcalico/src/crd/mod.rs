@@ -21,6 +21,7 @@ mod ip_reservation;
 mod ipam_block;
 mod ipam_config;
 mod ipam_handle;
+mod kube_controllers_configuration;
 mod structural;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
         ipam_handle::definition(group),
         ip_pool::definition(group),
         ip_reservation::definition(group),
+        kube_controllers_configuration::definition(group),
         tier::definition(group),
     ]
     .into()

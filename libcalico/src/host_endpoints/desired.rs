@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use super::name::auto_host_endpoint_name;
 use super::node::HostNode;
-use super::settings::{AutoHostEndpoints, HostEndpointTemplate};
+use super::settings::AutoHostEndpoints;
 use super::{CREATED_BY, PROFILE};
-use crate::api::{HostEndpoint, HostEndpointSpec};
+use crate::api::{HostEndpoint, HostEndpointSpec, HostEndpointTemplate};
 use crate::net::{Cidr, CidrParseError};
 use crate::selector::{Selector, SelectorError};
 

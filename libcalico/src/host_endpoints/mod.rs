@@ -13,7 +13,7 @@ mod tests;
 pub use desired::{Desired, TemplateProblem, desired, differs};
 pub use name::auto_host_endpoint_name;
 pub use node::{HostNode, NodeInterface};
-pub use settings::{AutoHostEndpoints, HostEndpointTemplate};
+pub use settings::AutoHostEndpoints;
 
 use crate::api::HostEndpoint;
 

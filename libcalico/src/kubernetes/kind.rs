@@ -48,12 +48,13 @@ const fn same(kind: &'static str, plural: &'static str) -> ObjectKind {
     ObjectKind { kind, plural, v1: (kind, plural) }
 }
 
-const OBJECTS: [ObjectKind; 6] = [
+const OBJECTS: &[ObjectKind] = &[
     same("ClusterInformation", "clusterinformations"),
     same("HostEndpoint", "hostendpoints"),
     ObjectKind { kind: "IPAMConfiguration", plural: "ipamconfigurations", v1: ("IPAMConfig", "ipamconfigs") },
     same("IPPool", "ippools"),
     same("IPReservation", "ipreservations"),
+    same("KubeControllersConfiguration", "kubecontrollersconfigurations"),
     same("Tier", "tiers"),
 ];
 
@@ -73,7 +74,7 @@ impl StoredKind {
             "Namespace" => StoredKind::Namespace,
             "VirtualMachine" => StoredKind::Machine,
             "VirtualMachineInstance" => StoredKind::MachineInstance,
-            name => StoredKind::Object(OBJECTS.into_iter().find(|object| object.kind == name)?),
+            name => StoredKind::Object(*OBJECTS.iter().find(|object| object.kind == name)?),
         })
     }
 

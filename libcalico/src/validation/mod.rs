@@ -10,6 +10,7 @@ mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
 mod ipam_configuration;
+mod kube_controllers_configuration;
 pub mod manifest;
 mod metadata;
 mod node;
@@ -24,6 +25,9 @@ pub use host_endpoint::validate_host_endpoint;
 pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
 pub use ip_reservation::validate_ip_reservation;
 pub use ipam_configuration::{admit_ipam_configuration, validate_ipam_config};
+pub use kube_controllers_configuration::{
+    complete_kube_controllers_configuration, validate_kube_controllers_configuration, wrong_templates,
+};
 pub use node::validate_node;
 pub use profile::validate_profile;
 pub use workload_endpoint::validate_workload_endpoint;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::api_server::{dropped, refusals};
 use super::schema;
-use crate::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation, Tier};
+use crate::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier};
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kubernetes::recordings::{GROUPS, states};
 use crate::kubernetes::{Request, Transcoder};
@@ -110,6 +110,31 @@ fn every_field_that_we_write_is_known() {
                 "clusterGUID": "3fa2c0de9b7746d5a1e0c4b86f21d90a", "clusterType": "k8s,kdd", "calicoVersion": "v3.33.0",
                 "datastoreReady": false, "variant": "Calico",
             },
+        }),
+    );
+    let controllers = json!({
+        "node": {
+            "reconcilerPeriod": "5m0s", "syncLabels": "Enabled", "leakGracePeriod": "15m0s",
+            "hostEndpoint": {
+                "autoCreate": "Enabled", "createDefaultHostEndpoint": "Disabled",
+                "templates": [{
+                    "generateName": "web", "interfaceCIDRs": ["10.0.0.0/8"], "interfacePattern": "eth.*",
+                    "labels": {"a": "b"}, "annotations": {"c": "d"}, "nodeSelector": "all()",
+                }],
+            },
+        },
+        "policy": {"reconcilerPeriod": "5m0s"}, "workloadEndpoint": {}, "serviceAccount": {}, "namespace": {},
+        "loadBalancer": {"assignIPs": "RequestedServicesOnly"}, "migration": {"policyNameMigrator": "Disabled"},
+    });
+    let spec = json!({
+        "logSeverityScreen": "Info", "healthChecks": "Disabled", "etcdV3CompactionPeriod": "10m0s",
+        "prometheusMetricsPort": 9094, "debugProfilePort": 9095, "controllers": controllers,
+    });
+    is_kept::<KubeControllersConfiguration>(
+        "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default",
+        json!({
+            "spec": spec,
+            "status": {"runningConfig": spec, "environmentVars": {"LOG_LEVEL": "info"}},
         }),
     );
     is_kept::<Tier>(

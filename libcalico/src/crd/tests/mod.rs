@@ -68,6 +68,7 @@ fn what_kubectl_shows() {
             "IPAMHandle",
             "IPPool status",
             "IPReservation",
+            "KubeControllersConfiguration status",
             "Tier status",
         ]
     );
@@ -82,6 +83,7 @@ fn what_kubectl_shows() {
             "IPAMHandle ID",
             "IPPool CIDR VXLAN IPIP NAT Allocatable Age status",
             "IPReservation",
+            "KubeControllersConfiguration status",
             "Tier Order DefaultAction Status status",
         ]
     );

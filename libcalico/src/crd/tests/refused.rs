@@ -25,7 +25,31 @@ fn what_upstream_refuses_is_refused() {
         with(with(base, json!({"strictAffinity": false})), more)
     };
     let handle = |more: Value| with(json!({"handleID": "h", "block": {}}), more);
+    let controllers = |more: Value| json!({"controllers": more});
+    let template = |more: Value| controllers(json!({"node": {"hostEndpoint": {"templates": [more]}}}));
     let cases = [
+        ("kubecontrollersconfigurations", json!({}), ".spec: required"),
+        ("kubecontrollersconfigurations", controllers(json!({})), ""),
+        (
+            "kubecontrollersconfigurations",
+            with(controllers(json!({})), json!({"prometheusMetricsPort": 65536})),
+            ".spec.prometheusMetricsPort: maximum",
+        ),
+        (
+            "kubecontrollersconfigurations",
+            with(controllers(json!({})), json!({"logSeverityScreen": "Trace"})),
+            ".spec.logSeverityScreen: enum",
+        ),
+        (
+            "kubecontrollersconfigurations",
+            template(json!({"generateName": "n".repeat(254)})),
+            ".spec.controllers.node.hostEndpoint.templates[0].generateName: maxLength",
+        ),
+        (
+            "kubecontrollersconfigurations",
+            controllers(json!({"loadBalancer": {"assignIPs": "Some"}})),
+            ".spec.controllers.loadBalancer.assignIPs: enum",
+        ),
         ("ippools", json!({}), ".spec: required"),
         ("ippools", json!({"cidr": "10.0.0.0"}), ".spec.cidr: format"),
         ("ippools", json!({"cidr": format!("{}/64", "fd00:".repeat(10))}), ".spec.cidr: format"),

@@ -1,0 +1,103 @@
+//! [`ControllerName`], and the list in `ENABLED_CONTROLLERS`.
+
+use std::collections::BTreeSet;
+
+use super::error::SettingsError;
+
+/// The names under which controllers are enabled (KC-004).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ControllerName {
+    /// Addresses, blocks, labels and host endpoints of nodes.
+    Node,
+    /// Kubernetes network policies (etcd).
+    Policy,
+    /// Profiles of namespaces (etcd).
+    Namespace,
+    /// Profiles of service accounts (etcd).
+    ServiceAccount,
+    /// Labels of endpoints, and endpoints whose pod is gone (etcd).
+    WorkloadEndpoint,
+    /// Addresses of Services.
+    LoadBalancer,
+}
+
+use ControllerName::{LoadBalancer, Namespace, Node, Policy, ServiceAccount, WorkloadEndpoint};
+
+/// Name in `ENABLED_CONTROLLERS`, and what it is otherwise called: upstream's alias `profile`, and the documents' names
+/// `networkpolicy` and `pod`. The latter stands there for the collection of addresses (KC-002).
+const NAMES: [(ControllerName, &str, &[&str]); 6] = [
+    (Node, "node", &["pod"]),
+    (Policy, "policy", &["networkpolicy"]),
+    (Namespace, "namespace", &["profile"]),
+    (ServiceAccount, "serviceaccount", &[]),
+    (WorkloadEndpoint, "workloadendpoint", &[]),
+    (LoadBalancer, "loadbalancer", &[]),
+];
+
+impl ControllerName {
+    /// All of them.
+    pub const ALL: [ControllerName; 6] = [Node, Policy, Namespace, ServiceAccount, WorkloadEndpoint, LoadBalancer];
+
+    /// As it stands in `ENABLED_CONTROLLERS`.
+    pub fn as_str(self) -> &'static str {
+        NAMES.iter().find(|(name, ..)| *name == self).map_or("", |(_, text, _)| text)
+    }
+
+    /// Whether it writes objects that Calico keeps in etcd and Kubernetes has of its own (KC-020).
+    pub fn is_of_etcd(self) -> bool {
+        matches!(self, Policy | Namespace | ServiceAccount | WorkloadEndpoint)
+    }
+
+    fn named(text: &str) -> Option<Self> {
+        let lower = text.to_ascii_lowercase();
+        let is_called = |(_, name, others): &&(_, &str, &[&str])| *name == lower || others.contains(&lower.as_str());
+        NAMES.iter().find(is_called).map(|(controller, ..)| *controller)
+    }
+}
+
+impl std::fmt::Display for ControllerName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The controllers that a list names. Spaces and empty items are passed over (B-45).
+pub(super) fn parse(list: &str) -> Result<BTreeSet<ControllerName>, SettingsError> {
+    let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let named = |item: &str| {
+        ControllerName::named(item).ok_or_else(|| match item {
+            "flannelmigration" => SettingsError::FlannelMigration,
+            _ => SettingsError::UnknownController { name: item.into(), valid: valid_names() },
+        })
+    };
+    items.map(named).collect()
+}
+
+fn valid_names() -> String {
+    let names = NAMES.iter().flat_map(|(_, name, others)| std::iter::once(name).chain(*others));
+    names.copied().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_names_and_those_of_the_documents_are_known() {
+        let all = "workloadendpoint,profile,policy,node,serviceaccount,loadbalancer";
+        assert_eq!(parse(all).unwrap(), BTreeSet::from(ControllerName::ALL));
+        assert_eq!(parse("networkpolicy, NAMESPACE ,,pod").unwrap(), BTreeSet::from([Policy, Namespace, Node]));
+        assert_eq!(parse(" , ").unwrap(), BTreeSet::new());
+        for name in ControllerName::ALL {
+            assert_eq!(parse(name.as_str()).unwrap(), BTreeSet::from([name]));
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_told_with_those_that_are() {
+        let error = parse("node,nodes").unwrap_err().to_string();
+        assert!(error.contains("`nodes`") && error.contains("loadbalancer"), "{error}");
+        assert!(!error.contains("`node`"), "{error}");
+        assert_eq!(parse("flannelmigration"), Err(SettingsError::FlannelMigration));
+    }
+}

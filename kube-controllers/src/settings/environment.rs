@@ -1,0 +1,157 @@
+//! [`Environment`]: what the environment says, read once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libcalico::api::GoDuration;
+
+use super::error::SettingsError;
+use super::log_severity::LogSeverity;
+use super::variables::{
+    AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
+    HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LOG_LEVEL, NODE_WORKERS,
+    ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, SYNC_NODE_LABELS,
+    WORKLOAD_ENDPOINT_WORKERS,
+};
+use super::{ControllerName, Gc, GcLimits, controllers, value};
+
+/// What the environment says. A variable that is set to nothing says nothing. Those that KubeControllersConfiguration can
+/// say too keep their text: it goes into its status.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Environment {
+    pub(super) log_severity: Option<Said<LogSeverity>>,
+    pub(super) enabled: Option<Said<BTreeSet<ControllerName>>>,
+    pub(super) reconcile_period: Option<Said<GoDuration>>,
+    pub(super) compaction_period: Option<Said<GoDuration>>,
+    pub(super) health_checks: Option<Said<bool>>,
+    pub(super) sync_node_labels: Option<Said<bool>>,
+    pub(super) auto_host_endpoints: Option<Said<bool>>,
+    pub(super) orphan_endpoint_grace_period: Option<GoDuration>,
+    pub(super) workers: BTreeMap<ControllerName, usize>,
+    pub(super) gc: Gc,
+    pub(super) gc_limits: GcLimits,
+    /// Who may write.
+    pub leader_election: LeaderElection,
+    /// The Lease that decides it.
+    pub lease: Lease,
+}
+
+/// The value of a variable, and its text.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Said<T> {
+    pub(super) variable: &'static str,
+    pub(super) text: String,
+    pub(super) value: T,
+}
+
+/// How this replica comes to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LeaderElection {
+    /// By the Lease if the role allows it, else as the only replica.
+    #[default]
+    IfAllowed,
+    /// By the Lease or not at all.
+    Required,
+    /// As the only replica.
+    Off,
+}
+
+/// Name of a Lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Environment {
+    /// Reads the environment through `lookup`.
+    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let source = Source { lookup: &lookup };
+        let gc_limits = GcLimits::default();
+        Ok(Environment {
+            log_severity: source.said(LOG_LEVEL, value::log_severity)?,
+            enabled: source.said(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
+            reconcile_period: source.said(RECONCILER_PERIOD, value::duration)?,
+            compaction_period: source.said(COMPACTION_PERIOD, value::duration)?,
+            health_checks: source.said(HEALTH_ENABLED, value::truth)?,
+            sync_node_labels: source.said(SYNC_NODE_LABELS, value::truth)?,
+            auto_host_endpoints: source.said(AUTO_HOST_ENDPOINTS, value::switch)?,
+            orphan_endpoint_grace_period: source.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
+            workers: workers(&source)?,
+            gc: source.value(GC_MODE, gc)?.unwrap_or_default(),
+            gc_limits: GcLimits {
+                parallelism: source.value(GC_PARALLELISM, value::count)?.unwrap_or(gc_limits.parallelism),
+                requests_per_second: source
+                    .value(GC_REQUESTS_PER_SECOND, value::rate)?
+                    .unwrap_or(gc_limits.requests_per_second),
+            },
+            leader_election: match source.value(LEADER_ELECTION, value::truth)? {
+                None => LeaderElection::IfAllowed,
+                Some(true) => LeaderElection::Required,
+                Some(false) => LeaderElection::Off,
+            },
+            lease: Lease {
+                namespace: source.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
+                name: source.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
+            },
+        })
+    }
+
+    /// What is logged until KubeControllersConfiguration has been read.
+    pub fn first_log_severity(&self) -> LogSeverity {
+        self.log_severity.as_ref().map_or(LogSeverity::default(), |said| said.value)
+    }
+}
+
+fn workers(source: &Source<'_>) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
+    let mut workers = BTreeMap::from(ControllerName::ALL.map(|name| (name, 1)));
+    for (variable, controllers) in [
+        (WORKLOAD_ENDPOINT_WORKERS, &[ControllerName::WorkloadEndpoint][..]),
+        (PROFILE_WORKERS, &[ControllerName::Namespace, ControllerName::ServiceAccount]),
+        (POLICY_WORKERS, &[ControllerName::Policy]),
+        (NODE_WORKERS, &[ControllerName::Node]),
+    ] {
+        if let Some(count) = source.value(variable, value::count)? {
+            workers.extend(controllers.iter().map(|name| (*name, count)));
+        }
+    }
+    Ok(workers)
+}
+
+fn gc(variable: &'static str, text: &str) -> Result<Gc, SettingsError> {
+    match text.to_ascii_lowercase().as_str() {
+        "reclaim" => Ok(Gc::Reclaim),
+        "report" => Ok(Gc::Report),
+        _ => Err(value::wrong(variable, text, "reclaim or report")),
+    }
+}
+
+struct Source<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Source<'_> {
+    fn text(&self, variable: &str) -> Option<String> {
+        (self.lookup)(variable).filter(|text| !text.trim().is_empty())
+    }
+
+    /// The value, with the text as it stands.
+    fn said<T>(
+        &self,
+        variable: &'static str,
+        read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
+    ) -> Result<Option<Said<T>>, SettingsError> {
+        let Some(text) = self.text(variable) else { return Ok(None) };
+        let value = read(variable, text.trim())?;
+        Ok(Some(Said { variable, text, value }))
+    }
+
+    fn value<T>(
+        &self,
+        variable: &'static str,
+        read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
+    ) -> Result<Option<T>, SettingsError> {
+        Ok(self.said(variable, read)?.map(|said| said.value))
+    }
+}

@@ -1,0 +1,215 @@
+//! [`merge`]: what is in force, of all that the environment and KubeControllersConfiguration say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use libcalico::api::{
+    AutoHostEndpointConfig, ControllersConfig, HostEndpointTemplate, KubeControllersConfigurationSpec,
+    KubeControllersConfigurationStatus, ReconcilerConfig,
+};
+use libcalico::host_endpoints::AutoHostEndpoints;
+use libcalico::validation::{complete_kube_controllers_configuration, wrong_templates};
+
+use super::default::{ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY};
+use super::environment::{Environment, Said};
+use super::{AssignIps, ControllerName, LogSeverity, Settings, running};
+use crate::context::Mode;
+
+/// The least time that an endpoint stays without its pod, unless the environment says otherwise (O-1).
+const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
+
+/// What is in force, what of it is shown, and what is said about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Merged {
+    /// In force.
+    pub settings: Settings,
+    /// `status` of the configuration.
+    pub status: KubeControllersConfigurationStatus,
+    /// What of the configuration could not be followed, for the log.
+    pub notes: Vec<String>,
+}
+
+/// The configuration, field by field under the environment. `spec` may lack what upstream's client fills in when it writes:
+/// it is filled in here (B-13).
+pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
+    let mut spec = spec.clone();
+    complete_kube_controllers_configuration(&mut spec);
+    let mut merger = Merger { echoed: BTreeMap::new(), notes: Vec::new(), environment, spec, mode };
+    let settings = merger.settings();
+    let Merger { echoed, notes, spec, .. } = merger;
+    let running_config = Some(running::configuration(&settings, &spec, environment));
+    let status = KubeControllersConfigurationStatus { running_config, environment_vars: echoed };
+    Merged { settings, status, notes }
+}
+
+struct Merger<'a> {
+    environment: &'a Environment,
+    spec: KubeControllersConfigurationSpec,
+    mode: Mode,
+    /// The variables that decided something (KC-122).
+    echoed: BTreeMap<String, String>,
+    notes: Vec<String>,
+}
+
+impl Merger<'_> {
+    fn settings(&mut self) -> Settings {
+        let environment = self.environment;
+        let enabled = self.enabled();
+        let log_severity = self.log_severity();
+        let is_etcd = self.mode == Mode::Etcd;
+        let of_node = enabled.contains(&ControllerName::Node);
+        let node = self.spec.controllers.node.clone();
+        let leak_grace_period = match node.as_ref().and_then(|node| node.leak_grace_period) {
+            Some(period) => period.duration(),
+            // Enabled by the environment, without a section.
+            None => Duration::from_secs(900),
+        };
+        let compaction = self.said(&environment.compaction_period);
+        let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
+        let configured_health = self.spec.health_checks.as_deref() != Some(DISABLED);
+        Settings {
+            log_severity,
+            reconcile_period: self.reconcile_periods(&enabled),
+            workers: environment.workers.clone(),
+            leak_grace_period: Some(leak_grace_period),
+            orphan_endpoint_grace_period: match environment.orphan_endpoint_grace_period {
+                Some(period) => period.duration(),
+                None => leak_grace_period.max(LEAST_ORPHAN_GRACE_PERIOD),
+            },
+            sync_node_labels: of_node && self.sync_node_labels(),
+            delete_nodes: of_node && is_etcd,
+            host_endpoints: if of_node { self.host_endpoints() } else { AutoHostEndpoints::default() },
+            assign_ips: self.assign_ips(),
+            policy_name_migrator: self.migrates_policy_names(),
+            compaction_period: if is_etcd { compaction.duration() } else { Duration::ZERO },
+            health_checks: self.said(&environment.health_checks).unwrap_or(configured_health),
+            metrics_port: self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
+            debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
+            gc: environment.gc,
+            gc_limits: environment.gc_limits,
+            enabled,
+        }
+    }
+
+    /// The value of a variable, which is shown as one that decided.
+    fn said<T: Clone>(&mut self, said: &Option<Said<T>>) -> Option<T> {
+        let said = said.as_ref()?;
+        self.echoed.insert(said.variable.into(), said.text.clone());
+        Some(said.value.clone())
+    }
+
+    fn enabled(&mut self) -> BTreeSet<ControllerName> {
+        let sections = &self.spec.controllers;
+        let has_section = |name: &ControllerName| match name {
+            ControllerName::Node => sections.node.is_some(),
+            ControllerName::LoadBalancer => sections.load_balancer.is_some(),
+            name => reconciler(sections, *name).is_some(),
+        };
+        let configured = ControllerName::ALL.into_iter().filter(has_section).collect();
+        let mut enabled: BTreeSet<_> = self.said(&self.environment.enabled).unwrap_or(configured);
+        if self.mode != Mode::Etcd {
+            let refused: Vec<_> =
+                enabled.extract_if(.., |name| name.is_of_etcd()).map(ControllerName::as_str).collect();
+            if !refused.is_empty() {
+                self.notes.push(format!(
+                    "not run with the datastore kubernetes, which has what they write of its own: {}",
+                    refused.join(", ")
+                ));
+            }
+        }
+        enabled
+    }
+
+    fn log_severity(&mut self) -> LogSeverity {
+        if let Some(severity) = self.said(&self.environment.log_severity) {
+            return severity;
+        }
+        let Some(word) = &self.spec.log_severity_screen else { return LogSeverity::default() };
+        word.parse().unwrap_or_else(|()| {
+            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity, Info is taken"));
+            LogSeverity::default()
+        })
+    }
+
+    /// A controller that nothing is said of has the default, or it would never compare anything (B-10).
+    fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
+        let said = self.said(&self.environment.reconcile_period);
+        let period = |name: ControllerName| {
+            let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
+            said.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
+        };
+        let reconcilers = enabled.iter().filter(|name| name.is_of_etcd());
+        reconcilers.map(|name| (*name, period(*name))).collect()
+    }
+
+    fn sync_node_labels(&mut self) -> bool {
+        if self.mode != Mode::Etcd {
+            // Calico's node is a view of the other: it has its labels.
+            self.echoed.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
+            return false;
+        }
+        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.as_deref());
+        let configured = configured != Some(DISABLED);
+        self.said(&self.environment.sync_node_labels).unwrap_or(configured)
+    }
+
+    /// The variable hides the section as a whole (KC-130).
+    fn host_endpoints(&mut self) -> AutoHostEndpoints {
+        if let Some(enabled) = self.said(&self.environment.auto_host_endpoints) {
+            return AutoHostEndpoints { enabled, default_endpoint: true, templates: Vec::new() };
+        }
+        let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
+        let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
+            section.unwrap_or_default();
+        AutoHostEndpoints {
+            enabled: auto_create.as_deref() == Some(ENABLED),
+            default_endpoint: create_default_host_endpoint.is_none_or(|word| word.is_empty() || word == ENABLED),
+            templates: self.usable(templates),
+        }
+    }
+
+    fn usable(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
+        let wrong: BTreeMap<_, _> = wrong_templates(&templates).into_iter().collect();
+        let told = wrong.iter().map(|(index, error)| format!("hostEndpoint.templates[{index}] is left out: {error}"));
+        self.notes.extend(told);
+        templates.into_iter().enumerate().filter(|(index, _)| !wrong.contains_key(index)).map(|(_, t)| t).collect()
+    }
+
+    fn assign_ips(&mut self) -> AssignIps {
+        let section = self.spec.controllers.load_balancer.as_ref();
+        match section.and_then(|section| section.assign_ips.as_deref()) {
+            Some(REQUESTED_SERVICES_ONLY) => AssignIps::RequestedServicesOnly,
+            None | Some(ALL_SERVICES) => AssignIps::AllServices,
+            Some(other) => {
+                self.notes.push(format!("assignIPs: `{other}` is not known, no Service gets an address"));
+                AssignIps::None
+            }
+        }
+    }
+
+    fn migrates_policy_names(&self) -> bool {
+        let section = self.spec.controllers.migration.as_ref();
+        section.and_then(|section| section.policy_name_migrator.as_deref()) != Some(DISABLED)
+    }
+
+    fn port(&mut self, field: &str, port: Option<i64>) -> Option<u16> {
+        match u16::try_from(port?) {
+            Ok(port) => (port != 0).then_some(port),
+            Err(_) => {
+                self.notes.push(format!("{field}: {} is not a TCP port, none is opened", port.unwrap_or_default()));
+                None
+            }
+        }
+    }
+}
+
+/// The section of an etcd controller.
+pub(super) fn reconciler(sections: &ControllersConfig, name: ControllerName) -> Option<&ReconcilerConfig> {
+    match name {
+        ControllerName::Policy => sections.policy.as_ref(),
+        ControllerName::Namespace => sections.namespace.as_ref(),
+        ControllerName::ServiceAccount => sections.service_account.as_ref(),
+        ControllerName::WorkloadEndpoint => sections.workload_endpoint.as_ref(),
+        ControllerName::Node | ControllerName::LoadBalancer => None,
+    }
+}

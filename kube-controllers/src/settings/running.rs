@@ -1,0 +1,87 @@
+//! What is in force, in the form of the configuration: `status.runningConfig` (KC-135).
+
+use libcalico::api::{
+    AutoHostEndpointConfig, ControllersConfig, GoDuration, KubeControllersConfigurationSpec,
+    LoadBalancerControllerConfig, MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
+};
+
+use super::default::{ALL_SERVICES, DISABLED, ENABLED, REQUESTED_SERVICES_ONLY};
+use super::environment::Environment;
+use super::{AssignIps, ControllerName, Settings};
+
+/// Of each controller that runs its section, and what the process itself does. Ports are not shown.
+pub(super) fn configuration(
+    settings: &Settings,
+    spec: &KubeControllersConfigurationSpec,
+    environment: &Environment,
+) -> KubeControllersConfigurationSpec {
+    let runs = |name| settings.enabled.contains(&name);
+    let reconciler = |name| {
+        let period = settings.reconcile_period.get(&name)?;
+        Some(ReconcilerConfig { reconciler_period: Some((*period).into()), ..ReconcilerConfig::default() })
+    };
+    let load_balancer = || LoadBalancerControllerConfig {
+        assign_ips: assign_ips(settings.assign_ips).map(str::to_owned),
+        ..LoadBalancerControllerConfig::default()
+    };
+    let migration = MigrationControllerConfig {
+        policy_name_migrator: switch(settings.policy_name_migrator),
+        ..MigrationControllerConfig::default()
+    };
+    KubeControllersConfigurationSpec {
+        log_severity_screen: Some(settings.log_severity.to_string()),
+        health_checks: switch(settings.health_checks),
+        etcd_v3_compaction_period: environment
+            .compaction_period
+            .as_ref()
+            .map(|said| said.value)
+            .or(spec.etcd_v3_compaction_period)
+            .or(Some(super::default::COMPACTION_PERIOD)),
+        controllers: ControllersConfig {
+            node: runs(ControllerName::Node).then(|| node(settings, spec, environment)),
+            policy: reconciler(ControllerName::Policy),
+            workload_endpoint: reconciler(ControllerName::WorkloadEndpoint),
+            service_account: reconciler(ControllerName::ServiceAccount),
+            namespace: reconciler(ControllerName::Namespace),
+            load_balancer: runs(ControllerName::LoadBalancer).then(load_balancer),
+            migration: Some(migration),
+            ..ControllersConfig::default()
+        },
+        ..KubeControllersConfigurationSpec::default()
+    }
+}
+
+/// Host endpoints are shown where anything is said of them.
+fn node(
+    settings: &Settings,
+    spec: &KubeControllersConfigurationSpec,
+    environment: &Environment,
+) -> NodeControllerConfig {
+    let configured = spec.controllers.node.as_ref().is_some_and(|node| node.host_endpoint.is_some());
+    let made = &settings.host_endpoints;
+    let host_endpoint = AutoHostEndpointConfig {
+        auto_create: switch(made.enabled),
+        create_default_host_endpoint: switch(made.default_endpoint),
+        templates: made.templates.clone(),
+        ..AutoHostEndpointConfig::default()
+    };
+    NodeControllerConfig {
+        reconciler_period: None,
+        sync_labels: switch(settings.sync_node_labels),
+        host_endpoint: (configured || environment.auto_host_endpoints.is_some()).then_some(host_endpoint),
+        leak_grace_period: settings.leak_grace_period.map(GoDuration::from),
+        ..NodeControllerConfig::default()
+    }
+}
+
+fn switch(on: bool) -> Option<String> {
+    Some(if on { ENABLED } else { DISABLED }.into())
+}
+
+fn assign_ips(which: AssignIps) -> Option<&'static str> {
+    match which {
+        AssignIps::AllServices => Some(ALL_SERVICES),
+        AssignIps::RequestedServicesOnly => Some(REQUESTED_SERVICES_ONLY),
+        AssignIps::None => None,
+    }
+}

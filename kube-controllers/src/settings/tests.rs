@@ -1,0 +1,303 @@
+use libcalico::api::{
+    AutoHostEndpointConfig, HostEndpointTemplate, KubeControllersConfigurationSpec, ReconcilerConfig,
+};
+use libcalico::kubernetes::ApiGroup;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::context::Mode;
+
+const ETCD: Mode = Mode::Etcd;
+const KUBERNETES: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    try_environment(variables).unwrap()
+}
+
+fn try_environment(variables: &[(&str, &str)]) -> Result<Environment, SettingsError> {
+    let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+    Environment::read(found)
+}
+
+fn spec(value: Value) -> KubeControllersConfigurationSpec {
+    serde_json::from_value(value).unwrap()
+}
+
+fn recorded() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/controllers/kubernetes-to-calico.json");
+    let recording: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    recording["store"]["/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default"].clone()
+}
+
+#[test]
+fn the_recorded_configuration_and_its_status() {
+    let default = default_configuration();
+    assert_eq!(serde_json::to_value(&default).unwrap(), recorded()["spec"]);
+
+    let said = environment(&[
+        ("ENABLED_CONTROLLERS", "workloadendpoint,policy,namespace,serviceaccount,node"),
+        ("LOG_LEVEL", "info"),
+        ("DATASTORE_TYPE", "etcdv3"),
+    ]);
+    let merged = merge(&said, &default, ETCD);
+    assert_eq!(serde_json::to_value(&merged.status).unwrap(), recorded()["status"]);
+    assert_eq!(merged.notes, [""; 0]);
+}
+
+#[test]
+fn by_default_everything_runs() {
+    let Merged { settings, status, .. } = merge(&environment(&[]), &default_configuration(), ETCD);
+    assert_eq!(settings.enabled, BTreeSet::from(ControllerName::ALL));
+    assert_eq!(settings.reconcile_period.len(), 4);
+    assert!(settings.reconcile_period.values().all(|period| *period == Duration::from_secs(300)));
+    assert!(settings.workers.values().all(|count| *count == 1));
+    assert_eq!(settings.leak_grace_period, Some(Duration::from_secs(900)));
+    assert_eq!(settings.orphan_endpoint_grace_period, Duration::from_secs(900));
+    assert_eq!(settings.compaction_period, Duration::from_secs(600));
+    assert_eq!((settings.metrics_port, settings.debug_profile_port), (Some(9094), None));
+    assert!(settings.sync_node_labels && settings.delete_nodes && settings.health_checks);
+    assert!(settings.policy_name_migrator && !settings.host_endpoints.enabled);
+    assert_eq!((settings.gc, settings.assign_ips), (Gc::Reclaim, AssignIps::AllServices));
+    assert_eq!(status.environment_vars, BTreeMap::new());
+}
+
+#[test]
+fn the_environment_wins() {
+    let configured = spec(json!({
+        "logSeverityScreen": "Warning", "healthChecks": "Disabled", "etcdV3CompactionPeriod": "1h",
+        "prometheusMetricsPort": 0, "debugProfilePort": 9095,
+        "controllers": {
+            "node": {
+                "syncLabels": "Disabled", "leakGracePeriod": "30m",
+                "hostEndpoint": {"autoCreate": "Disabled", "createDefaultHostEndpoint": "Disabled",
+                                 "templates": [{"generateName": "a", "interfaceCIDRs": ["10.0.0.0/8"]}]},
+            },
+            "policy": {"reconcilerPeriod": "7m"},
+            "namespace": {},
+            "loadBalancer": {"assignIPs": "RequestedServicesOnly"},
+            "migration": {"policyNameMigrator": "Disabled"},
+        },
+    }));
+    let alone = merge(&environment(&[]), &configured, ETCD).settings;
+    assert_eq!(alone.log_severity, LogSeverity::Warning);
+    let expected =
+        [ControllerName::Node, ControllerName::Policy, ControllerName::Namespace, ControllerName::LoadBalancer];
+    assert_eq!(alone.enabled, BTreeSet::from(expected));
+    assert_eq!(alone.reconcile_period[&ControllerName::Policy], Duration::from_secs(420));
+    assert_eq!(alone.reconcile_period[&ControllerName::Namespace], Duration::from_secs(300));
+    assert_eq!((alone.metrics_port, alone.debug_profile_port), (None, Some(9095)));
+    assert!(!alone.sync_node_labels && !alone.health_checks && !alone.policy_name_migrator);
+    assert_eq!(alone.host_endpoints.templates.len(), 1);
+    assert!(!alone.host_endpoints.enabled && !alone.host_endpoints.default_endpoint);
+    assert_eq!(alone.assign_ips, AssignIps::RequestedServicesOnly);
+    assert_eq!(alone.compaction_period, Duration::from_secs(3600));
+
+    let variables = [
+        ("LOG_LEVEL", "warn"),
+        ("ENABLED_CONTROLLERS", "node,policy"),
+        ("RECONCILER_PERIOD", "105s"),
+        ("COMPACTION_PERIOD", "33m"),
+        ("HEALTH_ENABLED", "TRUE"),
+        ("SYNC_NODE_LABELS", "1"),
+        ("AUTO_HOST_ENDPOINTS", "Enabled"),
+        ("POLICY_WORKERS", "5"),
+        ("GC_MODE", "report"),
+    ];
+    let Merged { settings, status, .. } = merge(&environment(&variables), &configured, ETCD);
+    let shown: BTreeMap<String, String> =
+        variables[..7].iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    assert_eq!(status.environment_vars, shown);
+    assert_eq!(
+        serde_json::to_value(status.running_config).unwrap(),
+        json!({
+            "logSeverityScreen": "Warning", "healthChecks": "Enabled", "etcdV3CompactionPeriod": "33m0s",
+            "controllers": {
+                "node": {
+                    "syncLabels": "Enabled", "leakGracePeriod": "30m0s",
+                    "hostEndpoint": {"autoCreate": "Enabled", "createDefaultHostEndpoint": "Enabled"},
+                },
+                "policy": {"reconcilerPeriod": "1m45s"},
+                "migration": {"policyNameMigrator": "Disabled"},
+            },
+        })
+    );
+    assert_eq!(settings.workers[&ControllerName::Policy], 5);
+    assert_eq!(settings.gc, Gc::Report);
+}
+
+/// B-10, B-13: nothing that is left out turns anything off.
+#[test]
+fn what_kubectl_left_out_has_its_default() {
+    let bare = spec(json!({"controllers": {"node": {}, "policy": {}}}));
+    let settings = merge(&environment(&[]), &bare, ETCD).settings;
+    assert_eq!((settings.metrics_port, settings.leak_grace_period), (Some(9094), Some(Duration::from_secs(900))));
+    assert_eq!(settings.reconcile_period[&ControllerName::Policy], Duration::from_secs(300));
+
+    let by_environment = environment(&[("ENABLED_CONTROLLERS", "node,policy,loadbalancer")]);
+    let settings = merge(&by_environment, &KubeControllersConfigurationSpec::default(), ETCD).settings;
+    assert_eq!(settings.reconcile_period[&ControllerName::Policy], Duration::from_secs(300));
+    assert_eq!(settings.leak_grace_period, Some(Duration::from_secs(900)));
+    assert_eq!(settings.assign_ips, AssignIps::AllServices);
+
+    let off = spec(json!({"controllers": {"node": {"leakGracePeriod": "0s"}, "policy": {"reconcilerPeriod": "0s"}}}));
+    let settings = merge(&environment(&[]), &off, ETCD).settings;
+    assert_eq!(settings.leak_grace_period, Some(Duration::ZERO), "zero is said, not left out");
+    assert_eq!(settings.reconcile_period[&ControllerName::Policy], Duration::ZERO);
+    assert_eq!(settings.orphan_endpoint_grace_period, Duration::from_secs(300));
+}
+
+#[test]
+fn with_the_datastore_kubernetes_etcds_controllers_do_not_run() {
+    let Merged { settings, status, notes } = merge(&environment(&[]), &default_configuration(), KUBERNETES);
+    assert_eq!(settings.enabled, BTreeSet::from([ControllerName::Node, ControllerName::LoadBalancer]));
+    assert!(!settings.sync_node_labels && !settings.delete_nodes);
+    assert_eq!(settings.compaction_period, Duration::ZERO);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.ends_with(": policy, namespace, serviceaccount, workloadendpoint"), "{note}");
+    assert_eq!(status.environment_vars, BTreeMap::from([("DATASTORE_TYPE".into(), "kubernetes".into())]));
+    let shown = serde_json::to_value(status.running_config).unwrap();
+    let sections: Vec<_> = shown["controllers"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(sections, ["loadBalancer", "migration", "node"]);
+    assert_eq!(shown["controllers"]["node"]["syncLabels"], "Disabled");
+
+    let named = environment(&[("ENABLED_CONTROLLERS", "node,loadbalancer"), ("SYNC_NODE_LABELS", "true")]);
+    let Merged { status, notes, .. } = merge(&named, &default_configuration(), KUBERNETES);
+    assert_eq!(notes, [""; 0]);
+    assert!(!status.environment_vars.contains_key("SYNC_NODE_LABELS"), "it decides nothing there");
+}
+
+#[test]
+fn what_concerns_nodes_is_shown_only_where_node_runs() {
+    let said = environment(&[
+        ("ENABLED_CONTROLLERS", "policy"),
+        ("SYNC_NODE_LABELS", "false"),
+        ("AUTO_HOST_ENDPOINTS", "enabled"),
+    ]);
+    let Merged { settings, status, .. } = merge(&said, &default_configuration(), ETCD);
+    assert_eq!(status.environment_vars.keys().collect::<Vec<_>>(), ["ENABLED_CONTROLLERS"]);
+    assert_eq!(status.running_config.unwrap().controllers.node, None);
+    assert!(!settings.host_endpoints.enabled && !settings.delete_nodes);
+}
+
+#[test]
+fn an_environment_that_cannot_be_followed_is_refused() {
+    for (name, text, expected) in [
+        ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
+        ("ENABLED_CONTROLLERS", "node,nodes", "`nodes` is not a controller"),
+        ("RECONCILER_PERIOD", "5", "RECONCILER_PERIOD: `5` is not a duration"),
+        ("COMPACTION_PERIOD", "ten", "COMPACTION_PERIOD: `ten` is not a duration"),
+        ("HEALTH_ENABLED", "yes", "HEALTH_ENABLED: `yes` is not true or false"),
+        ("SYNC_NODE_LABELS", "enabled", "SYNC_NODE_LABELS: `enabled` is not true"),
+        ("AUTO_HOST_ENDPOINTS", "true", "AUTO_HOST_ENDPOINTS: `true` is not enabled or disabled"),
+        ("PROFILE_WORKERS", "two", "PROFILE_WORKERS: `two` is not a whole number"),
+        ("NODE_WORKERS", "0", "NODE_WORKERS: `0` is not a whole number from 1"),
+        ("LEADER_ELECTION", "maybe", "LEADER_ELECTION: `maybe` is not true or false"),
+        ("GC_MODE", "dry", "GC_MODE: `dry` is not reclaim or report"),
+        ("GC_REQUESTS_PER_SECOND", "-1", "GC_REQUESTS_PER_SECOND: `-1` is not"),
+        ("ORPHAN_ENDPOINT_GRACE_PERIOD", "x", "ORPHAN_ENDPOINT_GRACE_PERIOD: `x` is not a duration"),
+    ] {
+        let error = try_environment(&[(name, text)]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(try_environment(&[(name, " ")]), try_environment(&[]), "{name} set to nothing");
+    }
+}
+
+#[test]
+fn what_of_the_configuration_is_wrong_is_told_and_the_rest_followed() {
+    let mut wrong = default_configuration();
+    wrong.log_severity_screen = Some("None".into());
+    wrong.prometheus_metrics_port = Some(70_000);
+    let usable = HostEndpointTemplate {
+        generate_name: "a".into(),
+        interface_pattern: "eth0".into(),
+        ..HostEndpointTemplate::default()
+    };
+    wrong.controllers.node.as_mut().unwrap().host_endpoint = Some(AutoHostEndpointConfig {
+        auto_create: Some("Enabled".into()),
+        templates: vec![HostEndpointTemplate::default(), usable.clone()],
+        ..AutoHostEndpointConfig::default()
+    });
+    let Merged { settings, notes, .. } = merge(&environment(&[]), &wrong, ETCD);
+    assert_eq!(settings.log_severity, LogSeverity::Info);
+    assert_eq!(settings.metrics_port, None);
+    assert_eq!(settings.host_endpoints.templates, [usable]);
+    assert!(settings.host_endpoints.enabled && settings.host_endpoints.default_endpoint);
+    assert_eq!(notes.len(), 3, "{notes:?}");
+}
+
+#[test]
+fn only_what_controllers_are_built_from_restarts_them() {
+    let base = default_configuration();
+    let settings = |change: fn(&mut KubeControllersConfigurationSpec)| {
+        let mut changed = base.clone();
+        change(&mut changed);
+        merge(&environment(&[]), &changed, ETCD).settings
+    };
+    let before = settings(|_| {});
+    let in_place: [fn(&mut KubeControllersConfigurationSpec); 5] = [
+        |spec| spec.log_severity_screen = Some("Debug".into()),
+        |spec| spec.prometheus_metrics_port = Some(9999),
+        |spec| spec.debug_profile_port = Some(9095),
+        |spec| spec.controllers.node.as_mut().unwrap().leak_grace_period = Some("1m".parse().unwrap()),
+        |spec| spec.etcd_v3_compaction_period = Some("1m".parse().unwrap()),
+    ];
+    for change in in_place {
+        let after = settings(change);
+        assert!(after != before && !before.restarts_for(&after), "{after:?}");
+    }
+    let anew: [fn(&mut KubeControllersConfigurationSpec); 3] = [
+        |spec| spec.controllers.namespace = None,
+        |spec| {
+            spec.controllers.policy =
+                Some(ReconcilerConfig { reconciler_period: Some("1m".parse().unwrap()), ..Default::default() })
+        },
+        |spec| spec.controllers.node.as_mut().unwrap().sync_labels = Some("Disabled".into()),
+    ];
+    for change in anew {
+        assert!(before.restarts_for(&settings(change)));
+    }
+}
+
+/// Every variable that is read stands in the table, once.
+#[test]
+fn the_table_of_variables_is_whole() {
+    let asked = std::cell::RefCell::new(BTreeSet::new());
+    Environment::read(|name| {
+        asked.borrow_mut().insert(name.to_owned());
+        None
+    })
+    .unwrap();
+    let listed: Vec<_> = variables::CONTROLLERS.iter().chain(&variables::DATASTORE).map(|one| one.name).collect();
+    let distinct: BTreeSet<_> = listed.iter().copied().collect();
+    assert_eq!(listed.len(), distinct.len());
+    let missing: Vec<_> = asked.into_inner().into_iter().filter(|name| !distinct.contains(name.as_str())).collect();
+    assert_eq!(missing, [""; 0]);
+}
+
+proptest! {
+    /// What runs is shown: the status, taken for a configuration, gives the same settings.
+    #[test]
+    fn the_status_is_a_configuration_of_the_same_effect(
+        node: bool, policy: bool, namespace: bool, balancer: bool, health: bool, labels: bool, hosts: bool, minutes in 0u32..100,
+    ) {
+        let section = |on: bool, value: Value| if on { value } else { Value::Null };
+        let switch = |on: bool| if on { "Enabled" } else { "Disabled" };
+        let configured = spec(json!({
+            "healthChecks": switch(health), "etcdV3CompactionPeriod": format!("{minutes}m"),
+            "controllers": {
+                "node": section(node, json!({
+                    "syncLabels": switch(labels), "leakGracePeriod": format!("{minutes}m"),
+                    "hostEndpoint": {"autoCreate": switch(hosts)},
+                })),
+                "policy": section(policy, json!({"reconcilerPeriod": format!("{minutes}m")})),
+                "namespace": section(namespace, json!({})),
+                "loadBalancer": section(balancer, json!({"assignIPs": "RequestedServicesOnly"})),
+            },
+        }));
+        let merged = merge(&environment(&[]), &configured, ETCD);
+        let again = merge(&environment(&[]), &merged.status.running_config.clone().unwrap(), ETCD);
+        prop_assert_eq!(&again.status, &merged.status);
+        prop_assert_eq!(again.settings, merged.settings);
+    }
+}

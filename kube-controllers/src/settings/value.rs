@@ -1,0 +1,53 @@
+//! The forms of values in environment variables.
+
+use std::str::FromStr;
+
+use libcalico::api::GoDuration;
+
+use super::error::SettingsError;
+use super::log_severity::LogSeverity;
+
+pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration, SettingsError> {
+    of_form(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
+}
+
+pub(super) fn log_severity(variable: &'static str, text: &str) -> Result<LogSeverity, SettingsError> {
+    of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+}
+
+/// At least 1.
+pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
+    let wanted = "a whole number from 1 on";
+    let number: usize = of_form(variable, text, wanted)?;
+    if number == 0 { Err(wrong(variable, text, wanted)) } else { Ok(number) }
+}
+
+pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsError> {
+    of_form(variable, text, "a whole number of requests per second")
+}
+
+/// As Go reads truth values.
+pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(wrong(variable, text, "true or false")),
+    }
+}
+
+/// `enabled` or `disabled`, in any case.
+pub(super) fn switch(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
+    match text.to_ascii_lowercase().as_str() {
+        "enabled" => Ok(true),
+        "disabled" => Ok(false),
+        _ => Err(wrong(variable, text, "enabled or disabled")),
+    }
+}
+
+fn of_form<T: FromStr>(variable: &'static str, text: &str, wanted: &'static str) -> Result<T, SettingsError> {
+    text.parse().map_err(|_| wrong(variable, text, wanted))
+}
+
+pub(super) fn wrong(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
+    SettingsError::Value { variable, value: text.into(), wanted }
+}

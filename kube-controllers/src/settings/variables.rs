@@ -1,0 +1,105 @@
+//! Every environment variable that the process reads, for `--help` and the README.
+
+/// One environment variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds when it is not set or empty.
+    pub default: &'static str,
+    /// What it decides.
+    pub meaning: &'static str,
+}
+
+const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
+    Variable { name, default, meaning }
+}
+
+pub(super) const LOG_LEVEL: &str = "LOG_LEVEL";
+pub(super) const ENABLED_CONTROLLERS: &str = "ENABLED_CONTROLLERS";
+pub(super) const RECONCILER_PERIOD: &str = "RECONCILER_PERIOD";
+pub(super) const COMPACTION_PERIOD: &str = "COMPACTION_PERIOD";
+pub(super) const HEALTH_ENABLED: &str = "HEALTH_ENABLED";
+pub(super) const SYNC_NODE_LABELS: &str = "SYNC_NODE_LABELS";
+pub(super) const AUTO_HOST_ENDPOINTS: &str = "AUTO_HOST_ENDPOINTS";
+pub(super) const WORKLOAD_ENDPOINT_WORKERS: &str = "WORKLOAD_ENDPOINT_WORKERS";
+pub(super) const PROFILE_WORKERS: &str = "PROFILE_WORKERS";
+pub(super) const POLICY_WORKERS: &str = "POLICY_WORKERS";
+pub(super) const NODE_WORKERS: &str = "NODE_WORKERS";
+pub(super) const LEADER_ELECTION: &str = "LEADER_ELECTION";
+pub(super) const LEADER_ELECTION_NAMESPACE: &str = "LEADER_ELECTION_NAMESPACE";
+pub(super) const LEADER_ELECTION_NAME: &str = "LEADER_ELECTION_NAME";
+pub(super) const GC_MODE: &str = "GC_MODE";
+pub(super) const GC_PARALLELISM: &str = "GC_PARALLELISM";
+pub(super) const GC_REQUESTS_PER_SECOND: &str = "GC_REQUESTS_PER_SECOND";
+pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PERIOD";
+/// Stands in the status of the Kubernetes datastore in place of [`SYNC_NODE_LABELS`] (KC-122).
+pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
+
+/// What the controllers follow.
+pub const CONTROLLERS: [Variable; 19] = [
+    variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
+    variable(
+        ENABLED_CONTROLLERS,
+        "all",
+        "comma list of node, policy (networkpolicy), namespace (profile), serviceaccount, workloadendpoint, \
+         loadbalancer; the datastore kubernetes takes node and loadbalancer",
+    ),
+    variable(
+        RECONCILER_PERIOD,
+        "5m",
+        "how often policy, namespace, serviceaccount and workloadendpoint compare everything",
+    ),
+    variable(COMPACTION_PERIOD, "10m", "how often etcd is compacted; 0: never"),
+    variable(HEALTH_ENABLED, "true", "whether datastore and API server are looked at for the probes"),
+    variable(SYNC_NODE_LABELS, "true", "whether labels of Kubernetes' nodes are copied to Calico's (etcd)"),
+    variable(AUTO_HOST_ENDPOINTS, "disabled", "enabled: each node gets a host endpoint for all its interfaces"),
+    variable(WORKLOAD_ENDPOINT_WORKERS, "1", "workers of workloadendpoint"),
+    variable(PROFILE_WORKERS, "1", "workers of namespace, and of serviceaccount"),
+    variable(POLICY_WORKERS, "1", "workers of policy"),
+    variable(NODE_WORKERS, "1", "workers of node"),
+    variable(
+        LEADER_ELECTION,
+        "if the Lease may be written",
+        "true: only the replica that holds the Lease writes, or none; false: this is the only replica",
+    ),
+    variable(LEADER_ELECTION_NAMESPACE, "kube-system", "namespace of the Lease"),
+    variable(LEADER_ELECTION_NAME, "calico-kube-controllers", "name of the Lease"),
+    variable(GC_MODE, "reclaim", "report: what nobody holds any more is told, not taken back"),
+    variable(GC_PARALLELISM, "8", "blocks that garbage collection works on at once"),
+    variable(GC_REQUESTS_PER_SECOND, "0", "requests that garbage collection sends at most; 0: as the client allows"),
+    variable(
+        ORPHAN_ENDPOINT_GRACE_PERIOD,
+        "the grace period of leaks, at least 5m",
+        "how long an endpoint stays whose pod is gone (etcd); 0: for ever",
+    ),
+    variable(
+        "FV_TEST",
+        "",
+        "accepted for the sake of upstream's tests, without effect: nothing here waits for calico-node's rollout",
+    ),
+];
+
+/// How the two servers are reached; each but KUBECONFIG may have the prefix `CALICO_`, which is stronger.
+pub const DATASTORE: [Variable; 20] = [
+    variable(DATASTORE_TYPE, "etcdv3 if ETCD_ENDPOINTS is set, else kubernetes", "etcdv3 or kubernetes"),
+    variable("KUBECONFIG", "the account of the pod", "how to reach the API server"),
+    variable("K8S_API_ENDPOINT", "", "URL of the API server, stronger than the kubeconfig's"),
+    variable("K8S_CERT_FILE", "", "certificate to show to the API server"),
+    variable("K8S_KEY_FILE", "", "the key of that certificate"),
+    variable("K8S_CA_FILE", "", "authorities for the API server's certificate"),
+    variable("K8SAPITOKEN", "", "token for the API server"),
+    variable("K8S_INSECURE_SKIP_TLS_VERIFY", "false", "true: any certificate of the API server will do"),
+    variable("K8S_CURRENT_CONTEXT", "that of the kubeconfig", "context of the kubeconfig"),
+    variable("K8S_CLIENT_QPS", "500", "requests per second for Calico's objects"),
+    variable("K8S_CLIENT_BURST", "1000", "requests that need not wait"),
+    variable("CALICO_API_GROUP", "asked from the API server", "projectcalico.org/v3 or crd.projectcalico.org/v1"),
+    variable("ETCD_ENDPOINTS", "", "comma list of URLs"),
+    variable("ETCD_DISCOVERY_SRV", "", "refused: list the servers in ETCD_ENDPOINTS"),
+    variable("ETCD_USERNAME", "", "user of etcd"),
+    variable("ETCD_PASSWORD", "", "the user's password"),
+    variable("ETCD_CERT_FILE", "", "certificate to show to etcd"),
+    variable("ETCD_KEY_FILE", "", "the key of that certificate"),
+    variable("ETCD_CA_CERT_FILE", "the system's", "authorities for etcd's certificate"),
+    variable("FELIX_INTERFACEPREFIX", "cali", "what names of pods' interfaces begin with"),
+];

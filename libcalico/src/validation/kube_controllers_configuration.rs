@@ -1,0 +1,142 @@
+//! Rules for KubeControllersConfiguration, of which there is one (DS-47, KC-136, KC-152).
+
+use std::collections::BTreeSet;
+
+use super::SINGLETON;
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use super::syntax::{MAX_NAME, network};
+use crate::api::{GoDuration, HostEndpointTemplate, KubeControllersConfiguration, KubeControllersConfigurationSpec};
+use crate::selector::Selector;
+
+/// TCP port of the metrics where nothing is said.
+const METRICS_PORT: i64 = 9094;
+/// How long an address must have looked leaked where nothing is said.
+const LEAK_GRACE_PERIOD: GoDuration = GoDuration::from_mins(15);
+const ALL_SERVICES: &str = "AllServices";
+
+/// Fills in what upstream's client fills in when it writes. Readers do it too: what was written by kubectl has none of it
+/// (B-13).
+pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigurationSpec) {
+    spec.prometheus_metrics_port.get_or_insert(METRICS_PORT);
+    if let Some(node) = &mut spec.controllers.node {
+        node.leak_grace_period.get_or_insert(LEAK_GRACE_PERIOD);
+    }
+    if let Some(load_balancer) = &mut spec.controllers.load_balancer {
+        let assigned = load_balancer.assign_ips.take().filter(|which| !which.is_empty());
+        load_balancer.assign_ips = Some(assigned.unwrap_or_else(|| ALL_SERVICES.into()));
+    }
+}
+
+/// Whether the object may be written.
+pub fn validate_kube_controllers_configuration(
+    configuration: &KubeControllersConfiguration,
+) -> Result<(), ValidationError> {
+    let mut findings = check_metadata(configuration);
+    let name = &configuration.metadata.name;
+    if name != SINGLETON {
+        let reason = "Cannot create a Kube Controllers Configuration resource with a name other than \"default\"";
+        findings.push(FieldError::new("Metadata.Name", name, reason));
+    }
+    let host_endpoint = configuration.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.as_ref());
+    findings.extend(host_endpoint.into_iter().flat_map(|config| wrong_templates(&config.templates)).map(|(_, e)| e));
+    ValidationError::from_findings(findings)
+}
+
+/// The templates that cannot be used, by their place in the list.
+pub fn wrong_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
+    let mut names = BTreeSet::new();
+    let problem = |(index, template)| wrong_template(template, &mut names).map(|error| (index, error));
+    templates.iter().enumerate().filter_map(problem).collect()
+}
+
+fn wrong_template<'t>(template: &'t HostEndpointTemplate, names: &mut BTreeSet<&'t str>) -> Option<FieldError> {
+    let name = template.generate_name.as_str();
+    if name.is_empty() {
+        return Some(FieldError::missing("Template.GenerateName", "a template needs a name"));
+    }
+    if name.len() > MAX_NAME {
+        let reason = format!("name is too long by {} bytes", name.len() - MAX_NAME);
+        return Some(FieldError::new("Template.GenerateName", name, reason));
+    }
+    if !names.insert(name) {
+        return Some(FieldError::new("Template.GenerateName", name, "names of templates must be unique"));
+    }
+    if template.interface_cidrs.is_empty() && template.interface_pattern.is_empty() {
+        let reason = "at least one of interfaceCIDRs and interfacePattern must be given";
+        return Some(FieldError::new("Template.GenerateName", name, reason));
+    }
+    if let Some(cidr) = template.interface_cidrs.iter().find(|text| network(text).is_none()) {
+        return Some(FieldError::tag("InterfaceCIDRs", cidr, "cidrs"));
+    }
+    let selector = Selector::parse(&template.node_selector).err()?;
+    Some(FieldError::new("Template.NodeSelector", &template.node_selector, selector.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{AutoHostEndpointConfig, LoadBalancerControllerConfig, NodeControllerConfig};
+
+    fn template(name: &str) -> HostEndpointTemplate {
+        HostEndpointTemplate {
+            generate_name: name.into(),
+            interface_cidrs: vec!["10.0.0.0/8".into()],
+            ..HostEndpointTemplate::default()
+        }
+    }
+
+    fn with_templates(templates: Vec<HostEndpointTemplate>) -> KubeControllersConfiguration {
+        let host_endpoint = AutoHostEndpointConfig { templates, ..AutoHostEndpointConfig::default() };
+        let node = NodeControllerConfig { host_endpoint: Some(host_endpoint), ..NodeControllerConfig::default() };
+        let mut configuration =
+            KubeControllersConfiguration::new(SINGLETON, KubeControllersConfigurationSpec::default());
+        configuration.spec.controllers.node = Some(node);
+        configuration
+    }
+
+    #[test]
+    fn there_is_only_one() {
+        let mut named = with_templates(Vec::new());
+        assert_eq!(validate_kube_controllers_configuration(&named), Ok(()));
+        named.metadata.name = "other".into();
+        let error = validate_kube_controllers_configuration(&named).unwrap_err().to_string();
+        assert!(error.contains("with a name other than \"default\""), "{error}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let mut spec = KubeControllersConfigurationSpec::default();
+        complete_kube_controllers_configuration(&mut spec);
+        assert_eq!((spec.prometheus_metrics_port, &spec.controllers.node), (Some(9094), &None));
+
+        spec.prometheus_metrics_port = Some(0);
+        spec.controllers.node = Some(NodeControllerConfig::default());
+        let empty = LoadBalancerControllerConfig { assign_ips: Some(String::new()), ..Default::default() };
+        spec.controllers.load_balancer = Some(empty);
+        complete_kube_controllers_configuration(&mut spec);
+        assert_eq!(spec.prometheus_metrics_port, Some(0), "0 turns the metrics off");
+        assert_eq!(spec.controllers.node.unwrap().leak_grace_period, Some("15m".parse().unwrap()));
+        assert_eq!(spec.controllers.load_balancer.unwrap().assign_ips.as_deref(), Some("AllServices"));
+    }
+
+    #[test]
+    fn templates_have_a_name_of_their_own_and_say_what_they_match() {
+        let nothing = HostEndpointTemplate { interface_cidrs: Vec::new(), ..template("nothing") };
+        let pattern = HostEndpointTemplate { interface_pattern: "eth.*".into(), ..nothing.clone() };
+        let templates = vec![
+            template("a"),
+            template("a"),
+            template(""),
+            template(&"n".repeat(254)),
+            nothing,
+            HostEndpointTemplate { generate_name: "pattern".into(), ..pattern },
+            HostEndpointTemplate { interface_cidrs: vec!["10.0.0.0/33".into()], ..template("b") },
+            HostEndpointTemplate { node_selector: "has(".into(), ..template("c") },
+        ];
+        let wrong: Vec<usize> = wrong_templates(&templates).into_iter().map(|(index, _)| index).collect();
+        assert_eq!(wrong, [1, 2, 3, 4, 6, 7]);
+        assert!(validate_kube_controllers_configuration(&with_templates(templates)).is_err());
+        assert_eq!(validate_kube_controllers_configuration(&with_templates(vec![template("a")])), Ok(()));
+    }
+}

@@ -17,7 +17,7 @@ use crate::error::IpamError;
 use crate::handle_count;
 use crate::release::write_released;
 
-pub use self::batch::{ByBlock, OpenGate, ReleasedBatch, WriteGate, release_batch};
+pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch};
 
 /// What became of the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub async fn release_addresses<S: Store, C: Clock>(
     }
     first_error.map_or(Ok(outcome), Err)
 }
+
+type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
 
 /// The requests by block: through the pools, and for what is in none of them by looking at every block (D14). Also the
 /// addresses that are in no block.

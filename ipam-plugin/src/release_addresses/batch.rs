@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::IpAddr;
 
-use libcalico::ipam::{HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
+use libcalico::ipam::{Block, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
@@ -33,18 +33,21 @@ impl WriteGate for OpenGate {
     }
 }
 
-/// The addresses to give back, by block. A block without any is only looked through for addresses that have rested long
-/// enough, and written if there are such (IPAM-161).
-pub type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
+/// What to give back from a block that was just read. Asked whenever it was read anew. A block from which nothing is to be
+/// given back is only looked through for addresses that have rested long enough, and written if there are such (IPAM-161).
+pub trait Requests: Fn(&Block) -> Vec<ReleaseRequest> + Sync {}
 
-/// What became of them. An address is in at most one of these; one of a block that is not named in `failed` is in
-/// exactly one, unless the gate was closed on the way.
+impl<F: Fn(&Block) -> Vec<ReleaseRequest> + Sync> Requests for F {}
+
+/// What became of what was asked for.
 #[derive(Debug, Default)]
 pub struct ReleasedBatch {
     /// Given back.
     pub released: Vec<(Cidr, IpAddr)>,
-    /// Were free or resting, or their block is not there.
+    /// Were free or resting.
     pub unallocated: Vec<(Cidr, IpAddr)>,
+    /// Blocks that are not there.
+    pub missing: Vec<Cidr>,
     /// Held otherwise than the request says: allocated anew meanwhile.
     pub refused: Vec<(Cidr, ReleaseError)>,
     /// Blocks from which nothing was given back, and why.
@@ -66,7 +69,7 @@ pub struct ReleasedBatch {
 /// Per handle and block, how many addresses were given back.
 type Counts = BTreeMap<HandleId, BTreeMap<Cidr, usize>>;
 
-/// Gives addresses back, `parallel` blocks or handles at a time. Each address is compared with what its request says
+/// Gives addresses of `blocks` back, `parallel` blocks or handles at a time. Each address is compared with what its request says
 /// when its block is read, and once more by the revision when the block is written; a mismatch keeps only itself.
 ///
 /// All blocks are written before any handle (IPAM-128): until then a handle counts too much, which is legal, and stays so
@@ -78,11 +81,12 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
-    requests: &ByBlock,
+    blocks: &[Cidr],
+    requests: impl Requests,
     parallel: usize,
 ) -> Result<ReleasedBatch, IpamError> {
     let mut outcome = ReleasedBatch::default();
-    if requests.is_empty() {
+    if blocks.is_empty() {
         return Ok(outcome);
     }
     let cooldown = match store.get::<IpamConfig>(&TheConfig).await {
@@ -91,9 +95,8 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
         Err(error) => return Err(error.into()),
     };
     let parallel = parallel.clamp(1, MOST_AT_ONCE);
-    let blocks: Vec<&Cidr> = requests.keys().collect();
     for wave in blocks.chunks(parallel) {
-        release_from(store, clock, gate, requests, wave, cooldown, &mut outcome).await;
+        release_from(store, clock, gate, &requests, wave, cooldown, &mut outcome).await;
         if outcome.stopped {
             break;
         }

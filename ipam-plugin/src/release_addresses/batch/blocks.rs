@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
-use libcalico::ipam::{Block, ReleaseError, ReleaseRequest, Released};
+use libcalico::ipam::{Block, ReleaseError, Released};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use super::{ByBlock, ReleasedBatch, WriteGate};
+use super::{ReleasedBatch, Requests, WriteGate};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
@@ -37,13 +37,13 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
-    requests: &ByBlock,
-    wave: &[&Cidr],
+    requests: &impl Requests,
+    wave: &[Cidr],
     cooldown: i64,
     outcome: &mut ReleasedBatch,
 ) {
     let mut budget = Budget::new(clock, OPERATION);
-    let mut left: Vec<Cidr> = wave.iter().map(|cidr| **cidr).collect();
+    let mut left = wave.to_vec();
     // What was sent without a clear answer.
     let mut doubtful: BTreeMap<Cidr, Change> = BTreeMap::new();
     while !left.is_empty() {
@@ -56,12 +56,12 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
         };
         let mut changes = Vec::new();
         for (cidr, block) in blocks {
-            let (wanted, sent) = (&requests[&cidr], doubtful.remove(&cidr));
+            let sent = doubtful.remove(&cidr);
             match block {
                 Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
                     // The write whose answer was lost took effect.
                     Some(sent) => note(sent, outcome),
-                    None => match plan(block, wanted, cooldown, clock) {
+                    None => match plan(block, requests, cooldown, clock) {
                         Ok(change) if !change.wanted => note_others(change, outcome),
                         Ok(change) => changes.push(change),
                         Err(error) => outcome.failed.push((cidr, error)),
@@ -70,7 +70,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 // A block that is gone holds nothing. If it went with our write, handles are still to be counted.
                 Ok(None) => match sent.filter(Change::deletes) {
                     Some(sent) => note(sent, outcome),
-                    None => outcome.unallocated.extend(wanted.iter().map(|request| (cidr, request.ip))),
+                    None => outcome.missing.push(cidr),
                 },
                 Err(error) => outcome.failed.push((cidr, error.into())),
             }
@@ -110,13 +110,14 @@ async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, Found)>
 
 fn plan<C: Clock>(
     block: Entry<Block>,
-    requests: &[ReleaseRequest],
+    requests: &impl Requests,
     cooldown: i64,
     clock: &C,
 ) -> Result<Change, IpamError> {
+    let requests = requests(&block.value);
     let mut after = block.value.clone();
     let collected = after.collect_garbage(cooldown, clock.now())?;
-    let (released, refused) = after.release_unchanged(requests, cooldown, clock.now())?;
+    let (released, refused) = after.release_unchanged(&requests, cooldown, clock.now())?;
     let wanted = !released.released.is_empty() || requests.is_empty() && collected;
     Ok(Change { block, after, released, refused, wanted })
 }

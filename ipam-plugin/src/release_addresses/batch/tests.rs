@@ -45,6 +45,8 @@ fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
     cluster
 }
 
+type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
+
 /// Requests for everything that is held, with handles and numbers.
 fn all(cluster: &Cluster) -> ByBlock {
     let mut requests = ByBlock::new();
@@ -58,7 +60,18 @@ fn all(cluster: &Cluster) -> ByBlock {
 }
 
 async fn run(cluster: &Cluster, requests: &ByBlock) -> ReleasedBatch {
-    release_batch(&cluster.store, &cluster.clock, &OpenGate, requests, 16).await.unwrap()
+    through(cluster, &OpenGate, requests, 16).await.unwrap()
+}
+
+async fn through(
+    cluster: &Cluster,
+    gate: &impl WriteGate,
+    requests: &ByBlock,
+    parallel: usize,
+) -> Result<ReleasedBatch, IpamError> {
+    let blocks: Vec<Cidr> = requests.keys().copied().collect();
+    let of = |block: &Block| requests[&block.cidr].clone();
+    release_batch(&cluster.store, &cluster.clock, gate, &blocks, of, parallel).await
 }
 
 #[tokio::test]
@@ -118,7 +131,7 @@ async fn blocks_that_are_missing_or_corrupt_keep_no_other() {
     let gone = ReleaseRequest { ip: "10.0.9.1".parse().unwrap(), handle: None, sequence: None };
     requests.insert(cidr("10.0.9.0/29"), vec![gone]);
     let outcome = run(&cluster, &requests).await;
-    assert_eq!((outcome.released.len(), outcome.unallocated.len()), (4, 1));
+    assert_eq!((outcome.released.len(), outcome.missing.as_slice()), (4, &[cidr("10.0.9.0/29")][..]));
     assert!(matches!(outcome.failed[..], [(_, IpamError::Corrupt(_))]), "{:?}", outcome.failed);
 }
 
@@ -145,7 +158,7 @@ async fn a_closed_gate_stops_before_the_next_write() {
             let requests = all(&cluster);
             let gate = Counting(AtomicUsize::new(admitted));
             cluster.store.take_counts();
-            let outcome = release_batch(&cluster.store, &cluster.clock, &gate, &requests, 2).await.unwrap();
+            let outcome = through(&cluster, &gate, &requests, 2).await.unwrap();
             assert!(outcome.stopped, "{admitted}");
             assert!(cluster.store.take_counts().1 <= admitted);
             assert_consistent(&cluster.store.pairs(), false);
@@ -175,7 +188,7 @@ async fn a_batch_that_breaks_anywhere_is_finished_by_the_next() {
                 }
                 fault
             });
-            let outcome = release_batch(&cluster.store, &cluster.clock, &OpenGate, &requests, 2).await;
+            let outcome = through(&cluster, &OpenGate, &requests, 2).await;
             cluster.store.calm();
             assert_consistent(&cluster.store.pairs(), false);
             let left = held(&cluster.store.pairs());

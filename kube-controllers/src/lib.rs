@@ -10,5 +10,6 @@ pub mod controllers;
 pub mod feed;
 pub mod runtime;
 pub mod settings;
+pub mod status;
 pub mod telemetry;
 pub mod watched;

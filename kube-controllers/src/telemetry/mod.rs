@@ -5,15 +5,18 @@
 //! scripts search the text for names (KC-153).
 
 mod feed;
+mod ipam;
+mod process;
 mod work;
 
 pub use feed::FeedMetrics;
+pub use ipam::Ipam;
 pub use work::Work;
 
 use std::sync::Arc;
 
 use prometheus::core::Collector;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::{IntGaugeVec, Opts, Registry, TextEncoder};
 
 /// The metrics of the process. Cheap to clone; all clones are the same.
 #[derive(Clone)]
@@ -25,6 +28,7 @@ struct Shared {
     registry: Registry,
     work: work::Vectors,
     feeds: feed::Vectors,
+    ipam: Ipam,
     leads: IntGaugeVec,
 }
 
@@ -39,9 +43,15 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         let leads = Opts::new("leader_election_master_status", "Whether this replica leads (1) or stands by (0).");
+        let build = Opts::new("kube_controllers_build_info", "1, with the version that runs.");
+        let build = registered(&registry, IntGaugeVec::new(build, &["version"]));
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        registered(&registry, process::ProcessMetrics::new());
+        ipam::migration_duration(&registry);
         let shared = Shared {
             work: work::Vectors::new(&registry),
             feeds: feed::Vectors::new(&registry),
+            ipam: Ipam::new(&registry),
             leads: registered(&registry, IntGaugeVec::new(leads, &["name"])),
             registry,
         };
@@ -73,9 +83,19 @@ impl Metrics {
         self.shared.feeds.of(kind)
     }
 
+    /// Addresses and blocks.
+    pub fn ipam(&self) -> &Ipam {
+        &self.shared.ipam
+    }
+
     /// Shows whether this replica leads by the Lease of that name.
     pub fn show_leader(&self, lease: &str, leads: bool) {
         self.shared.leads.with_label_values(&[lease]).set(i64::from(leads));
+    }
+
+    /// Everything, in the text format of Prometheus.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.shared.registry.gather())
     }
 }
 
@@ -85,3 +105,6 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: pr
     registry.register(Box::new(collector.clone())).expect("registered once, in a new registry");
     collector
 }
+
+#[cfg(test)]
+mod tests;

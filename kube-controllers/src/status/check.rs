@@ -1,0 +1,91 @@
+//! `check-status`: the exec probe (KC-143, KC-146). It reads one file and is done: no runtime, no configuration.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::heartbeat::{LIMIT, since_boot};
+use super::{DEFAULT_FILE, StatusFile};
+
+/// Says whether kube-controllers is ready, or alive.
+#[derive(Debug, Parser)]
+#[command(name = "check-status", disable_version_flag = true)]
+struct Arguments {
+    /// Print the version.
+    #[arg(short, long)]
+    version: bool,
+    /// The file in which the process keeps its status.
+    #[arg(short, long, default_value = DEFAULT_FILE)]
+    file: PathBuf,
+    /// Check readiness.
+    #[arg(short, long)]
+    ready: bool,
+    /// Check liveness; that is readiness, unless the process gives signs of life.
+    #[arg(short, long)]
+    live: bool,
+}
+
+/// What to print, and whether the probe succeeds.
+#[derive(Debug, PartialEq, Eq)]
+struct Verdict {
+    text: String,
+    passes: bool,
+}
+
+/// The arguments of `check-status`, if that is how the process was called: by its name, or as
+/// `kube-controllers kube-controllers-health -l`, with or without the words before it that upstream's combined program has
+/// (B-01).
+pub fn called(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
+    let mut words = command_line.into_iter();
+    let program = words.next()?;
+    let name = Path::new(&program).file_name()?;
+    if name == "check-status" {
+        return Some(words.collect());
+    }
+    let mut words = words.skip_while(|word| word == "component" || word == "kube-controllers");
+    let word = words.next()?;
+    (word == "kube-controllers-health" || word == "check-status").then(|| words.collect())
+}
+
+/// Runs `check-status` with these arguments.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from([OsString::from("check-status")].into_iter().chain(arguments)) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    let verdict = judge(&arguments, since_boot());
+    // Nobody who could be told reads it if this fails.
+    let _ = writeln!(std::io::stdout(), "{}", verdict.text);
+    if verdict.passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn judge(arguments: &Arguments, now: u64) -> Verdict {
+    if arguments.version {
+        return Verdict { text: env!("CARGO_PKG_VERSION").into(), passes: true };
+    }
+    if !arguments.ready && !arguments.live {
+        return Verdict { text: "No command specified to check-status".into(), passes: false };
+    }
+    let file = match StatusFile::read(&arguments.file) {
+        Ok(file) => file,
+        Err(error) => return Verdict { text: error.to_string(), passes: false },
+    };
+    match file.liveness {
+        Some(liveness) if arguments.live && !arguments.ready => {
+            let age = now.saturating_sub(liveness.heartbeat);
+            if age <= LIMIT.as_secs() {
+                Verdict { text: "Live".into(), passes: true }
+            } else {
+                Verdict { text: format!("no sign of life for {age} s"), passes: false }
+            }
+        }
+        _ if file.is_ready() => Verdict { text: "Ready".into(), passes: true },
+        _ => Verdict { text: file.reasons(), passes: false },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The health loop: asks the datastore and the API server again and again (KC-141).
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Component, Status};
+
+/// How long an answer may take, at first and at the longest: it doubles while there is none.
+const TIMEOUT: Duration = Duration::from_secs(4);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(16);
+/// Between two passes, when all is well and when not.
+const PAUSE: Duration = Duration::from_secs(10);
+const SHORT_PAUSE: Duration = Duration::from_secs(2);
+
+/// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`; afterwards neither is required any
+/// more. `datastore` makes sure that the datastore is initialised and answers; `api_server` asks for `/healthz` and fails
+/// with what is to stand after `Error reaching apiserver: `.
+pub async fn watch_health<D, A, E, F>(status: Status, datastore: D, api_server: A, stop: CancellationToken)
+where
+    D: AsyncFn() -> Result<(), E>,
+    A: AsyncFn() -> Result<(), F>,
+    E: Display,
+    F: Display,
+{
+    status.require(Component::CalicoDatastore);
+    status.require(Component::KubeApiServer);
+    let mut limit = TIMEOUT;
+    let passes = async {
+        loop {
+            // Side by side: one that does not answer does not hide the other.
+            let (stored, served) = tokio::join!(answer(limit, datastore()), answer(limit, api_server()));
+            let ready = stored.is_ok() && served.is_ok();
+            tell(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
+            tell(&status, Component::KubeApiServer, "Error reaching apiserver", served);
+            limit = if ready { TIMEOUT } else { (limit * 2).min(LONGEST_TIMEOUT) };
+            sleep(if ready { PAUSE } else { SHORT_PAUSE }).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = passes => {}
+    }
+    status.forget(Component::CalicoDatastore);
+    status.forget(Component::KubeApiServer);
+}
+
+/// The answer in words, if it came in time.
+async fn answer<E: Display>(limit: Duration, ask: impl Future<Output = Result<(), E>>) -> Result<(), String> {
+    match timeout(limit, ask).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {limit:?}")),
+    }
+}
+
+fn tell(status: &Status, component: Component, what: &str, answer: Result<(), String>) {
+    match answer {
+        Ok(()) => status.ready(component),
+        Err(reason) => status.not_ready(component, format!("{what}: {reason}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn status() -> (tempfile::TempDir, Status) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let status = Status::new(directory.path().join("status.json"));
+        (directory, status)
+    }
+
+    fn reasons(status: &Status) -> Vec<String> {
+        status.readiness().into_values().map(|condition| condition.reason).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_told_and_asked_about_more_often() {
+        let (_directory, status) = status();
+        let (begin, asked) = (Instant::now(), RefCell::new(Vec::new()));
+        let datastore = async || {
+            asked.borrow_mut().push(begin.elapsed().as_secs());
+            if begin.elapsed().as_secs() < 5 { Err("locked") } else { Ok(()) }
+        };
+        let api_server = async || Ok::<_, Infallible>(());
+        let watch = watch_health(status.clone(), datastore, api_server, CancellationToken::new());
+        tokio::select! {
+            () = watch => unreachable!("it was not stopped"),
+            () = async {
+                sleep(Duration::from_secs(1)).await;
+                assert_eq!(reasons(&status), ["Error verifying datastore: locked", ""]);
+                sleep(Duration::from_secs(30)).await;
+                assert!(status.is_ready());
+            } => {}
+        }
+        assert_eq!(*asked.borrow(), [0, 2, 4, 6, 16, 26]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_answer_is_given_more_time_and_does_not_hide_the_other() {
+        let (_directory, status) = status();
+        let (begin, asked) = (Instant::now(), RefCell::new(Vec::new()));
+        let api_server = async || {
+            asked.borrow_mut().push(begin.elapsed().as_secs());
+            std::future::pending::<Result<(), Infallible>>().await
+        };
+        let datastore = async || Ok::<_, Infallible>(());
+        let watch = watch_health(status.clone(), datastore, api_server, CancellationToken::new());
+        assert!(timeout(Duration::from_secs(60), watch).await.is_err());
+        assert_eq!(*asked.borrow(), [0, 6, 16, 34, 52], "4, 8, 16, 16 s, and 2 s in between");
+        assert_eq!(reasons(&status), ["", "Error reaching apiserver: no answer within 16s"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_it_ends_nothing_more_is_required() {
+        let (_directory, status) = status();
+        status.ready(Component::Startup);
+        let stop = CancellationToken::new();
+        let never = async || std::future::pending::<Result<(), Infallible>>().await;
+        let watch = watch_health(status.clone(), never, never, stop.clone());
+        tokio::join!(watch, async {
+            sleep(Duration::from_secs(1)).await;
+            assert!(!status.is_ready());
+            stop.cancel();
+        });
+        assert!(status.is_ready());
+    }
+}

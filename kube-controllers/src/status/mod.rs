@@ -1,0 +1,114 @@
+//! Whether the process is ready, as probes ask: over HTTP ([`crate::http`]) and through a file that `check-status` reads.
+
+pub mod check;
+mod file;
+mod health;
+mod heartbeat;
+
+pub use file::{Condition, FileError, StatusFile};
+pub use health::watch_health;
+pub use heartbeat::beat;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the file is unless `--status-file` says otherwise (KC-100).
+pub const DEFAULT_FILE: &str = "/status/status.json";
+
+/// What must be ready (KC-140).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// The datastore was initialised once.
+    Startup,
+    /// The datastore answers.
+    CalicoDatastore,
+    /// The API server answers.
+    KubeApiServer,
+}
+
+/// What is ready. Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub struct Status {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    state: Mutex<StatusFile>,
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Component::Startup => "Startup",
+            Component::CalicoDatastore => "CalicoDatastore",
+            Component::KubeApiServer => "KubeAPIServer",
+        })
+    }
+}
+
+impl Status {
+    /// Nothing is known yet, and the file is not written before something is.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Status { shared: Arc::new(Shared { path: path.into(), state: Mutex::default() }) }
+    }
+
+    /// From now on this component must be ready. It is not before it says so.
+    pub fn require(&self, component: Component) {
+        self.set(component, Condition { ready: false, reason: "initialized to false".into() });
+    }
+
+    /// This component need not be ready any more: `HEALTH_ENABLED` was turned off (B-15).
+    pub fn forget(&self, component: Component) {
+        self.change(|file| file.readiness.remove(&component.to_string()).is_some());
+    }
+
+    /// The component is ready.
+    pub fn ready(&self, component: Component) {
+        self.set(component, Condition { ready: true, reason: String::new() });
+    }
+
+    /// It is not, for a reason that `check-status` prints.
+    pub fn not_ready(&self, component: Component, reason: impl Into<String>) {
+        self.set(component, Condition { ready: false, reason: reason.into() });
+    }
+
+    /// Whether at least one component is required and all that are, are ready.
+    pub fn is_ready(&self) -> bool {
+        self.state().is_ready()
+    }
+
+    /// What is required, by name.
+    pub fn readiness(&self) -> BTreeMap<String, Condition> {
+        self.state().readiness.clone()
+    }
+
+    fn set(&self, component: Component, condition: Condition) {
+        self.change(|file| {
+            let same = file.readiness.get(&component.to_string()) == Some(&condition);
+            file.readiness.insert(component.to_string(), condition);
+            !same
+        });
+    }
+
+    /// Writes the file if `change` says that something changed (KC-142).
+    fn change(&self, change: impl FnOnce(&mut StatusFile) -> bool) {
+        let mut state = self.state();
+        if !change(&mut state) {
+            return;
+        }
+        if let Err(error) = state.write(&self.shared.path) {
+            tracing::warn!("probes do not see the present status: {error}");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, StatusFile> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! What is in the file, and when it is written.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+#[test]
+fn the_file_is_upstreams() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("made/for it/status.json");
+    let status = Status::new(&path);
+    status.require(Component::Startup);
+    let text = || fs::read_to_string(&path).expect("written");
+    assert_eq!(text(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialized to false"}}}"#);
+    status.ready(Component::Startup);
+    status.not_ready(Component::KubeApiServer, "Error reaching apiserver: gone with http status code: 0");
+    assert_eq!(
+        text(),
+        r#"{"Readiness":{"KubeAPIServer":{"Ready":false,"Reason":"Error reaching apiserver: gone with http status code: 0"},"Startup":{"Ready":true,"Reason":""}}}"#
+    );
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o644);
+    assert_eq!(
+        fs::read_dir(path.parent().expect("a parent")).expect("a directory").count(),
+        1,
+        "nothing is left beside it"
+    );
+}
+
+#[test]
+fn what_does_not_change_is_not_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("status.json");
+    let status = Status::new(&path);
+    status.ready(Component::Startup);
+    let written = fs::metadata(&path).expect("there").ino();
+    status.ready(Component::Startup);
+    // A new file each time: its number tells whether it is still the same.
+    assert_eq!(fs::metadata(&path).expect("there").ino(), written);
+    let open = fs::File::open(&path).expect("there");
+    status.not_ready(Component::Startup, "no");
+    assert_ne!(fs::metadata(&path).expect("there").ino(), written);
+    drop(open);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_does_not_stop_the_process() {
+    let status = Status::new("/proc/none/status.json");
+    status.ready(Component::Startup);
+    assert!(status.is_ready());
+}
+
+#[test]
+fn all_that_is_required_must_be_ready() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Status::new(directory.path().join("status.json"));
+    assert!(!status.is_ready(), "nothing is known yet");
+    status.ready(Component::Startup);
+    assert!(status.is_ready());
+    status.require(Component::CalicoDatastore);
+    assert!(!status.is_ready());
+    status.forget(Component::CalicoDatastore);
+    assert!(status.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn signs_of_life_are_in_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("status.json");
+    let status = Status::new(&path);
+    status.ready(Component::Startup);
+    let stop = CancellationToken::new();
+    let beats = tokio::spawn(beat(status, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let first = fs::metadata(&path).expect("there").ino();
+    let beat = StatusFile::read(&path).expect("readable").liveness.expect("a sign of life").heartbeat;
+    assert!(heartbeat::since_boot() - beat < 60);
+    let open = fs::File::open(&path).expect("there");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_ne!(fs::metadata(&path).expect("there").ino(), first);
+    drop(open);
+    stop.cancel();
+    beats.await.expect("no panic");
+}

@@ -1,0 +1,124 @@
+//! What a scrape shows.
+
+use std::collections::BTreeSet;
+
+use procfs::process::Process;
+
+use super::*;
+
+/// The names of the families in a text.
+fn families(text: &str) -> BTreeSet<String> {
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// What upstream serves, with its labels.
+fn recorded() -> Vec<(String, String, Vec<String>)> {
+    include_str!("../../../tests/golden/controllers/metrics.tsv")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let mut fields = line.split('\t');
+            let mut field = || fields.next().expect("three fields").to_owned();
+            let (name, kind, labels) = (field(), field(), field());
+            (name, kind, labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn a_scrape_of_a_process_that_has_done_nothing_yet() {
+    let text = Metrics::new().text().expect("encodes");
+    let expected = [
+        "calico_migration_duration_seconds",
+        "kube_controllers_build_info",
+        "kube_controllers_gc_last_full_pass_timestamp_seconds",
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_threads",
+        "process_virtual_memory_bytes",
+    ];
+    assert_eq!(families(&text), expected.map(str::to_owned).into(), "{text}");
+    assert!(text.contains("\ncalico_migration_duration_seconds_bucket{le=\"16384\"} 0\n"), "{text}");
+    assert!(text.contains("\ncalico_migration_duration_seconds_bucket{le=\"1\"} 0\n"), "{text}");
+}
+
+#[test]
+fn the_process_metrics_are_those_of_this_process() {
+    let text = Metrics::new().text().expect("encodes");
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.expect("a sample").parse().expect("a number")
+    };
+    let status = Process::myself().and_then(|process| process.status()).expect("/proc/self/status");
+    let resident = status.vmrss.expect("VmRSS") as f64 * 1024.0;
+    let shown = value("process_resident_memory_bytes");
+    assert!((resident - shown).abs() < 16e6, "{resident} {shown}");
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs_f64();
+    assert!((now - value("process_start_time_seconds")).abs() < 3600.0);
+    assert!(value("process_open_fds") >= 3.0 && value("process_max_fds") >= value("process_open_fds"));
+}
+
+#[test]
+fn what_upstream_serves_is_there_with_its_type_and_labels() {
+    let metrics = Metrics::new();
+    let ipam = metrics.ipam();
+    for gauge in [&ipam.in_use, &ipam.borrowed, &ipam.blocks, &ipam.gc_candidates] {
+        gauge.with_label_values(&["pool", "node-a"]).set(4);
+    }
+    for gauge in [&ipam.pool_size, &ipam.pool_reserved] {
+        gauge.with_label_values(&["pool"]).set(4);
+    }
+    for gauge in [&ipam.in_use_per_node, &ipam.borrowed_per_node, &ipam.blocks_per_node] {
+        gauge.with_label_values(&["node-a"]).set(4);
+    }
+    ipam.gc_reclamations.with_label_values(&["pool", "node-a"]).inc_by(4);
+    let text = metrics.text().expect("encodes");
+    // The order of labels that upstream's own tests match.
+    assert!(text.contains("\nipam_allocations_in_use{ippool=\"pool\",node=\"node-a\"} 4\n"), "{text}");
+    assert!(text.contains("\nipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4\n"), "{text}");
+    let recorded = recorded();
+    assert!(recorded.len() >= 10, "{recorded:?}");
+    for (name, kind, labels) in recorded {
+        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}: {text}");
+        if !labels.is_empty() {
+            let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).expect("a sample");
+            let shown: Vec<_> = line.split(['{', ',']).filter_map(|part| Some(part.split_once('=')?.0)).collect();
+            assert_eq!(shown, labels, "{line}");
+        }
+    }
+}
+
+#[test]
+fn no_name_stands_in_the_help_of_another() {
+    let metrics = everything();
+    let families = metrics.registry().gather();
+    for one in &families {
+        for other in &families {
+            assert!(!other.help().contains(one.name()), "{} is in the help of {}", one.name(), other.name());
+        }
+    }
+}
+
+/// All metrics that this module makes, each with a sample.
+fn everything() -> Metrics {
+    let metrics = Metrics::new();
+    metrics.work("policy");
+    metrics.feed("Pod");
+    metrics.show_leader("calico-kube-controllers", true);
+    let ipam = metrics.ipam();
+    for gauge in [&ipam.in_use, &ipam.borrowed, &ipam.blocks, &ipam.gc_candidates] {
+        gauge.with_label_values(&["pool", "node"]);
+    }
+    for gauge in [&ipam.pool_size, &ipam.pool_reserved, &ipam.unattributed] {
+        gauge.with_label_values(&["pool"]);
+    }
+    for gauge in [&ipam.in_use_per_node, &ipam.borrowed_per_node, &ipam.blocks_per_node] {
+        gauge.with_label_values(&["node"]);
+    }
+    ipam.gc_reclamations.with_label_values(&["pool", "node"]);
+    ipam.pass_duration.with_label_values(&["full"]);
+    metrics
+}

@@ -12,7 +12,7 @@ pub struct NetworkPolicy {
     /// `metadata.uid`.
     pub uid: String,
     /// `spec`.
-    pub spec: k8s_openapi::api::networking::v1::NetworkPolicySpec,
+    pub spec: libcalico::kubernetes::NetworkPolicySpec,
 }
 
 impl Watched for NetworkPolicy {

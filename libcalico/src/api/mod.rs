@@ -15,7 +15,11 @@ mod meta;
 mod node;
 mod object;
 mod of_node;
+mod policy;
+mod policy_name;
+mod port;
 mod profile;
+mod rule;
 mod tier;
 mod workload_endpoint;
 
@@ -38,6 +42,12 @@ pub use of_node::{
     BgpConfiguration, BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec,
     configuration_of_node,
 };
-pub use profile::{Profile, ProfileSpec, Rule, RuleEntity};
+pub use policy::{
+    DEFAULT_TIER, Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
+    StagedGlobalNetworkPolicy, StagedInNamespace, StagedNetworkPolicy,
+};
+pub use port::{Port, PortParseError, Protocol};
+pub use profile::{Profile, ProfileSpec};
+pub use rule::{Rule, RuleEntity};
 pub use tier::{Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};

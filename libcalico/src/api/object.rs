@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::meta::{ObjectMeta, Unknown};
+use super::policy_name;
 use crate::store::{Kind, Revision};
 
 /// API version of every object here.
@@ -23,6 +24,11 @@ pub trait Spec:
     const PLURAL: &'static str;
     /// Whether objects live in a namespace.
     const NAMESPACED: bool = false;
+
+    /// The tier of a policy; `None` for kinds that are no policies.
+    fn tier(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// A v3 object.
@@ -149,6 +155,17 @@ impl<S: Spec> Kind for Object<S> {
         stored.api_version = API_VERSION.into();
         stored.metadata.resource_version.clear();
         stored.metadata.unknown.remove("selfLink");
+        if stored.spec.tier().is_some() {
+            policy_name::note(&mut stored.metadata)?;
+        }
         serde_json::to_vec(&stored)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut object: Self = serde_json::from_slice(bytes)?;
+        if let Some(tier) = object.spec.tier() {
+            policy_name::restore(&mut object.metadata, tier)?;
+        }
+        Ok(object)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Rule, Spec, Unknown};
 
 /// Default rules and labels of endpoints.
 pub type Profile = Object<ProfileSpec>;
@@ -22,32 +22,6 @@ pub struct ProfileSpec {
     /// Labels every endpoint of the profile inherits.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels_to_apply: BTreeMap<String, String>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub unknown: Unknown,
-}
-
-/// One policy rule.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Rule {
-    /// `Allow`, `Deny`, `Log` or `Pass`.
-    pub action: String,
-    /// Where the traffic comes from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<RuleEntity>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub unknown: Unknown,
-}
-
-/// One side of a rule.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RuleEntity {
-    /// Endpoints, by label.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub selector: String,
     /// Everything else.
     #[serde(flatten)]
     pub unknown: Unknown,

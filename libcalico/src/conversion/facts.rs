@@ -10,6 +10,9 @@ use crate::validation::ValidationError;
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 /// Label that says which orchestrator made an endpoint; forced on every write (CNI-87).
 pub const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
+/// The orchestrator whose endpoints are pods'.
+pub const KUBERNETES: &str = "k8s";
+
 /// What is known about one attachment before its network is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointFacts {
@@ -84,7 +87,7 @@ impl Orchestrator {
     pub fn name(&self) -> &'static str {
         match self {
             Orchestrator::Cni(_) => "cni",
-            Orchestrator::Kubernetes(_) => "k8s",
+            Orchestrator::Kubernetes(_) => KUBERNETES,
         }
     }
 

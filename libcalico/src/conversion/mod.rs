@@ -1,10 +1,23 @@
 //! Calico's objects made from what a runtime or an orchestrator knows.
 
+#[cfg(test)]
+mod controllers_recording;
 mod facts;
+mod namespace;
+mod network_policy;
 mod profile;
 #[cfg(test)]
 mod recordings;
 mod workload_endpoint;
 
-pub use facts::{ContainerFacts, EndpointFacts, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
+pub use facts::{
+    ContainerFacts, EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts,
+};
+pub use namespace::{
+    NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX, namespace_profile, service_account_profile,
+};
+pub use network_policy::{
+    Converted, Direction, POLICY_PREFIX, RefusedRule, RuleProblem, network_policy, simplify_ports,
+};
 pub use profile::{ProfileReach, default_profile};
+pub use workload_endpoint::pod_labels;

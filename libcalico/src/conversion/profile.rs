@@ -13,16 +13,16 @@ pub enum ProfileReach {
 
 /// The profile named after `network`: everything out, `reach` in, and the label that members of the network carry.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
-    let allow = Rule { action: "Allow".into(), ..Rule::default() };
-    let source = match reach {
-        ProfileReach::SameNetwork => Some(RuleEntity { selector: format!("has({network})"), ..RuleEntity::default() }),
-        ProfileReach::Anyone => None,
+    let selector = match reach {
+        ProfileReach::SameNetwork => format!("has({network})"),
+        ProfileReach::Anyone => String::new(),
     };
+    let source = RuleEntity { selector, ..RuleEntity::default() };
     Profile::new(
         network,
         ProfileSpec {
-            ingress: vec![Rule { source, ..allow.clone() }],
-            egress: vec![allow],
+            ingress: vec![Rule { source, ..Rule::allow() }],
+            egress: vec![Rule::allow()],
             labels_to_apply: [(network.to_owned(), String::new())].into(),
             ..ProfileSpec::default()
         },

@@ -1,8 +1,9 @@
 //! A WorkloadEndpoint made from what is known about one attachment (CNI-125, CNI-135, CNI-148 … CNI-153).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::facts::{EndpointFacts, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
+use super::facts::{EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
 use crate::validation::ValidationError;
@@ -63,17 +64,29 @@ impl EndpointFacts {
 
 fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodFacts) {
     endpoint.metadata.generate_name = pod.generate_name.clone();
-    endpoint.metadata.labels = pod.labels.clone();
+    endpoint.metadata.labels = pod_labels(&pod.namespace, &pod.labels, &pod.service_account);
     endpoint.spec.pod = pod.name.clone();
     endpoint.spec.ports = pod.ports.clone();
     endpoint.spec.service_account_name = pod.service_account.clone();
     endpoint.spec.profiles = vec![format!("kns.{}", pod.namespace)];
     if !pod.service_account.is_empty() {
         endpoint.spec.profiles.push(format!("ksa.{}.{}", pod.namespace, pod.service_account));
-        if pod.service_account.len() < SERVICE_ACCOUNT_LABEL_LIMIT {
-            endpoint.metadata.labels.insert(SERVICE_ACCOUNT_LABEL.into(), pod.service_account.clone());
-        }
     }
+}
+
+/// The labels of a pod's endpoint: those of the pod, and what Calico says of it (KC-260).
+pub fn pod_labels(
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+    service_account: &str,
+) -> BTreeMap<String, String> {
+    let mut labels = labels.clone();
+    labels.insert(NAMESPACE_LABEL.into(), namespace.into());
+    labels.insert(ORCHESTRATOR_LABEL.into(), KUBERNETES.into());
+    if !service_account.is_empty() && service_account.len() < SERVICE_ACCOUNT_LABEL_LIMIT {
+        labels.insert(SERVICE_ACCOUNT_LABEL.into(), service_account.into());
+    }
+    labels
 }
 
 fn force_labels(endpoint: &mut WorkloadEndpoint) {

@@ -18,6 +18,7 @@ mod json;
 mod kind;
 mod kubevirt;
 mod metadata;
+mod network_policy;
 mod node;
 mod node_patch;
 mod pod;
@@ -44,6 +45,10 @@ pub use error::TranscodeError;
 pub use group::ApiGroup;
 pub use handle::handle_name;
 pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
+pub use network_policy::{
+    EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
+    PolicyPort,
+};
 pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatus};
 pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_on_node::{PodOnNode, PodOnNodeKey};

@@ -14,6 +14,7 @@ mod kube_controllers_configuration;
 pub mod manifest;
 mod metadata;
 mod node;
+mod policy;
 mod profile;
 mod rule;
 mod syntax;
@@ -29,6 +30,7 @@ pub use kube_controllers_configuration::{
     complete_kube_controllers_configuration, validate_kube_controllers_configuration, wrong_templates,
 };
 pub use node::validate_node;
+pub use policy::admit_policy;
 pub use profile::validate_profile;
 pub use workload_endpoint::validate_workload_endpoint;
 

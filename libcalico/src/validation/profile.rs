@@ -14,10 +14,9 @@ pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
         if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
             findings.push(FieldError::tag("Action", &rule.action, "action"));
         }
-        if let Some(source) = &rule.source
-            && Selector::parse(&source.selector).is_err()
-        {
-            findings.push(FieldError::tag("Selector", &source.selector, "selector"));
+        let selector = &rule.source.selector;
+        if !selector.is_empty() && Selector::parse(selector).is_err() {
+            findings.push(FieldError::tag("Selector", selector, "selector"));
         }
     }
     let is_label =
@@ -55,9 +54,7 @@ mod tests {
     fn rules_are_checked() {
         let mut profile = default_profile("net", ProfileReach::SameNetwork);
         profile.spec.egress[0].action = "Maybe".into();
-        if let Some(source) = &mut profile.spec.ingress[0].source {
-            source.selector = "has(".into();
-        }
+        profile.spec.ingress[0].source.selector = "has(".into();
         let error = validate_profile(&profile).unwrap_err();
         assert_eq!(error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["Selector", "Action"]);
     }

@@ -1,0 +1,125 @@
+//! Calico's four kinds of policies. Their fields are the same for all that this program does with them (DS-98).
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+
+use super::{Object, Rule, Spec, Unknown};
+
+/// The tier of policies that name none.
+pub const DEFAULT_TIER: &str = "default";
+
+/// A policy for the endpoints of one namespace.
+pub type NetworkPolicy = Object<PolicySpec<InNamespace>>;
+/// A policy for all endpoints.
+pub type GlobalNetworkPolicy = Object<PolicySpec<Global>>;
+/// A policy for the endpoints of one namespace that is only watched, not enforced.
+pub type StagedNetworkPolicy = Object<PolicySpec<StagedInNamespace>>;
+/// A policy for all endpoints that is only watched, not enforced.
+pub type StagedGlobalNetworkPolicy = Object<PolicySpec<StagedGlobal>>;
+
+/// `spec` of a policy of the kind `K`.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, bound = "")]
+pub struct PolicySpec<K: PolicyKind> {
+    /// Name of the tier; empty for `default`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tier: String,
+    /// Rank within the tier; lower comes first, a policy without one last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<Number>,
+    /// Rules for traffic to the endpoints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ingress: Vec<Rule>,
+    /// Rules for traffic from the endpoints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Rule>,
+    /// Which endpoints.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub selector: String,
+    /// For which directions: `Ingress`, `Egress`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub types: Vec<String>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+    /// Which kind it is; nothing is stored of it.
+    #[serde(skip)]
+    pub kind: PhantomData<K>,
+}
+
+/// What tells the four kinds apart.
+pub trait PolicyKind: Clone + Default + PartialEq + Send + Sync + 'static {
+    /// `NetworkPolicy`.
+    const KIND: &'static str;
+    /// `networkpolicies`.
+    const PLURAL: &'static str;
+    /// Whether objects live in a namespace.
+    const NAMESPACED: bool;
+}
+
+/// NetworkPolicy.
+#[derive(Clone, Default, PartialEq)]
+pub struct InNamespace;
+
+/// GlobalNetworkPolicy.
+#[derive(Clone, Default, PartialEq)]
+pub struct Global;
+
+/// StagedNetworkPolicy.
+#[derive(Clone, Default, PartialEq)]
+pub struct StagedInNamespace;
+
+/// StagedGlobalNetworkPolicy.
+#[derive(Clone, Default, PartialEq)]
+pub struct StagedGlobal;
+
+impl PolicyKind for InNamespace {
+    const KIND: &'static str = "NetworkPolicy";
+    const PLURAL: &'static str = "networkpolicies";
+    const NAMESPACED: bool = true;
+}
+
+impl PolicyKind for Global {
+    const KIND: &'static str = "GlobalNetworkPolicy";
+    const PLURAL: &'static str = "globalnetworkpolicies";
+    const NAMESPACED: bool = false;
+}
+
+impl PolicyKind for StagedInNamespace {
+    const KIND: &'static str = "StagedNetworkPolicy";
+    const PLURAL: &'static str = "stagednetworkpolicies";
+    const NAMESPACED: bool = true;
+}
+
+impl PolicyKind for StagedGlobal {
+    const KIND: &'static str = "StagedGlobalNetworkPolicy";
+    const PLURAL: &'static str = "stagedglobalnetworkpolicies";
+    const NAMESPACED: bool = false;
+}
+
+impl<K: PolicyKind> Spec for PolicySpec<K> {
+    const KIND: &'static str = K::KIND;
+    const PLURAL: &'static str = K::PLURAL;
+    const NAMESPACED: bool = K::NAMESPACED;
+
+    fn tier(&self) -> Option<&str> {
+        Some(if self.tier.is_empty() { DEFAULT_TIER } else { &self.tier })
+    }
+}
+
+impl<K: PolicyKind> fmt::Debug for PolicySpec<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicySpec")
+            .field("tier", &self.tier)
+            .field("order", &self.order)
+            .field("ingress", &self.ingress)
+            .field("egress", &self.egress)
+            .field("selector", &self.selector)
+            .field("types", &self.types)
+            .field("unknown", &self.unknown)
+            .finish()
+    }
+}

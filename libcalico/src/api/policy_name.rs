@@ -1,0 +1,84 @@
+//! The name of a policy in the stored bytes: an annotation says it, for the key may be of an older Calico, which put the
+//! tier before the name (DS-33).
+
+use serde::{Deserialize, Serialize};
+
+use super::policy::DEFAULT_TIER;
+use super::{ObjectMeta, Unknown};
+
+/// The annotation. No reader of the v3 API ever sees it.
+pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
+
+#[derive(Serialize, Deserialize)]
+struct Named {
+    #[serde(default)]
+    name: String,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+/// Notes the name for the stored bytes.
+pub(super) fn note(metadata: &mut ObjectMeta) -> Result<(), serde_json::Error> {
+    let named = Named { name: metadata.name.clone(), unknown: Unknown::new() };
+    metadata.annotations.insert(NAME_ANNOTATION.into(), serde_json::to_string(&named)?);
+    Ok(())
+}
+
+/// Takes the name from what was stored.
+pub(super) fn restore(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
+    let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
+        Some(text) => serde_json::from_str::<Named>(&text)?.name,
+        None => String::new(),
+    };
+    if !noted.is_empty() {
+        metadata.name = noted;
+    } else if tier == DEFAULT_TIER {
+        metadata.name = without_tier(&metadata.name).to_owned();
+    }
+    Ok(())
+}
+
+/// The name of a policy of the default tier, without the tier that Calico before 3.32 put before it.
+pub(crate) fn without_tier(name: &str) -> &str {
+    name.strip_prefix("default.").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::{NetworkPolicy, ObjectKey};
+    use crate::store::Kind;
+
+    fn decoded(metadata: Value, tier: &str) -> NetworkPolicy {
+        let stored = json!({"metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"}});
+        NetworkPolicy::decode(stored.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_name_is_in_the_bytes_and_not_in_the_object() {
+        let policy = decoded(
+            json!({"name": "default.a", "namespace": "ns", "annotations": {"x": "y",
+                NAME_ANNOTATION: "{\"name\":\"a\"}"}}),
+            "default",
+        );
+        assert_eq!(policy.key(), ObjectKey::namespaced("ns", "a"));
+        assert_eq!(policy.metadata.annotations.keys().collect::<Vec<_>>(), ["x"]);
+        let stored: Value = serde_json::from_slice(&policy.encode().unwrap()).unwrap();
+        let annotations = json!({"x": "y", NAME_ANNOTATION: "{\"name\":\"a\"}"});
+        assert_eq!(stored["metadata"]["annotations"], annotations);
+        assert_eq!(stored["spec"]["serviceAccountSelector"], "a == 'b'");
+        assert_eq!(stored["kind"], "NetworkPolicy");
+    }
+
+    #[test]
+    fn names_of_an_older_calico() {
+        assert_eq!(decoded(json!({"name": "default.a"}), "").metadata.name, "a");
+        assert_eq!(decoded(json!({"name": "default.a"}), "default").metadata.name, "a");
+        assert_eq!(decoded(json!({"name": "other.a"}), "other").metadata.name, "other.a");
+        assert_eq!(decoded(json!({"name": "knp.default.a"}), "default").metadata.name, "knp.default.a");
+        let wrong = json!({"metadata": {"annotations": {NAME_ANNOTATION: "{"}}});
+        assert!(NetworkPolicy::decode(wrong.to_string().as_bytes()).is_err());
+    }
+}

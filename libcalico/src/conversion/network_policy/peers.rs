@@ -1,0 +1,84 @@
+//! The other side of a rule (KC-306, KC-307).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::selector::{OfWhat, selector};
+use crate::api::RuleEntity;
+use crate::kubernetes::{IpBlock, PolicyPeer};
+use crate::net::{Cidr, CidrParseError};
+
+/// How long the prefix is of the IPv6 addresses that stand for IPv4 addresses.
+const MAPPED: u8 = 96;
+
+/// Each peer by itself; anything, where none is listed.
+pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseError> {
+    if given.is_empty() {
+        return Ok(vec![RuleEntity::default()]);
+    }
+    given.iter().map(peer).collect()
+}
+
+fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
+    if let Some(IpBlock { cidr, except }) = &given.ip_block {
+        let nets = vec![network(cidr)?];
+        let not_nets = except.iter().map(|hole| network(hole)).collect::<Result<_, _>>()?;
+        return Ok(RuleEntity { nets, not_nets, ..RuleEntity::default() });
+    }
+    Ok(RuleEntity {
+        selector: selector(given.pod_selector.as_ref(), OfWhat::Pods),
+        namespace_selector: given
+            .namespace_selector
+            .as_ref()
+            .map_or_else(String::new, |namespaces| selector(Some(namespaces), OfWhat::Namespaces)),
+        ..RuleEntity::default()
+    })
+}
+
+/// A network, masked and in canonical form. Zeros before digits are accepted, as the API server accepts them.
+fn network(text: &str) -> Result<String, CidrParseError> {
+    let cidr: Cidr = match text.parse() {
+        Ok(cidr) => cidr,
+        Err(error) => sloppy(text).ok_or(error)?,
+    };
+    if let IpAddr::V6(address) = cidr.network()
+        && let Some(address) = address.to_ipv4_mapped()
+        && let Some(cidr) = cidr.prefix().checked_sub(MAPPED).and_then(|prefix| Cidr::new(address.into(), prefix))
+    {
+        return Ok(cidr.to_string());
+    }
+    Ok(cidr.to_string())
+}
+
+/// `010.0.0.0/8`, which is 10.0.0.0/8 to the API server. Not to everyone: others take it for octal or refuse it.
+fn sloppy(text: &str) -> Option<Cidr> {
+    let (address, prefix) = text.split_once('/')?;
+    let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;
+    let octets: [u8; 4] = octets.try_into().ok()?;
+    Cidr::new(Ipv4Addr::from(octets).into(), decimal(prefix)?)
+}
+
+fn decimal(text: &str) -> Option<u8> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks() {
+        for (text, expected) in [
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("010.001.000.7/016", "10.1.0.0/16"),
+            ("2001:DB8::5/32", "2001:db8::/32"),
+            ("::ffff:10.1.0.0/112", "10.1.0.0/16"),
+            ("::ffff:0:0/95", "::fffe:0:0/95"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            assert_eq!(network(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "10.0.0.256/8", "10.0.0.0/+8", "0x0a.0.0.0/8", "x/8"] {
+            assert!(network(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! A label selector of Kubernetes in Calico's language (KC-305).
+
+use crate::conversion::ORCHESTRATOR_LABEL;
+use crate::kubernetes::{LabelExpression, LabelSelector};
+
+/// What a selector is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OfWhat {
+    /// Pods: never host endpoints, or endpoints of other orchestrators.
+    Pods,
+    /// Namespaces.
+    Namespaces,
+}
+
+/// The text; empty for no selector of namespaces. Nothing is escaped: labels have no quotes.
+pub(super) fn selector(given: Option<&LabelSelector>, what: OfWhat) -> String {
+    let mut terms = Vec::new();
+    if what == OfWhat::Pods {
+        terms.push(format!("{ORCHESTRATOR_LABEL} == 'k8s'"));
+    }
+    let Some(given) = given else { return terms.join(" && ") };
+    terms.extend(given.match_labels.iter().map(|(key, value)| format!("{key} == '{value}'")));
+    terms.extend(given.match_expressions.iter().filter_map(expression));
+    let is_empty = given.match_labels.is_empty() && given.match_expressions.is_empty();
+    if what == OfWhat::Namespaces && is_empty { "all()".into() } else { terms.join(" && ") }
+}
+
+/// `None` for an operator that is not known.
+fn expression(given: &LabelExpression) -> Option<String> {
+    let key = &given.key;
+    let values = || given.values.join("', '");
+    match given.operator.as_str() {
+        "In" => Some(format!("{key} in {{ '{}' }}", values())),
+        "NotIn" => Some(format!("{key} not in {{ '{}' }}", values())),
+        "Exists" => Some(format!("has({key})")),
+        "DoesNotExist" => Some(format!("! has({key})")),
+        _ => None,
+    }
+}

@@ -1,0 +1,175 @@
+//! Rules for Calico's policies (DS-47, DS-93, DS-98, DS-99), those that every reader insists on. How many rules and
+//! characters there may be is for the schemas of the API server to say.
+
+use super::error::{FieldError, ValidationError};
+use super::metadata::check_metadata;
+use super::syntax::{is_name, network};
+use crate::api::{DEFAULT_TIER, Object, PolicyKind, PolicySpec, Port, Rule};
+use crate::selector::Selector;
+
+/// Which tier a policy is in, for those who list by label.
+const TIER_LABEL: &str = "projectcalico.org/tier";
+
+/// What names may begin with that are made of names with dots (KC-225).
+const FOREIGN_PREFIXES: [&str; 2] = ["knp.default.", "ossg.default."];
+
+/// The policy as it is stored: with its tier, the label that says it, and the directions it is for.
+pub fn admit_policy<K: PolicyKind>(
+    mut policy: Object<PolicySpec<K>>,
+) -> Result<Object<PolicySpec<K>>, ValidationError> {
+    complete(&mut policy);
+    let mut findings = check_metadata(&policy);
+    check_name::<K>(&policy.metadata.name, &mut findings);
+    let spec = &policy.spec;
+    check_selector("Selector", &spec.selector, &mut findings);
+    for direction in spec.types.iter().filter(|direction| !matches!(direction.as_str(), "Ingress" | "Egress")) {
+        findings.push(FieldError::tag("Types", direction, "policyType"));
+    }
+    spec.ingress.iter().chain(&spec.egress).for_each(|rule| check_rule(rule, &mut findings));
+    ValidationError::from_findings(findings).map(|()| policy)
+}
+
+fn complete<K: PolicyKind>(policy: &mut Object<PolicySpec<K>>) {
+    let spec = &mut policy.spec;
+    if spec.tier.is_empty() {
+        spec.tier = DEFAULT_TIER.into();
+    }
+    if spec.types.is_empty() {
+        let directions =
+            [("Ingress", spec.egress.is_empty() || !spec.ingress.is_empty()), ("Egress", !spec.egress.is_empty())];
+        spec.types = directions.into_iter().filter(|(_, is_for)| *is_for).map(|(name, _)| name.into()).collect();
+    }
+    policy.metadata.labels.insert(TIER_LABEL.into(), policy.spec.tier.clone());
+}
+
+/// A label, or a tier and a label; in a namespace also what other systems' policies are called.
+fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
+    let is_foreign =
+        K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_name));
+    let is_own = is_name(name) && name.split('.').count() <= 2;
+    if !is_own && !is_foreign {
+        let reason = "name must be a DNS label, with no more than the name of the tier before it";
+        findings.push(FieldError::new("Metadata.Name", name, reason));
+    }
+}
+
+fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
+    if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
+        findings.push(FieldError::tag("Action", &rule.action, "action"));
+    }
+    let has_ports = rule.protocol.as_ref().is_some_and(|protocol| protocol.has_ports());
+    for side in [&rule.source, &rule.destination] {
+        check_selector("Selector", &side.selector, findings);
+        check_selector("NamespaceSelector", &side.namespace_selector, findings);
+        let numeric = side.ports.iter().find(|port| matches!(port, Port::Numbers(..)));
+        if let Some(port) = numeric.filter(|_| !has_ports) {
+            let reason = "rules that specify ports must set protocol to TCP or UDP or SCTP";
+            findings.push(FieldError::new("EntityRule.Ports", port, reason));
+        }
+    }
+    check_networks(rule, findings);
+}
+
+/// All networks of a rule are of one family, and no hole is the whole world.
+fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
+    let sides = [&rule.source, &rule.destination];
+    let mut family = None;
+    for (field, text) in sides.into_iter().flat_map(|side| {
+        let nets = side.nets.iter().map(|text| ("Nets", text));
+        nets.chain(side.not_nets.iter().map(|text| ("NotNets", text)))
+    }) {
+        let Some(network) = network(text) else {
+            findings.push(FieldError::tag(field, text, "net"));
+            continue;
+        };
+        if field == "NotNets" && network.prefix() == 0 {
+            findings.push(FieldError::new(field, text, "the whole address space cannot be left out"));
+        }
+        if *family.get_or_insert(network.version()) != network.version() {
+            findings.push(FieldError::new(field, text, "rule contains both IPv4 and IPv6 CIDRs"));
+        }
+    }
+}
+
+fn check_selector(field: &str, text: &str, findings: &mut Vec<FieldError>) {
+    if !text.is_empty() && text != "global()" && Selector::parse(text).is_err() {
+        findings.push(FieldError::tag(field, text, "selector"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::{GlobalNetworkPolicy, NetworkPolicy};
+
+    fn policy(name: &str, spec: Value) -> NetworkPolicy {
+        let metadata = json!({"name": name, "namespace": "ns"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    fn problems(name: &str, spec: Value) -> Vec<String> {
+        match admit_policy(policy(name, spec)) {
+            Ok(_) => Vec::new(),
+            Err(error) => error.fields().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let admitted = |spec: Value| {
+            let admitted = admit_policy(policy("a", spec)).unwrap();
+            assert_eq!(admitted.metadata.labels[TIER_LABEL], admitted.spec.tier);
+            (admitted.spec.tier, admitted.spec.types.join(" "))
+        };
+        let expected = |tier: &str, types: &str| (tier.to_owned(), types.to_owned());
+        assert_eq!(admitted(json!({})), expected("default", "Ingress"));
+        let allow = json!([{"action": "Allow"}]);
+        assert_eq!(admitted(json!({"egress": allow, "tier": "t"})), expected("t", "Egress"));
+        assert_eq!(admitted(json!({"egress": allow, "ingress": allow})), expected("default", "Ingress Egress"));
+        assert_eq!(admitted(json!({"types": ["Egress"]})), expected("default", "Egress"));
+    }
+
+    #[test]
+    fn names() {
+        for name in ["a", "tier.a", "knp.default.a", "knp.default.a.b.c", "ossg.default.a"] {
+            assert_eq!(problems(name, json!({})), [""; 0], "{name}");
+        }
+        for name in ["a.b.c", "knp.other.a", "knp.default.A"] {
+            assert!(!problems(name, json!({})).is_empty(), "{name}");
+        }
+        // B-48.
+        let long = format!("knp.default.{}", "n".repeat(242));
+        assert!(problems(&long, json!({}))[0].contains("name is too long by 1 bytes"));
+        let global: GlobalNetworkPolicy =
+            serde_json::from_value(json!({"metadata": {"name": "knp.default.a"}})).unwrap();
+        assert!(admit_policy(global).is_err());
+    }
+
+    #[test]
+    fn rules() {
+        let rule = |rule: Value| problems("a", json!({"selector": "a == 'b'", "ingress": [rule]}));
+        assert_eq!(rule(json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}})), [""; 0]);
+        assert_eq!(rule(json!({"action": "Allow", "destination": {"ports": ["http"]}})), [""; 0]);
+        for (wrong, field) in [
+            (json!({"action": "Maybe"}), "Action = 'Maybe'"),
+            (json!({"action": "Allow", "destination": {"ports": ["1:2"]}}), "EntityRule.Ports = '1:2'"),
+            (json!({"action": "Allow", "protocol": "foo", "source": {"ports": [1]}}), "EntityRule.Ports = '1'"),
+            (json!({"action": "Allow", "source": {"selector": "a =="}}), "Selector = 'a =='"),
+            (json!({"action": "Allow", "source": {"namespaceSelector": "("}}), "NamespaceSelector = '('"),
+            (json!({"action": "Allow", "source": {"nets": ["x"]}}), "Nets = 'x'"),
+            (json!({"action": "Allow", "source": {"notNets": ["::/0"]}}), "NotNets = '::/0'"),
+            (
+                json!({"action": "Allow", "source": {"nets": ["10.0.0.0/8"]}, "destination": {"nets": ["::/8"]}}),
+                "Nets = '::/8'",
+            ),
+        ] {
+            let problems = rule(wrong);
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].starts_with(field), "{problems:?}");
+        }
+        assert!(problems("a", json!({"selector": "="}))[0].starts_with("Selector"));
+        assert!(problems("a", json!({"types": ["Both"]}))[0].starts_with("Types"));
+    }
+}

@@ -7,18 +7,20 @@ mod connection;
 mod error;
 mod tls;
 mod txn;
+mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{KvClient, Txn, TxnResponse};
-use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
 use tokio::time::{Instant, timeout};
 
 use crate::check_distinct;
 use crate::config::{ConfigError, EtcdConfig};
-use connection::Connection;
+use connection::{Connection, MAX_ANSWER};
 use error::Failure;
+pub use watch::EtcdSource;
 
 /// An etcd cluster as a datastore.
 pub struct Etcd {
@@ -45,6 +47,11 @@ impl Etcd {
         Ok(answers.into_iter().flatten().collect())
     }
 
+    /// What a watch of a kind reads. It has a connection of its own, which no other request waits for or breaks.
+    pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
+        EtcdSource::new(self.connection.for_watches(), self.deadline, K::prefix(select))
+    }
+
     /// One request for as many ranges as a transaction may have; what is beyond is read at the revision of the first
     /// answer, so that all is one snapshot.
     async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
@@ -63,7 +70,8 @@ impl Etcd {
     async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
         let deadline = Instant::now() + self.deadline;
         for attempts in (1..=self.connection.endpoints()).rev() {
-            let mut client = self.connection.get(deadline).await?;
+            let client = self.connection.get(deadline).await?;
+            let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
             let share = match purpose {
                 Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
                 Purpose::Write => deadline.saturating_duration_since(Instant::now()),

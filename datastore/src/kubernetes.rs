@@ -10,8 +10,12 @@ mod store;
 mod throttle;
 mod tls;
 mod transport;
+mod watch;
 
+pub use access::AccessError;
+pub use client::client;
 pub use store::Kubernetes;
+pub use watch::{ApiSource, CalicoObjects, Decode};
 
 /// Where a process that was not told the API group leaves what it found out for the next one (DS-22).
 pub const GROUP_FILE: &str = "/var/lib/calico/api-group.json";

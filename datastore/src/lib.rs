@@ -13,8 +13,12 @@ pub mod first_use;
 pub mod kubernetes;
 pub mod local;
 pub mod transfer;
+pub mod watch;
 
-use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use std::sync::Arc;
+
+use libcalico::store::{Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use watch::{Meter, Watch, WatchEvent};
 
 pub use config::{ConfigError, DatastoreConfig, Settings};
 pub use etcd::Etcd;
@@ -30,7 +34,7 @@ pub enum Datastore {
     /// A SQLite file on this node.
     Local(Local),
     /// A Kubernetes cluster.
-    Kubernetes(Box<Kubernetes>),
+    Kubernetes(Arc<Kubernetes>),
 }
 
 impl Datastore {
@@ -41,7 +45,7 @@ impl Datastore {
             DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
             DatastoreConfig::Local(config) => Datastore::Local(Local::new(config)),
             DatastoreConfig::Kubernetes(config) => {
-                Datastore::Kubernetes(Box::new(Kubernetes::new(config, kubernetes::GROUP_FILE)))
+                Datastore::Kubernetes(Arc::new(Kubernetes::new(config, kubernetes::GROUP_FILE)))
             }
         })
     }
@@ -66,10 +70,48 @@ impl Datastore {
         }
     }
 
+    /// Watches a selection of a kind. Nothing is sent before the first event is asked for. `None` on a file, which cannot be
+    /// watched.
+    pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatch<K>> {
+        match self {
+            Datastore::Etcd(etcd) => Some(CalicoWatch::Etcd(Box::new(Watch::new(etcd.source(select))))),
+            Datastore::Local(_) => None,
+            Datastore::Kubernetes(kubernetes) => {
+                Some(CalicoWatch::Kubernetes(Box::new(Watch::new(kubernetes.source(select)))))
+            }
+        }
+    }
+
     /// Makes the datastore usable: adds ClusterInformation and the built-in tiers where they are missing (DS-51).
     /// A new file does so by itself.
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
         first_use::ensure_initialized(self).await
+    }
+}
+
+/// A watch of one of Calico's kinds.
+pub enum CalicoWatch<K: Kind> {
+    /// In etcd.
+    Etcd(Box<Watch<etcd::EtcdSource<K>>>),
+    /// In the Kubernetes API.
+    Kubernetes(Box<Watch<kubernetes::ApiSource<kubernetes::CalicoObjects<K>>>>),
+}
+
+impl<K: Kind> CalicoWatch<K> {
+    /// What happens next. Waits for ever while nothing does.
+    pub async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
+        match self {
+            CalicoWatch::Etcd(watch) => watch.next().await,
+            CalicoWatch::Kubernetes(watch) => watch.next().await,
+        }
+    }
+
+    /// Shows how it is doing.
+    pub fn meter(&self) -> Meter {
+        match self {
+            CalicoWatch::Etcd(watch) => watch.meter(),
+            CalicoWatch::Kubernetes(watch) => watch.meter(),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! The one connection to the cluster.
+//! A connection to the cluster.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions, KvClient};
+use etcd_client::{Channel, Client, ConnectOptions};
 use libcalico::store::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -14,20 +15,24 @@ use crate::config::{ConfigError, EtcdConfig};
 use crate::error_chain::chain;
 
 /// An answer may be larger than tonic's 4 MiB: all handles of a large cluster.
-const MAX_ANSWER: usize = usize::MAX;
+pub(super) const MAX_ANSWER: usize = usize::MAX;
+/// A connection on which nothing happens for long is asked this often whether it still is one.
+const PING: Duration = Duration::from_secs(10);
 
 /// Where the cluster is, and the connection to the endpoint that answered.
 pub(super) struct Connection {
     endpoints: Vec<Endpoint>,
     credentials: Option<(String, String)>,
     tls: Option<String>,
+    /// A member that has lost the others is of no use.
+    require_leader: bool,
     authentications: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    client: Option<KvClient>,
+    client: Option<Client>,
     /// Whether the server has answered anything on this connection.
     answered: bool,
     /// The endpoint to try first: the one in use, or the one after it when that failed.
@@ -53,9 +58,26 @@ impl Connection {
             endpoints: config.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
             credentials: config.credentials.clone(),
             tls: config.tls.as_ref().map(tls::describe),
+            require_leader: false,
             authentications: AtomicU64::new(0),
             state: Mutex::default(),
         })
+    }
+
+    /// Another connection to the same cluster, for what is under way for long: it notices that the other end is gone, and a
+    /// member that has lost the others ends what it can no longer know about.
+    pub(super) fn for_watches(&self) -> Self {
+        let lasting = |endpoint: &Endpoint| {
+            endpoint.clone().http2_keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true)
+        };
+        Connection {
+            endpoints: self.endpoints.iter().map(lasting).collect(),
+            credentials: self.credentials.clone(),
+            tls: self.tls.clone(),
+            require_leader: true,
+            authentications: AtomicU64::new(0),
+            state: Mutex::default(),
+        }
     }
 
     /// How many endpoints there are.
@@ -70,7 +92,7 @@ impl Connection {
 
     /// The connected client. Connects when there is none: to each endpoint in turn, each with its share of the time
     /// that is left, until one answers.
-    pub(super) async fn get(&self, deadline: Instant) -> Result<KvClient, StoreError> {
+    pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
         let mut state = self.state.lock().await;
         if let Some(client) = &state.client {
             return Ok(client.clone());
@@ -115,7 +137,7 @@ impl Connection {
         failure.explain(datastore, &peer, writing)
     }
 
-    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<KvClient, Failure> {
+    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, Failure> {
         let begun = Instant::now();
         let connecting = async {
             let channel = endpoint.connect().await.map_err(Failure::Connect)?;
@@ -124,8 +146,8 @@ impl Connection {
         timeout_at(until, connecting).await.unwrap_or_else(|_| Err(Failure::Timeout(until - begun)))
     }
 
-    async fn authenticate(&self, channel: Channel) -> Result<KvClient, Failure> {
-        let options = ConnectOptions::new().with_auto_token_refresh(true);
+    async fn authenticate(&self, channel: Channel) -> Result<Client, Failure> {
+        let options = ConnectOptions::new().with_auto_token_refresh(true).with_require_leader(self.require_leader);
         let mut client = Client::from_channel(channel, Some(options)).await?;
         if self.credentials.is_some() {
             self.authentications.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +157,7 @@ impl Connection {
                 other => other?,
             }
         }
-        Ok(client.kv_client().max_decoding_message_size(MAX_ANSWER))
+        Ok(client)
     }
 
     fn user(&self) -> Option<&str> {

@@ -39,7 +39,7 @@ pub(super) fn answers(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, Stor
     response.op_responses().into_iter().map(entries).collect()
 }
 
-fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
+pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     let revision = Revision(pair.mod_revision().to_string());
     let (key, value) = pair.into_key_value();
     Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })

@@ -10,7 +10,7 @@ use crate::error_chain::chain;
 
 /// Why the API server cannot be asked anything. Names what to mend; tokens and keys never show.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AccessError {
+pub enum AccessError {
     /// A kubeconfig that cannot be read or understood.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {

@@ -153,6 +153,14 @@ impl ApiClient {
         serde_json::from_slice(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
 
+    /// The client itself, for requests whose answers go on for long. `renewed`: with credentials that are read anew.
+    pub(super) async fn kube(&self, renewed: bool) -> Result<kube::Client, AccessError> {
+        if renewed {
+            *self.opened.lock().await = None;
+        }
+        self.opened().await.map(|opened| opened.client)
+    }
+
     async fn opened(&self) -> Result<Opened, AccessError> {
         let mut slot = self.opened.lock().await;
         if let Some(opened) = &*slot {
@@ -176,6 +184,12 @@ impl ApiClient {
     }
 }
 
+/// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
+/// server speaks HTTP/2, and renews the token of a pod by itself.
+pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
+    open(settings).await.map(|opened| opened.client)
+}
+
 async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
     let config = access::config(settings).await?;
     let tls = match config.cluster_url.scheme_str() {
@@ -194,7 +208,7 @@ async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
     Ok(Opened { client: kube::Client::new(service, config.default_namespace), server })
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }

@@ -4,11 +4,12 @@
 //! that each list of writes is legal at every state in between (IPAM-221).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures::future::{join_all, try_join_all};
 use hyper::Method;
 use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder};
-use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp};
+use libcalico::store::{Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -17,11 +18,12 @@ use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::pages;
+use super::watch::{ApiSource, CalicoObjects, Clients};
 
 /// Calico's data in a Kubernetes cluster.
 #[derive(Debug)]
 pub struct Kubernetes {
-    client: ApiClient,
+    client: Arc<ApiClient>,
     group: Option<ApiGroup>,
     memory: Memory,
     interface_prefix: Option<String>,
@@ -40,7 +42,7 @@ impl Kubernetes {
     /// Describes the cluster; nothing is read and nobody is asked. `memory` is the file that remembers the API group.
     pub fn new(config: &KubernetesConfig, memory: impl Into<PathBuf>) -> Self {
         Kubernetes {
-            client: ApiClient::new(config),
+            client: Arc::new(ApiClient::new(config)),
             group: config.group,
             memory: Memory::new(memory),
             interface_prefix: config.interface_prefix.clone(),
@@ -51,6 +53,28 @@ impl Kubernetes {
     /// How many requests have been sent so far.
     pub fn requests(&self) -> u64 {
         self.client.requests()
+    }
+
+    /// What a watch of a kind reads.
+    pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
+        let client = Arc::clone(&self.client);
+        let clients: Clients = Box::new(move |renewed| {
+            let client = Arc::clone(&client);
+            Box::pin(async move { client.kube(renewed).await.map_err(|error| error.to_string()) })
+        });
+        ApiSource::with_clients(clients, CalicoObjects::new(Arc::clone(self), select))
+    }
+
+    pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {
+        self.spoken().await.map(|spoken| spoken.transcoder)
+    }
+
+    /// The API server lacks a kind: if another process found the group out, the next request asks for it.
+    pub(super) async fn doubt_group(&self) {
+        let remembered = self.spoken.lock().await.as_ref().is_some_and(|spoken| spoken.from_memory);
+        if remembered {
+            self.forget_group().await;
+        }
     }
 
     async fn spoken(&self) -> Result<Spoken, StoreError> {

@@ -1,68 +1,85 @@
 //! All feeds of the process.
 
+use datastore::watch::Watch;
 use libcalico::api::Node as CalicoNode;
-use libcalico::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation};
+use libcalico::api::{
+    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, WorkloadEndpoint,
+};
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
-use super::{Event, Listener};
-use crate::watched::{Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Watched};
+use super::running::{Running, follow};
+use super::{Feed, kubernetes};
+use crate::context::Context;
+use crate::watched::{Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Wanted};
 
-/// One kind, and who listens. A feed that nobody listens to is not started.
-pub struct Feed<T: Watched> {
-    listeners: Vec<Box<dyn Listener<T>>>,
-}
-
-/// The feeds that controllers may subscribe to.
-#[derive(Default)]
-pub struct Feeds {
-    /// Pods, from Kubernetes.
-    pub pods: Feed<Pod>,
-    /// Nodes, from Kubernetes.
-    pub nodes: Feed<Node>,
-    /// Namespaces, from Kubernetes.
-    pub namespaces: Feed<Namespace>,
-    /// Service accounts, from Kubernetes.
-    pub service_accounts: Feed<ServiceAccount>,
-    /// Network policies, from Kubernetes.
-    pub network_policies: Feed<NetworkPolicy>,
-    /// Services, from Kubernetes.
-    pub services: Feed<Service>,
-    /// Blocks, from Calico's datastore.
-    pub blocks: Feed<Entry<Block>>,
-    /// Pools, from Calico's datastore.
-    pub ip_pools: Feed<Entry<IpPool>>,
-    /// Reservations, from Calico's datastore.
-    pub ip_reservations: Feed<Entry<IpReservation>>,
-    /// Calico's nodes.
-    pub calico_nodes: Feed<Entry<CalicoNode>>,
-    /// Host endpoints, from Calico's datastore.
-    pub host_endpoints: Feed<Entry<HostEndpoint>>,
-    /// Whether the datastore is ready.
-    pub cluster_information: Feed<Entry<ClusterInformation>>,
-}
-
-impl<T: Watched> Default for Feed<T> {
-    fn default() -> Self {
-        Feed { listeners: Vec::new() }
-    }
-}
-
-impl<T: Watched> Feed<T> {
-    /// Adds a listener, before the feed starts.
-    pub fn subscribe(&mut self, listener: impl Listener<T>) {
-        self.listeners.push(Box::new(listener));
-    }
-
-    /// Whether anybody listens.
-    pub fn is_wanted(&self) -> bool {
-        !self.listeners.is_empty()
-    }
-
-    /// Tells all listeners.
-    pub fn tell(&mut self, event: &Event<'_, T>) {
-        for listener in &mut self.listeners {
-            listener.hear(event);
+/// One line per kind: those of Kubernetes' own have a projection, Calico's are whole.
+macro_rules! feeds {
+    (
+        kubernetes { $($(#[$native_doc:meta])* $native:ident: $projection:ty,)* }
+        calico { $($(#[$calico_doc:meta])* $calico:ident: $kind:ty,)* }
+    ) => {
+        /// The feeds that controllers may subscribe to.
+        #[derive(Default)]
+        pub struct Feeds {
+            /// What is kept of objects beyond the usual; controllers say so when they subscribe.
+            pub wanted: Wanted,
+            $($(#[$native_doc])* pub $native: Feed<$projection>,)*
+            $($(#[$calico_doc])* pub $calico: Feed<Entry<$kind>>,)*
         }
+
+        impl Feeds {
+            /// Starts the feeds that somebody listens to. They end with `context.stop`.
+            pub fn start(self, context: &Context) -> Running {
+                let mut running = Running::default();
+                $(if self.$native.is_wanted() {
+                    let watch = Watch::new(kubernetes::source::<$projection>(context, self.wanted));
+                    let meter = watch.meter();
+                    running.add(self.$native, meter, |feed| follow(watch, feed, context.clone()));
+                })*
+                $(if self.$calico.is_wanted()
+                    && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
+                {
+                    let meter = watch.meter();
+                    running.add(self.$calico, meter, |feed| follow(watch, feed, context.clone()));
+                })*
+                running
+            }
+        }
+    };
+}
+
+feeds! {
+    kubernetes {
+        /// Pods.
+        pods: Pod,
+        /// Nodes.
+        nodes: Node,
+        /// Namespaces.
+        namespaces: Namespace,
+        /// Service accounts.
+        service_accounts: ServiceAccount,
+        /// Network policies.
+        network_policies: NetworkPolicy,
+        /// Services.
+        services: Service,
+    }
+    calico {
+        /// Blocks.
+        blocks: Block,
+        /// Pools.
+        ip_pools: IpPool,
+        /// Reservations.
+        ip_reservations: IpReservation,
+        /// Calico's nodes.
+        calico_nodes: CalicoNode,
+        /// Host endpoints.
+        host_endpoints: HostEndpoint,
+        /// What controllers are to do.
+        configurations: KubeControllersConfiguration,
+        /// Whether the datastore is ready.
+        cluster_information: ClusterInformation,
+        /// Endpoints (etcd).
+        workload_endpoints: WorkloadEndpoint,
     }
 }

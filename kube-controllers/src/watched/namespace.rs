@@ -1,10 +1,9 @@
 //! [`Namespace`].
 
-use std::collections::BTreeMap;
-
 use libcalico::api::ObjectKey;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Labels, Projection, Wanted, Watched, Words};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,9 +13,7 @@ pub struct Namespace {
     /// `metadata.uid` (KC-242).
     pub uid: String,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
-    /// `metadata.annotations` that Calico reads.
-    pub annotations: BTreeMap<String, String>,
+    pub labels: Labels,
     /// `status.phase`, `Terminating` near the end.
     pub phase: String,
 }
@@ -27,5 +24,40 @@ impl Watched for Namespace {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+#[derive(Deserialize, Default)]
+struct Status {
+    #[serde(default)]
+    phase: String,
+}
+
+impl Projection for Namespace {
+    const COLLECTION: &'static str = "/api/v1/namespaces";
+
+    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata, status } = serde_json::from_str(json)?;
+        Ok(Namespace {
+            name: ObjectKey::global(metadata.name),
+            uid: metadata.uid,
+            labels: metadata.labels.unwrap_or_default(),
+            phase: status.phase,
+        })
     }
 }

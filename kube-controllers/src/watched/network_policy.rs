@@ -1,8 +1,10 @@
 //! [`NetworkPolicy`].
 
 use libcalico::api::ObjectKey;
+use libcalico::kubernetes::NetworkPolicySpec;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Projection, Wanted, Watched, Words};
 
 /// A network policy of Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +14,7 @@ pub struct NetworkPolicy {
     /// `metadata.uid`.
     pub uid: String,
     /// `spec`.
-    pub spec: libcalico::kubernetes::NetworkPolicySpec,
+    pub spec: NetworkPolicySpec,
 }
 
 impl Watched for NetworkPolicy {
@@ -21,5 +23,32 @@ impl Watched for NetworkPolicy {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: NetworkPolicySpec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+}
+
+impl Projection for NetworkPolicy {
+    const COLLECTION: &'static str = "/apis/networking.k8s.io/v1/networkpolicies";
+
+    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata, spec } = serde_json::from_str(json)?;
+        Ok(NetworkPolicy {
+            name: ObjectKey::namespaced(metadata.namespace, metadata.name),
+            uid: metadata.uid,
+            spec,
+        })
     }
 }

@@ -1,10 +1,9 @@
 //! [`Node`].
 
-use std::collections::BTreeMap;
-
 use libcalico::api::ObjectKey;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Labels, Projection, Wanted, Watched, Words};
 
 /// A node of Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +13,7 @@ pub struct Node {
     /// Tells it from a namesake.
     pub uid: String,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
 }
 
 impl Watched for Node {
@@ -23,5 +22,31 @@ impl Watched for Node {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+impl Projection for Node {
+    const COLLECTION: &'static str = "/api/v1/nodes";
+
+    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata } = serde_json::from_str(json)?;
+        Ok(Node {
+            name: ObjectKey::global(metadata.name),
+            uid: metadata.uid,
+            labels: metadata.labels.unwrap_or_default(),
+        })
     }
 }

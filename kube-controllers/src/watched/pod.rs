@@ -1,12 +1,16 @@
 //! [`Pod`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use libcalico::api::ObjectKey;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Labels, Projection, Wanted, Watched, Words};
 
-/// A pod: where it is, which addresses it has, and whether it still needs them (KC-267, B-05).
+/// A pod: where it is, which addresses it has, and whether it still needs them (KC-267, B-05). Words that many pods say are
+/// kept once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     /// Namespace and name.
@@ -14,25 +18,39 @@ pub struct Pod {
     /// Tells it from a namesake.
     pub uid: String,
     /// The node it was scheduled to; empty before.
-    pub node: String,
+    pub node: Arc<str>,
     /// `spec.hostNetwork`.
     pub host_network: bool,
-    /// `spec.serviceAccountName`.
-    pub service_account: String,
-    /// `metadata.labels`; kept only where endpoints are labelled (etcd).
-    pub labels: BTreeMap<String, String>,
+    /// `spec.serviceAccountName`; empty unless endpoints are labelled ([`Wanted::pod_labels`]).
+    pub service_account: Arc<str>,
+    /// `metadata.labels`; empty unless endpoints are labelled ([`Wanted::pod_labels`]).
+    pub labels: Labels,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// `status.phase`.
-    pub phase: String,
+    pub phase: Arc<str>,
     /// `status.reason`, such as `Evicted`.
-    pub reason: String,
+    pub reason: Arc<str>,
     /// `status.podIP`, if any.
-    pub pod_ip: Option<String>,
+    pub pod_ip: Option<Box<str>>,
     /// `status.podIPs`.
-    pub pod_ips: Vec<String>,
-    /// The annotations that tell addresses (KC-435): `cni.projectcalico.org/podIP`, `…/podIPs`, `vpc.amazonaws.com/pod-ips`.
-    pub annotations: BTreeMap<String, String>,
+    pub pod_ips: Vec<Box<str>>,
+    /// Addresses in annotations.
+    pub annotations: AddressAnnotations,
+}
+
+/// The annotations that tell a pod's addresses (KC-435). One that is there and empty says that it has none any more.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct AddressAnnotations {
+    /// `cni.projectcalico.org/podIP`.
+    #[serde(rename = "cni.projectcalico.org/podIP", default)]
+    pub pod_ip: Option<Box<str>>,
+    /// `cni.projectcalico.org/podIPs`.
+    #[serde(rename = "cni.projectcalico.org/podIPs", default)]
+    pub pod_ips: Option<Box<str>>,
+    /// `vpc.amazonaws.com/pod-ips`.
+    #[serde(rename = "vpc.amazonaws.com/pod-ips", default)]
+    pub aws_pod_ips: Option<Box<str>>,
 }
 
 impl Watched for Pod {
@@ -41,5 +59,154 @@ impl Watched for Pod {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow, default)]
+    spec: Spec<'a>,
+    #[serde(borrow, default)]
+    status: Status<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    name: String,
+    namespace: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<AddressAnnotations>,
+    #[serde(borrow, default)]
+    deletion_timestamp: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Spec<'a> {
+    #[serde(borrow, default)]
+    node_name: Cow<'a, str>,
+    #[serde(default)]
+    host_network: bool,
+    #[serde(borrow, default)]
+    service_account_name: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    #[serde(borrow, default)]
+    phase: Cow<'a, str>,
+    #[serde(borrow, default)]
+    reason: Cow<'a, str>,
+    #[serde(rename = "podIP", default)]
+    pod_ip: Option<Box<str>>,
+    #[serde(rename = "podIPs", default)]
+    pod_ips: Option<Vec<PodIp>>,
+}
+
+#[derive(Deserialize)]
+struct PodIp {
+    #[serde(default)]
+    ip: Box<str>,
+}
+
+impl Projection for Pod {
+    const COLLECTION: &'static str = "/api/v1/pods";
+
+    fn project(json: &str, words: &mut Words, wanted: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata, spec, status } = serde_json::from_str(json)?;
+        let (labels, service_account) = match wanted.pod_labels {
+            true => (metadata.labels.unwrap_or_default(), words.share(&spec.service_account_name)),
+            false => (Labels::default(), words.share("")),
+        };
+        Ok(Pod {
+            name: ObjectKey::namespaced(metadata.namespace, metadata.name),
+            uid: metadata.uid,
+            node: words.share(&spec.node_name),
+            host_network: spec.host_network,
+            service_account,
+            labels,
+            deleting: metadata.deletion_timestamp.is_some(),
+            phase: words.share(&status.phase),
+            reason: words.share(&status.reason),
+            pod_ip: status.pod_ip.filter(|ip| !ip.is_empty()),
+            pod_ips: status.pod_ips.into_iter().flatten().map(|PodIp { ip }| ip).collect(),
+            annotations: metadata.annotations.unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {
+                "name": "web-0", "namespace": "shop", "uid": "u1", "resourceVersion": "7",
+                "labels": {"app": "web"}, "annotations": {"cni.projectcalico.org/podIP": "", "other": "x".repeat(100)},
+                "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:spec": {}}}],
+            },
+            "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [{"name": "c", "env": [{"a": 1}]}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        })
+    }
+
+    fn read(pod: &Value, pod_labels: bool) -> Pod {
+        Pod::project(&pod.to_string(), &mut Words::default(), Wanted { pod_labels }).unwrap()
+    }
+
+    #[test]
+    fn only_what_controllers_read() {
+        let expected = Pod {
+            name: ObjectKey::namespaced("shop", "web-0"),
+            uid: "u1".into(),
+            node: "n1".into(),
+            host_network: false,
+            service_account: "".into(),
+            labels: Labels::new(),
+            deleting: false,
+            phase: "Running".into(),
+            reason: "".into(),
+            pod_ip: Some("10.0.0.1".into()),
+            pod_ips: vec!["10.0.0.1".into(), "fd00::1".into()],
+            annotations: AddressAnnotations { pod_ip: Some("".into()), ..AddressAnnotations::default() },
+        };
+        assert_eq!(read(&pod(), false), expected);
+        let labels = Labels::from([("app".into(), "web".into())]);
+        assert_eq!(read(&pod(), true), Pod { labels, service_account: "sa".into(), ..expected });
+    }
+
+    #[test]
+    fn a_pod_that_ends_says_so() {
+        let mut pod = pod();
+        pod["metadata"]["deletionTimestamp"] = "2026-11-21T21:00:00Z".into();
+        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "podIP": "", "podIPs": null});
+        let pod = read(&pod, false);
+        assert!(pod.deleting);
+        assert_eq!((&*pod.phase, &*pod.reason), ("Failed", "Evicted"));
+        assert_eq!((pod.pod_ip, pod.pod_ips), (None, vec![]));
+    }
+
+    #[test]
+    fn one_that_waits_for_a_node() {
+        let pod = read(&json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}), true);
+        assert_eq!((&*pod.node, &*pod.phase, pod.pod_ip), ("", "", None));
+    }
+
+    #[test]
+    fn words_are_kept_once() {
+        let mut words = Words::default();
+        let read = |words: &mut Words| Pod::project(&pod().to_string(), words, Wanted::default()).unwrap();
+        let (one, other) = (read(&mut words), read(&mut words));
+        assert!(Arc::ptr_eq(&one.node, &other.node) && Arc::ptr_eq(&one.phase, &other.phase));
     }
 }

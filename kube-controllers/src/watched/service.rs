@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::{LoadBalancerStatus, ServiceSpec};
 use libcalico::api::ObjectKey;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Projection, Wanted, Watched, Words};
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,12 +17,12 @@ pub struct Service {
     pub uid: String,
     /// `metadata.resourceVersion`, for the write of its status.
     pub resource_version: String,
-    /// `metadata.annotations` that Calico reads.
+    /// `metadata.annotations` of `projectcalico.org` and below.
     pub annotations: BTreeMap<String, String>,
     /// `spec`.
-    pub spec: k8s_openapi::api::core::v1::ServiceSpec,
+    pub spec: ServiceSpec,
     /// `status.loadBalancer`.
-    pub load_balancer: Option<k8s_openapi::api::core::v1::LoadBalancerStatus>,
+    pub load_balancer: Option<LoadBalancerStatus>,
 }
 
 impl Watched for Service {
@@ -29,5 +31,77 @@ impl Watched for Service {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: ServiceSpec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    #[serde(default)]
+    load_balancer: Option<LoadBalancerStatus>,
+}
+
+impl Projection for Service {
+    const COLLECTION: &'static str = "/api/v1/services";
+
+    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata, spec, status } = serde_json::from_str(json)?;
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        annotations.retain(|name, _| is_calicos(name));
+        Ok(Service {
+            name: ObjectKey::namespaced(metadata.namespace, metadata.name),
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            annotations,
+            spec,
+            load_balancer: status.load_balancer,
+        })
+    }
+}
+
+fn is_calicos(annotation: &str) -> bool {
+    let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
+    domain == "projectcalico.org" || domain.ends_with(".projectcalico.org")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn annotations_of_others_are_left_out() {
+        let service = json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "9",
+                "annotations": {"projectcalico.org/ipv4pools": "[]", "notprojectcalico.org/a": "", "b": ""},
+            },
+            "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
+        });
+        let service = Service::project(&service.to_string(), &mut Words::default(), Wanted::default()).unwrap();
+        assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
+        assert_eq!(service.spec.type_.as_deref(), Some("LoadBalancer"));
+        assert_eq!(service.load_balancer.unwrap().ingress.unwrap()[0].ip.as_deref(), Some("10.0.0.1"));
     }
 }

@@ -1,10 +1,9 @@
 //! [`ServiceAccount`].
 
-use std::collections::BTreeMap;
-
 use libcalico::api::ObjectKey;
+use serde::Deserialize;
 
-use super::Watched;
+use super::{Labels, Projection, Wanted, Watched, Words};
 
 /// A service account.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +13,7 @@ pub struct ServiceAccount {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
 }
 
 impl Watched for ServiceAccount {
@@ -23,5 +22,32 @@ impl Watched for ServiceAccount {
 
     fn key(&self) -> ObjectKey {
         self.name.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+impl Projection for ServiceAccount {
+    const COLLECTION: &'static str = "/api/v1/serviceaccounts";
+
+    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+        let Stored { metadata } = serde_json::from_str(json)?;
+        Ok(ServiceAccount {
+            name: ObjectKey::namespaced(metadata.namespace, metadata.name),
+            uid: metadata.uid,
+            labels: metadata.labels.unwrap_or_default(),
+        })
     }
 }

@@ -1,0 +1,199 @@
+//! [`EtcdSource`]: the pairs of one kind, page by page at one revision, and what happens after it.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use libcalico::store::{Entry, Kind, StoreError, decode_entry};
+use tokio::time::{Instant, timeout_at};
+
+use super::connection::{Connection, MAX_ANSWER};
+use super::error::Failure;
+use super::txn;
+use crate::watch::{Change, Next, Page, PageSize, Source, Step, WatchFailure};
+
+/// The objects of one kind below a prefix.
+pub struct EtcdSource<K> {
+    connection: Connection,
+    deadline: Duration,
+    prefix: String,
+    page: PageSize,
+    watch: Option<WatchStream>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// Where a page begins.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// The revision of the first page: all pages are of one snapshot.
+    revision: i64,
+    /// The last path of the page before.
+    after: Vec<u8>,
+}
+
+impl<K> EtcdSource<K> {
+    pub(super) fn new(connection: Connection, deadline: Duration, prefix: String) -> Self {
+        EtcdSource { connection, deadline, prefix, page: PageSize::default(), watch: None, kind: PhantomData }
+    }
+
+    /// Goes to another member after a failure of the connection.
+    async fn failed(&mut self, failure: &Failure) -> WatchFailure {
+        self.watch = None;
+        let answered = !failure.breaks_connection() || self.connection.discard().await;
+        match failure {
+            Failure::Status(status) if status.message().contains("has been compacted") => {
+                WatchFailure::Expired(status.message().into())
+            }
+            failure => told(&self.connection.explain(failure, false, answered)),
+        }
+    }
+}
+
+/// etcd has every kind, if only without objects.
+fn told(error: &StoreError) -> WatchFailure {
+    match error {
+        StoreError::Unavailable { .. } => WatchFailure::lost(error.to_string()),
+        error => WatchFailure::Refused(error.to_string()),
+    }
+}
+
+impl<K> Source for EtcdSource<K>
+where
+    K: Kind,
+{
+    type Value = Entry<K>;
+    type Key = K::Key;
+    type Token = Token;
+    /// A revision of the whole store.
+    type Position = i64;
+
+    /// The server reports progress every ten minutes, and pings tell earlier that a connection is dead.
+    const LONGEST_SILENCE: Duration = Duration::from_secs(15 * 60);
+
+    fn kind(&self) -> &'static str {
+        K::KIND
+    }
+
+    async fn list(&mut self, page: Option<Token>) -> Result<Page<Self>, WatchFailure> {
+        let deadline = Instant::now() + self.deadline;
+        let client = self.connection.get(deadline).await.map_err(|error| told(&error))?;
+        let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
+        let mut options = GetOptions::new().with_limit(self.page.get() as i64).with_range(end_of(&self.prefix));
+        let mut begin = self.prefix.clone().into_bytes();
+        if let Some(Token { revision, after }) = &page {
+            options = options.with_revision(*revision);
+            begin = [after, &[0][..]].concat();
+        }
+        let mut answer = match timeout_at(deadline, client.get(begin, Some(options))).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.failed(&Failure::from(error)).await),
+            Err(_) => return Err(self.failed(&Failure::Timeout(self.deadline)).await),
+        };
+        self.connection.answered().await;
+        let at = answer.header().map(etcd_client::ResponseHeader::revision);
+        let revision = page.map(|token| token.revision).or(at);
+        let revision = revision.ok_or_else(|| WatchFailure::lost("etcd's answer has no header"))?;
+        let more = answer.more();
+        let pairs = answer.take_kvs();
+        self.page.learn(pairs.len(), pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum());
+        let next = match pairs.last() {
+            Some(last) if more => Next::Page(Token { revision, after: last.key().to_vec() }),
+            _ => Next::Watch(revision),
+        };
+        Ok(Page { objects: pairs.into_iter().filter_map(put).collect(), next })
+    }
+
+    async fn open(&mut self, from: &i64) -> Result<(), WatchFailure> {
+        let deadline = Instant::now() + self.deadline;
+        let client = self.connection.get(deadline).await.map_err(|error| told(&error))?;
+        let mut client = client.watch_client().max_decoding_message_size(MAX_ANSWER);
+        let options = WatchOptions::new()
+            .with_range(end_of(&self.prefix))
+            .with_start_revision(from + 1)
+            .with_progress_notify();
+        self.watch = match timeout_at(deadline, client.watch(self.prefix.as_str(), Some(options))).await {
+            Ok(Ok(watch)) => Some(watch),
+            Ok(Err(error)) => return Err(self.failed(&Failure::from(error)).await),
+            Err(_) => return Err(self.failed(&Failure::Timeout(self.deadline)).await),
+        };
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+        loop {
+            let Some(watch) = &mut self.watch else { return Ok(None) };
+            let response = match watch.message().await {
+                Ok(Some(response)) => response,
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(self.failed(&Failure::from(error)).await),
+            };
+            self.connection.answered().await;
+            if response.canceled() {
+                self.watch = None;
+                return Err(cancelled(&response));
+            }
+            // The first response says no more than that the watch is open.
+            if response.created() {
+                continue;
+            }
+            let Some(position) = response.header().map(etcd_client::ResponseHeader::revision) else { continue };
+            let changes = response.events().iter().filter_map(|event| {
+                let pair = event.kv()?;
+                match event.event_type() {
+                    EventType::Put => put(pair.clone()),
+                    EventType::Delete => Some(Change::Gone(K::parse_path(pair.key_str().ok()?)?)),
+                }
+            });
+            let changes: Vec<_> = changes.collect();
+            // Every revision comes as a whole. The header is of the moment of sending, and more may be on its way: what was
+            // told ends with the last event, if there is any.
+            let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
+            return Ok(Some(Step { changes, position: last.unwrap_or(position) }));
+        }
+    }
+}
+
+/// A path that is not one of the kind's is none of ours.
+fn put<K: Kind>(pair: KeyValue) -> Option<Change<Entry<K>, K::Key>> {
+    let raw = txn::raw_entry(pair)?;
+    let key = K::parse_path(&raw.path)?;
+    Some(match decode_entry::<K>(&raw) {
+        Ok(entry) => Change::Put(entry),
+        Err(error) => Change::Unreadable { name: raw.path, key: Some(key), reason: error.to_string() },
+    })
+}
+
+/// Why the server ends a watch that it keeps the stream of.
+fn cancelled(response: &WatchResponse) -> WatchFailure {
+    let reason = response.cancel_reason();
+    if response.compact_revision() != 0 {
+        return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
+    }
+    match reason.is_empty() || reason.contains("no leader") {
+        true => WatchFailure::lost(format!("etcd cancelled the watch: {reason}")),
+        false => WatchFailure::Refused(format!("etcd cancelled the watch: {reason}")),
+    }
+}
+
+/// The path after all that begin with `prefix`.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(end_of("/a/"), b"/a0");
+        assert_eq!(end_of(""), [0]);
+    }
+}

@@ -1,0 +1,93 @@
+//! [`CalicoObjects`]: Calico's kinds, read by the [`Transcoder`].
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use libcalico::kubernetes::{List, Query, Transcoder};
+use libcalico::store::{Entry, Kind, Range, ReadBatch, decode_entry};
+use serde_json::{Value, json};
+
+use super::decode::Decode;
+use crate::kubernetes::Kubernetes;
+use crate::watch::Change;
+
+/// The objects of one of Calico's kinds.
+pub struct CalicoObjects<K: Kind> {
+    kubernetes: Arc<Kubernetes>,
+    range: Range,
+    transcoder: Option<Transcoder>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Kind> CalicoObjects<K> {
+    pub(in crate::kubernetes) fn new(kubernetes: Arc<Kubernetes>, select: &K::Select) -> Self {
+        let mut batch = ReadBatch::new();
+        batch.list::<K>(select);
+        let range = batch.ranges()[0].clone();
+        CalicoObjects { kubernetes, range, transcoder: None, kind: PhantomData }
+    }
+
+    /// Reads an object as a list does. `None` when it is not in the range.
+    fn read(&self, object: Value) -> Option<Change<Entry<K>, K::Key>> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let decoded = self.transcoder.as_ref()?.decode(&self.range, object)?;
+        let key = K::parse_path(&decoded.entry.path)?;
+        Some(match decode_entry::<K>(&decoded.entry) {
+            Ok(entry) => Change::Put(entry),
+            Err(error) => Change::Unreadable { name, key: Some(key), reason: error.to_string() },
+        })
+    }
+
+    /// The key that the name alone tells.
+    fn key_of_name(&self, metadata: Value) -> Option<K::Key> {
+        let range = Range { keys_only: true, ..self.range.clone() };
+        let decoded = self.transcoder.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
+        K::parse_path(&decoded.entry.path)
+    }
+}
+
+impl<K: Kind> Decode for CalicoObjects<K> {
+    type Value = Entry<K>;
+    type Key = K::Key;
+
+    fn kind(&self) -> &'static str {
+        K::KIND
+    }
+
+    async fn collection(&mut self) -> Result<String, String> {
+        let transcoder = self.kubernetes.transcoder().await.map_err(|error| error.to_string())?;
+        let query = transcoder.query(&self.range).map_err(|error| error.to_string())?;
+        self.transcoder = Some(transcoder);
+        match query {
+            Query::List(list @ List { label_selector: None, field_selector: None, .. }) => Ok(list.url_path()),
+            _ => Err(format!("{} cannot be watched as a whole in Kubernetes", K::KIND)),
+        }
+    }
+
+    fn put(&mut self, object: &str) -> Option<Change<Entry<K>, K::Key>> {
+        match serde_json::from_str(object) {
+            Ok(object) => self.read(object),
+            // JSON it is, or the list could not have been cut into objects: it is nested too deeply.
+            Err(error) => Some(Change::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
+        }
+    }
+
+    fn key(&mut self, object: &str) -> Option<K::Key> {
+        let mut object: Value = serde_json::from_str(object).ok()?;
+        let metadata = object["metadata"].clone();
+        // One that is marked as deleted hides from lists.
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.remove("deleted");
+        }
+        match self.read(object) {
+            Some(Change::Put(entry)) => Some(entry.key),
+            Some(Change::Unreadable { key: Some(key), .. } | Change::Gone(key)) => Some(key),
+            _ => self.key_of_name(metadata),
+        }
+    }
+
+    /// An earlier process may have found another API group.
+    async fn is_missing(&mut self) {
+        self.kubernetes.doubt_group().await;
+    }
+}

@@ -1,0 +1,152 @@
+//! [`Events`]: an open watch, line by line.
+
+use std::borrow::Cow;
+
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::super::failure::Refusal;
+use super::lost;
+use crate::watch::WatchFailure;
+
+/// A buffer larger than this is not kept for the next event.
+const LARGE: usize = 256 << 10;
+
+/// The body of a watch.
+pub(super) struct Events {
+    body: Body,
+    /// What has arrived.
+    buffer: Vec<u8>,
+    /// How much of that has been given out.
+    taken: usize,
+}
+
+/// What the server tells.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event<'a> {
+    /// New or changed.
+    Put { object: &'a str, position: String },
+    /// Deleted; the object as it was last.
+    Gone { object: &'a str, position: String },
+    /// Nothing up to here.
+    Bookmark { position: String },
+    /// The watch cannot go on.
+    Error(Box<Refusal>),
+}
+
+impl Events {
+    pub(super) fn new(body: Body) -> Self {
+        Events { body, buffer: Vec::new(), taken: 0 }
+    }
+
+    /// The next event; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
+        self.buffer.drain(..std::mem::take(&mut self.taken));
+        if self.buffer.is_empty() {
+            self.buffer.shrink_to(LARGE);
+        }
+        let mut searched = 0;
+        let end = loop {
+            if let Some(at) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
+                break searched + at;
+            }
+            searched = self.buffer.len();
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.buffer.extend_from_slice(data);
+                    }
+                }
+                Some(Err(error)) => return Err(lost(error.into())),
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err(WatchFailure::lost("the watch ended within an event")),
+            }
+        };
+        self.taken = end + 1;
+        // One that stays unreadable is passed over by a list.
+        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("an event cannot be read: {e}"));
+        parse(&self.buffer[..end]).map(Some).map_err(unreadable)
+    }
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+}
+
+#[derive(Deserialize)]
+struct Code {
+    code: u16,
+}
+
+fn parse(line: &[u8]) -> Result<Event<'_>, serde_json::Error> {
+    let line: Line<'_> = serde_json::from_slice(line)?;
+    let object = line.object.get();
+    if line.kind == "ERROR" {
+        let Code { code } = serde_json::from_str(object)?;
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        return Ok(Event::Error(Box::new(Refusal::parse(code, object.as_bytes(), None))));
+    }
+    let Object { metadata: Metadata { resource_version: position } } = serde_json::from_str(object)?;
+    Ok(match &*line.kind {
+        "DELETED" => Event::Gone { object, position },
+        "BOOKMARK" => Event::Bookmark { position },
+        _ => Event::Put { object, position },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let position = || "7".to_owned();
+        let object = r#"{"metadata":{"resourceVersion":"7"},"kind":"Pod"}"#;
+        for (kind, expected) in [
+            ("ADDED", Event::Put { object, position: position() }),
+            ("MODIFIED", Event::Put { object, position: position() }),
+            ("DELETED", Event::Gone { object, position: position() }),
+            ("BOOKMARK", Event::Bookmark { position: position() }),
+        ] {
+            let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
+            assert_eq!(parse(line.as_bytes()).unwrap(), expected);
+            let reversed = format!(r#"{{"object":{object},"type":"{kind}"}}"#);
+            assert_eq!(parse(reversed.as_bytes()).unwrap(), expected);
+        }
+        let gone = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
+        let Event::Error(refusal) = parse(gone).unwrap() else { panic!() };
+        assert_eq!(refusal.to_string(), "too old (410 Expired)");
+        assert!(parse(br#"{"type":"ADDED","object":{}}"#).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_event_in_pieces_and_two_in_one() {
+        let line = |n: u32| format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#) + "\n";
+        let mut events = Events::new(Body::from((line(1) + &line(2) + "{").into_bytes()));
+        for n in 1..3 {
+            assert_eq!(events.next().await, Ok(Some(Event::Bookmark { position: n.to_string() })));
+        }
+        assert_eq!(events.next().await, Err(WatchFailure::lost("the watch ended within an event")));
+        let mut events = Events::new(Body::from(line(1).into_bytes()));
+        events.next().await.unwrap();
+        assert_eq!(events.next().await, Ok(None));
+    }
+}

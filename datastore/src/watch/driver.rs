@@ -1,0 +1,238 @@
+//! [`Watch`]: drives a [`Source`] for ever.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::WatchEvent;
+use super::backoff::Backoff;
+use super::report::Meter;
+use super::source::{Change, Next, Page, Source, Step, WatchFailure};
+
+/// One page may take this long.
+const PAGE_DEADLINE: Duration = Duration::from_secs(60);
+/// A watch that lived shorter than this counts as a failure, however friendly it ended.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+/// Refusals of a watch at one position after which that position is given up (KC-409).
+const REFUSALS: u32 = 5;
+/// How often a kind that is not there is looked for.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10);
+/// How long a kind that was there must be missing until its objects count as gone: a server that starts may not know all
+/// kinds yet.
+const DOUBT: Duration = Duration::from_secs(30);
+
+/// Everything of one kind, and then each change, without end.
+pub struct Watch<S: Source> {
+    source: S,
+    phase: Phase<S>,
+    pending: VecDeque<WatchEvent<S::Value, S::Key>>,
+    backoff: Backoff,
+    refusals: u32,
+    /// Since when the server has not had the kind.
+    missing_since: Option<Instant>,
+    /// Names of objects that could not be read when they were last seen.
+    unreadable: HashSet<String>,
+    complained: bool,
+    meter: Meter,
+}
+
+enum Phase<S: Source> {
+    /// Before a page; `begun` when listeners know of the list.
+    Listing { page: Option<S::Token>, begun: bool },
+    /// Before a watch.
+    Listed(S::Position),
+    /// On a watch that was opened then.
+    Watching { position: S::Position, opened: Instant },
+}
+
+impl<S: Source> Watch<S> {
+    /// A watch that has not begun.
+    pub fn new(source: S) -> Self {
+        Watch {
+            source,
+            phase: Phase::Listing { page: None, begun: false },
+            pending: VecDeque::new(),
+            backoff: Backoff::default(),
+            refusals: 0,
+            missing_since: None,
+            unreadable: HashSet::new(),
+            complained: false,
+            meter: Meter::default(),
+        }
+    }
+
+    /// Shows how it is doing.
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
+    }
+
+    /// What happens next. Waits for ever while nothing does.
+    pub async fn next(&mut self) -> WatchEvent<S::Value, S::Key> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return event;
+            }
+            match &self.phase {
+                Phase::Listing { page, begun } => self.list(page.clone(), *begun).await,
+                Phase::Listed(position) => self.open(position.clone()).await,
+                Phase::Watching { position, opened } => self.watch(position.clone(), *opened).await,
+            }
+        }
+    }
+
+    async fn list(&mut self, page: Option<S::Token>, begun: bool) {
+        let listed = timeout(PAGE_DEADLINE, self.source.list(page)).await;
+        match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")))) {
+            Ok(Page { objects, next }) => {
+                self.heard();
+                self.missing_since = None;
+                if !begun {
+                    self.begin();
+                }
+                objects.into_iter().for_each(|object| self.push(object));
+                self.phase = match next {
+                    Next::Page(token) => Phase::Listing { page: Some(token), begun: true },
+                    Next::Watch(position) => {
+                        self.complete(false);
+                        Phase::Listed(position)
+                    }
+                };
+            }
+            Err(WatchFailure::Missing(reason)) => self.absent(&reason).await,
+            Err(failure) => {
+                if matches!(failure, WatchFailure::Expired(_)) {
+                    self.relist();
+                }
+                self.pause(&failure).await;
+            }
+        }
+    }
+
+    async fn open(&mut self, position: S::Position) {
+        let opened = timeout(PAGE_DEADLINE, self.source.open(&position)).await;
+        match opened.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no watch within {PAGE_DEADLINE:?}")))) {
+            Ok(()) => {
+                self.meter.note(|report| report.watches += 1);
+                self.phase = Phase::Watching { position, opened: Instant::now() };
+            }
+            Err(failure) => self.interrupted(position, failure).await,
+        }
+    }
+
+    async fn watch(&mut self, position: S::Position, opened: Instant) {
+        let next = timeout(S::LONGEST_SILENCE, self.source.next()).await;
+        let silent = || Err(WatchFailure::lost(format!("nothing was heard for {:?}", S::LONGEST_SILENCE)));
+        match next.unwrap_or_else(|_| silent()) {
+            Ok(Some(Step { changes, position })) => {
+                self.heard();
+                self.refusals = 0;
+                changes.into_iter().for_each(|change| self.push(change));
+                self.phase = Phase::Watching { position, opened };
+            }
+            // Servers end watches every few minutes.
+            Ok(None) if opened.elapsed() >= SHORT_LIFE => {
+                self.heard();
+                self.phase = Phase::Listed(position);
+            }
+            Ok(None) => self.interrupted(position, WatchFailure::lost("the server ended the watch at once")).await,
+            Err(failure) => {
+                if opened.elapsed() >= SHORT_LIFE {
+                    self.backoff.reset();
+                }
+                self.interrupted(position, failure).await;
+            }
+        }
+    }
+
+    /// Goes on from `position` later, if the server still knows it.
+    async fn interrupted(&mut self, position: S::Position, failure: WatchFailure) {
+        self.phase = Phase::Listed(position);
+        match failure {
+            WatchFailure::Refused(_) => self.refusals += 1,
+            WatchFailure::Expired(_) | WatchFailure::Missing(_) => self.refusals = REFUSALS,
+            WatchFailure::Lost { .. } => {}
+        }
+        if self.refusals >= REFUSALS {
+            self.relist();
+        }
+        // That a server forgets is not worth a wait before the list, unless it happens again and again.
+        self.pause(&failure).await;
+    }
+
+    fn relist(&mut self) {
+        self.refusals = 0;
+        self.phase = Phase::Listing { page: None, begun: false };
+    }
+
+    fn begin(&mut self) {
+        self.meter.note(|report| report.lists += 1);
+        self.unreadable.clear();
+        self.pending.push_back(WatchEvent::Restarted);
+    }
+
+    fn complete(&mut self, missing: bool) {
+        self.meter.note(|report| (report.synced, report.missing) = (true, missing));
+        self.pending.push_back(WatchEvent::Synced);
+    }
+
+    /// The kind is not there: there is nothing of it, unless that is new.
+    async fn absent(&mut self, reason: &str) {
+        let report = self.meter.read();
+        let was_there = report.synced && !report.missing;
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        if !report.missing && (!was_there || since.elapsed() >= DOUBT) {
+            tracing::info!(kind = self.source.kind(), reason, "the server does not have this kind; it is looked for");
+            self.begin();
+            self.complete(true);
+        }
+        self.phase = Phase::Listing { page: None, begun: false };
+        self.meter.note(|report| report.heard = Some(Instant::now()));
+        if self.pending.is_empty() {
+            sleep(ABSENT_PAUSE).await;
+        }
+    }
+
+    fn push(&mut self, change: Change<S::Value, S::Key>) {
+        match change {
+            Change::Put(value) => {
+                self.meter.note(|report| report.changes += 1);
+                self.pending.push_back(WatchEvent::Put(value));
+            }
+            Change::Gone(key) => {
+                self.meter.note(|report| report.changes += 1);
+                self.pending.push_back(WatchEvent::Gone(key));
+            }
+            Change::Unreadable { name, key, reason } => {
+                self.meter.note(|report| report.unreadable += 1);
+                if self.unreadable.insert(name.clone()) {
+                    tracing::error!(kind = self.source.kind(), name, reason, "cannot read this object; it is left out");
+                }
+                self.pending.extend(key.map(WatchEvent::Gone));
+            }
+        }
+    }
+
+    fn heard(&mut self) {
+        self.backoff.reset();
+        self.meter.note(|report| report.heard = Some(Instant::now()));
+        if std::mem::take(&mut self.complained) {
+            tracing::info!(kind = self.source.kind(), "the watch goes on");
+        }
+    }
+
+    async fn pause(&mut self, failure: &WatchFailure) {
+        self.meter.note(|report| report.failures += 1);
+        let wait = self.backoff.next();
+        let wait = match failure {
+            WatchFailure::Lost { retry_after: Some(wanted), .. } => wait.max(*wanted),
+            _ => wait,
+        };
+        // The first of a row; the others say the same.
+        match std::mem::replace(&mut self.complained, true) {
+            false => tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted"),
+            true => tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted"),
+        }
+        sleep(wait).await;
+    }
+}

@@ -1,0 +1,65 @@
+//! The source of the feeds of Kubernetes' own kinds.
+
+use std::marker::PhantomData;
+
+use datastore::kubernetes::{ApiSource, Decode};
+use datastore::watch::Change;
+use libcalico::api::ObjectKey;
+use serde::Deserialize;
+
+use crate::context::Context;
+use crate::watched::{Projection, Wanted, Words};
+
+/// What a watch of a kind reads.
+pub(super) fn source<T: Projection>(context: &Context, wanted: Wanted) -> ApiSource<Projected<T>> {
+    let projected = Projected { words: Words::default(), wanted, kind: PhantomData };
+    ApiSource::new(context.kubernetes.clone(), projected)
+}
+
+/// Objects of which a projection is kept.
+pub(super) struct Projected<T> {
+    words: Words,
+    wanted: Wanted,
+    kind: PhantomData<fn() -> T>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    metadata: Name,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    #[serde(default)]
+    namespace: Option<String>,
+    name: String,
+}
+
+impl<T: Projection> Decode for Projected<T> {
+    type Value = T;
+    type Key = ObjectKey;
+
+    fn kind(&self) -> &'static str {
+        T::KIND
+    }
+
+    async fn collection(&mut self) -> Result<String, String> {
+        Ok(T::COLLECTION.into())
+    }
+
+    fn put(&mut self, object: &str) -> Option<Change<T, ObjectKey>> {
+        Some(match T::project(object, &mut self.words, self.wanted) {
+            Ok(projection) => Change::Put(projection),
+            Err(error) => {
+                let key = self.key(object);
+                let name = key.as_ref().map(ObjectKey::to_string).unwrap_or_default();
+                Change::Unreadable { name, key, reason: error.to_string() }
+            }
+        })
+    }
+
+    fn key(&mut self, object: &str) -> Option<ObjectKey> {
+        let Named { metadata: Name { namespace, name } } = serde_json::from_str(object).ok()?;
+        Some(ObjectKey { namespace, name })
+    }
+}

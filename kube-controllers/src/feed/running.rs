@@ -1,0 +1,149 @@
+//! [`Running`]: the feeds that have been started.
+
+use std::time::Duration;
+
+use datastore::CalicoWatch;
+use datastore::kubernetes::{ApiSource, Decode};
+use datastore::watch::{Meter, Watch, WatchEvent, WatchReport};
+use libcalico::store::{Entry, Kind};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use super::listeners::Panics;
+use super::{Event, Feed};
+use crate::context::Context;
+use crate::telemetry::FeedMetrics;
+use crate::watched::Watched;
+
+/// How often metrics are brought up to date.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// Feeds at work.
+#[derive(Default)]
+pub struct Running {
+    tasks: JoinSet<()>,
+    health: Vec<FeedHealth>,
+}
+
+/// How one feed is doing. Clones show the same feed.
+#[derive(Debug, Clone)]
+pub struct FeedHealth {
+    /// What it watches.
+    pub kind: &'static str,
+    meter: Meter,
+    panics: Panics,
+}
+
+impl FeedHealth {
+    /// How its watch is doing now.
+    pub fn watch(&self) -> WatchReport {
+        self.meter.read()
+    }
+
+    /// How many times a listener panicked.
+    pub fn panics(&self) -> u64 {
+        self.panics.count()
+    }
+}
+
+impl Running {
+    /// How each feed is doing, for metrics and probes.
+    pub fn health(&self) -> &[FeedHealth] {
+        &self.health
+    }
+
+    /// Whether each feed has named everything that exists at least once.
+    pub fn is_synced(&self) -> bool {
+        self.health.iter().all(|feed| feed.watch().synced)
+    }
+
+    /// Waits until all have ended, which they do when told to stop.
+    pub async fn stopped(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    pub(super) fn add<T, R>(&mut self, feed: Feed<T>, meter: Meter, run: impl FnOnce(Feed<T>) -> R)
+    where
+        T: Watched,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        self.health.push(FeedHealth { kind: T::KIND, meter, panics: feed.panics() });
+        self.tasks.spawn(run(feed));
+    }
+}
+
+/// A watch of any kind.
+pub(super) trait Events<T: Watched>: Send {
+    fn meter(&self) -> Meter;
+    fn next(&mut self) -> impl Future<Output = WatchEvent<T, T::Key>> + Send;
+}
+
+impl<T: Watched, D: Decode<Value = T, Key = T::Key>> Events<T> for Watch<ApiSource<D>> {
+    fn meter(&self) -> Meter {
+        Watch::meter(self)
+    }
+
+    async fn next(&mut self) -> WatchEvent<T, T::Key> {
+        Watch::next(self).await
+    }
+}
+
+impl<K: Kind> Events<Entry<K>> for CalicoWatch<K>
+where
+    K::Key: Ord + 'static,
+{
+    fn meter(&self) -> Meter {
+        CalicoWatch::meter(self)
+    }
+
+    async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
+        CalicoWatch::next(self).await
+    }
+}
+
+/// Tells the listeners of `feed` what `events` say, until the process is to end.
+pub(super) async fn follow<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>, context: Context) {
+    let mut gauge = Gauge { metrics: context.metrics.feed(T::KIND), meter: events.meter(), shown: WatchReport::default() };
+    let mut glance = tokio::time::interval(GLANCE);
+    glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = context.stop.cancelled() => return,
+            event = events.next() => event,
+            _ = glance.tick() => {
+                gauge.show();
+                continue;
+            }
+        };
+        feed.tell(&match &event {
+            WatchEvent::Restarted => Event::Restarted,
+            WatchEvent::Put(object) => Event::Put(object),
+            WatchEvent::Gone(key) => Event::Gone(key),
+            WatchEvent::Synced => Event::Synced,
+        });
+        if matches!(event, WatchEvent::Synced) {
+            gauge.show();
+        }
+    }
+}
+
+/// Brings metrics up to what a watch reports.
+struct Gauge {
+    metrics: FeedMetrics,
+    meter: Meter,
+    shown: WatchReport,
+}
+
+impl Gauge {
+    fn show(&mut self) {
+        let (now, shown) = (self.meter.read(), self.shown);
+        let again = |report: &WatchReport| report.watches.saturating_sub(1);
+        self.metrics.restarts.inc_by(again(&now) - again(&shown));
+        self.metrics.lists.inc_by(now.lists - shown.lists);
+        self.metrics.events.inc_by(now.changes - shown.changes);
+        self.metrics.unreadable.inc_by(now.unreadable - shown.unreadable);
+        self.metrics.synced.set(i64::from(now.synced));
+        self.shown = now;
+    }
+}

@@ -107,10 +107,8 @@ where
         let deadline = Instant::now() + self.deadline;
         let client = self.connection.get(deadline).await.map_err(|error| told(&error))?;
         let mut client = client.watch_client().max_decoding_message_size(MAX_ANSWER);
-        let options = WatchOptions::new()
-            .with_range(end_of(&self.prefix))
-            .with_start_revision(from + 1)
-            .with_progress_notify();
+        let options =
+            WatchOptions::new().with_range(end_of(&self.prefix)).with_start_revision(from + 1).with_progress_notify();
         self.watch = match timeout_at(deadline, client.watch(self.prefix.as_str(), Some(options))).await {
             Ok(Ok(watch)) => Some(watch),
             Ok(Err(error)) => return Err(self.failed(&Failure::from(error)).await),

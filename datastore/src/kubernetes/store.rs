@@ -9,7 +9,9 @@ use std::sync::Arc;
 use futures::future::{join_all, try_join_all};
 use hyper::Method;
 use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder};
-use libcalico::store::{Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp};
+use libcalico::store::{
+    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
+};
 use serde_json::Value;
 use tokio::sync::Mutex;
 

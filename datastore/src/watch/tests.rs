@@ -1,0 +1,280 @@
+//! [`Watch`] over a source that follows a script, in time that does not pass by itself.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+type Object = (&'static str, u32);
+type Objects = Vec<Change<Object, &'static str>>;
+
+enum Answer {
+    Page(Objects, Option<u32>),
+    Watch(u32),
+    Open,
+    Step(Objects, u32),
+    End,
+    Fail(WatchFailure),
+    After(Duration, Box<Answer>),
+    Never,
+}
+
+use Answer::*;
+
+/// Answers in order, and notes what it was asked.
+#[derive(Clone, Default)]
+struct Script {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Script {
+    async fn ask(&self, question: String) -> Answer {
+        self.asked.lock().unwrap().push(question);
+        let answer = self.answers.lock().unwrap().pop_front();
+        match answer {
+            None | Some(Never) => std::future::pending().await,
+            Some(After(wait, answer)) => {
+                sleep(wait).await;
+                *answer
+            }
+            Some(answer) => answer,
+        }
+    }
+}
+
+impl Source for Script {
+    type Value = Object;
+    type Key = &'static str;
+    type Token = u32;
+    type Position = u32;
+    const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+
+    fn kind(&self) -> &'static str {
+        "Thing"
+    }
+
+    async fn list(&mut self, page: Option<u32>) -> Result<super::Page<Self>, WatchFailure> {
+        match self.ask(format!("list {}", page.unwrap_or_default())).await {
+            Answer::Page(objects, Some(token)) => Ok(super::Page { objects, next: Next::Page(token) }),
+            Answer::Page(objects, None) => Ok(super::Page { objects, next: Next::Watch(1) }),
+            Watch(position) => Ok(super::Page { objects: Vec::new(), next: Next::Watch(position) }),
+            Fail(failure) => Err(failure),
+            _ => panic!("a list was asked for"),
+        }
+    }
+
+    async fn open(&mut self, from: &u32) -> Result<(), WatchFailure> {
+        match self.ask(format!("watch {from}")).await {
+            Open => Ok(()),
+            Fail(failure) => Err(failure),
+            _ => panic!("a watch was asked for"),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<super::Step<Self>>, WatchFailure> {
+        match self.ask("next".into()).await {
+            Answer::Step(changes, position) => Ok(Some(super::Step { changes, position })),
+            End => Ok(None),
+            Fail(failure) => Err(failure),
+            _ => panic!("a change was asked for"),
+        }
+    }
+}
+
+fn script(answers: impl IntoIterator<Item = Answer>) -> (super::Watch<Script>, Script) {
+    let script = Script::default();
+    script.answers.lock().unwrap().extend(answers);
+    (super::Watch::new(script.clone()), script)
+}
+
+fn put(name: &'static str, value: u32) -> Change<Object, &'static str> {
+    Change::Put((name, value))
+}
+
+fn lost() -> Answer {
+    Fail(WatchFailure::lost("cut"))
+}
+
+fn expired() -> Answer {
+    Fail(WatchFailure::Expired("too old".into()))
+}
+
+fn missing() -> Answer {
+    Fail(WatchFailure::Missing("404".into()))
+}
+
+/// What comes until nothing happens any more, in words.
+async fn heard(watch: &mut super::Watch<Script>) -> String {
+    let mut words = Vec::new();
+    while let Ok(event) = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await {
+        words.push(match event {
+            WatchEvent::Restarted => "(".to_owned(),
+            WatchEvent::Put((name, value)) => format!("{name}{value}"),
+            WatchEvent::Gone(name) => format!("-{name}"),
+            WatchEvent::Synced => ")".to_owned(),
+        });
+    }
+    words.join(" ")
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_then_changes() {
+    let (mut watch, script) = script([
+        Page(vec![put("a", 1)], Some(5)),
+        Page(vec![put("b", 1)], None),
+        Open,
+        Step(vec![put("a", 2), Change::Gone("b")], 2),
+        Step(vec![], 7),
+        Never,
+    ]);
+    let meter = watch.meter();
+    assert!(!meter.read().synced);
+    assert_eq!(heard(&mut watch).await, "( a1 b1 ) a2 -b");
+    assert_eq!(script.asked.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
+    let report = meter.read();
+    assert_eq!((report.synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_fails_is_asked_for_again_and_not_those_before_it() {
+    let (mut watch, script) =
+        script([lost(), Page(vec![put("a", 1)], Some(5)), lost(), lost(), Page(vec![put("b", 1)], None), Never]);
+    assert_eq!(heard(&mut watch).await, "( a1 b1 )");
+    assert_eq!(script.asked.lock().unwrap()[..5], ["list 0", "list 0", "list 5", "list 5", "list 5"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_place_is_forgotten_begins_anew() {
+    let (mut watch, _) = script([Page(vec![put("a", 1)], Some(5)), expired(), Page(vec![put("b", 1)], None), Never]);
+    assert_eq!(heard(&mut watch).await, "( a1 ( b1 )");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_watch_resumes_where_it_was() {
+    let second = Duration::from_secs(1);
+    let (mut watch, script) = script([
+        Watch(3),
+        Open,
+        Step(vec![put("a", 1)], 4),
+        After(second, Box::new(End)),
+        Open,
+        After(second, Box::new(lost())),
+        Open,
+        Step(vec![put("a", 2)], 5),
+        Never,
+    ]);
+    assert_eq!(heard(&mut watch).await, "( ) a1 a2");
+    let asked = script.asked.lock().unwrap();
+    let watches: Vec<_> = asked.iter().filter(|question| question.starts_with("watch")).collect();
+    assert_eq!(watches[..3], ["watch 3", "watch 4", "watch 4"]);
+    assert_eq!(asked.iter().filter(|question| question.starts_with("list")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_up_at_once_is_not_asked_without_end() {
+    let cut = || [Open, End];
+    let (mut watch, script) = script([Watch(3)].into_iter().chain((0..20).flat_map(|_| cut())).chain([Open, Never]));
+    let begin = Instant::now();
+    let done = async {
+        loop {
+            watch.next().await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(60), done).await;
+    let asked = script.asked.lock().unwrap().iter().filter(|question| question.starts_with("watch")).count();
+    assert!((8..=20).contains(&asked), "{asked} in {:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_position_is_a_new_list() {
+    let (mut watch, _) = script([
+        Page(vec![put("a", 1)], None),
+        Open,
+        expired(),
+        Page(vec![put("b", 1)], None),
+        expired(),
+        Watch(9),
+        Never,
+    ]);
+    assert_eq!(heard(&mut watch).await, "( a1 ) ( b1 ) ( )");
+}
+
+/// KC-409.
+#[tokio::test(start_paused = true)]
+async fn a_position_that_is_refused_five_times_is_given_up() {
+    let refused = || Fail(WatchFailure::Refused("no".into()));
+    let (mut watch, script) = script([
+        Watch(3),
+        refused(),
+        refused(),
+        refused(),
+        refused(),
+        Open,
+        Step(vec![], 4),
+        refused(),
+        refused(),
+        refused(),
+        refused(),
+        refused(),
+        Watch(8),
+        Never,
+    ]);
+    assert_eq!(heard(&mut watch).await, "( ) ( )");
+    assert_eq!(script.asked.lock().unwrap().last().unwrap(), "watch 8");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_object_is_left_out_alone() {
+    let bad = |key| Change::Unreadable { name: "x".into(), key, reason: "no number".into() };
+    let (mut watch, _) =
+        script([Page(vec![put("a", 1), bad(None), put("b", 1)], None), Open, Step(vec![bad(Some("b"))], 2), Never]);
+    let meter = watch.meter();
+    assert_eq!(heard(&mut watch).await, "( a1 b1 ) -b");
+    assert_eq!(meter.read().unreadable, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_there_is_empty_and_looked_for() {
+    let (mut watch, _) = script([missing(), missing(), missing(), Page(vec![put("a", 1)], None), Never]);
+    let meter = watch.meter();
+    assert_eq!(watch.next().await, WatchEvent::Restarted);
+    assert_eq!(watch.next().await, WatchEvent::Synced);
+    assert!(meter.read().synced && meter.read().missing);
+    assert_eq!(heard(&mut watch).await, "( a1 )");
+    assert!(!meter.read().missing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_vanishes_is_doubted_first() {
+    let (mut watch, _) = script(
+        [Page(vec![put("a", 1)], None), Open, missing(), missing(), missing(), Page(vec![put("a", 2)], None), Open]
+            .into_iter()
+            .chain((0..9).map(|_| missing())),
+    );
+    // It comes back within half a minute, and then does not.
+    assert_eq!(heard(&mut watch).await, "( a1 ) ( a2 ) ( )");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_a_dead_connection() {
+    let (mut watch, script) = script([Never, Watch(1), Open, Never, Open, Step(vec![put("a", 1)], 2), Never]);
+    let begin = Instant::now();
+    for expected in [WatchEvent::Restarted, WatchEvent::Synced, WatchEvent::Put(("a", 1))] {
+        assert_eq!(watch.next().await, expected);
+    }
+    assert!(begin.elapsed() >= Duration::from_secs(360), "{:?}", begin.elapsed());
+    assert_eq!(script.asked.lock().unwrap().iter().filter(|question| *question == "watch 1").count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_says_when_to_come_back() {
+    let busy = WatchFailure::Lost { reason: "429".into(), retry_after: Some(Duration::from_secs(30)) };
+    let (mut watch, _) = script([Fail(busy), Watch(1), Never]);
+    let begin = Instant::now();
+    watch.next().await;
+    assert!(begin.elapsed() >= Duration::from_secs(30));
+}

@@ -7,7 +7,6 @@ use datastore::kubernetes::{ApiSource, Decode};
 use datastore::watch::{Meter, Watch, WatchEvent, WatchReport};
 use libcalico::store::{Entry, Kind};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use super::listeners::Panics;
 use super::{Event, Feed};
@@ -102,29 +101,25 @@ where
 }
 
 /// Tells the listeners of `feed` what `events` say, until the process is to end.
-pub(super) async fn follow<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>, context: Context) {
-    let mut gauge = Gauge { metrics: context.metrics.feed(T::KIND), meter: events.meter(), shown: WatchReport::default() };
-    let mut glance = tokio::time::interval(GLANCE);
-    glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+pub(super) async fn follow<T: Watched>(events: impl Events<T>, feed: Feed<T>, context: Context) {
+    let gauge = Gauge { metrics: context.metrics.feed(T::KIND), meter: events.meter(), shown: WatchReport::default() };
+    // Each runs on while the others wait: a request that is under way must not be given up for a glance at it.
+    tokio::select! {
+        () = context.stop.cancelled() => {}
+        () = tell(events, feed) => {}
+        () = gauge.show() => {}
+    }
+}
+
+async fn tell<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>) {
     loop {
-        let event = tokio::select! {
-            biased;
-            () = context.stop.cancelled() => return,
-            event = events.next() => event,
-            _ = glance.tick() => {
-                gauge.show();
-                continue;
-            }
-        };
+        let event = events.next().await;
         feed.tell(&match &event {
             WatchEvent::Restarted => Event::Restarted,
             WatchEvent::Put(object) => Event::Put(object),
             WatchEvent::Gone(key) => Event::Gone(key),
             WatchEvent::Synced => Event::Synced,
         });
-        if matches!(event, WatchEvent::Synced) {
-            gauge.show();
-        }
     }
 }
 
@@ -136,14 +131,17 @@ struct Gauge {
 }
 
 impl Gauge {
-    fn show(&mut self) {
-        let (now, shown) = (self.meter.read(), self.shown);
-        let again = |report: &WatchReport| report.watches.saturating_sub(1);
-        self.metrics.restarts.inc_by(again(&now) - again(&shown));
-        self.metrics.lists.inc_by(now.lists - shown.lists);
-        self.metrics.events.inc_by(now.changes - shown.changes);
-        self.metrics.unreadable.inc_by(now.unreadable - shown.unreadable);
-        self.metrics.synced.set(i64::from(now.synced));
-        self.shown = now;
+    async fn show(mut self) {
+        loop {
+            let (now, shown) = (self.meter.read(), self.shown);
+            let again = |report: &WatchReport| report.watches.saturating_sub(1);
+            self.metrics.restarts.inc_by(again(&now) - again(&shown));
+            self.metrics.lists.inc_by(now.lists - shown.lists);
+            self.metrics.events.inc_by(now.changes - shown.changes);
+            self.metrics.unreadable.inc_by(now.unreadable - shown.unreadable);
+            self.metrics.synced.set(i64::from(now.synced));
+            self.shown = now;
+            tokio::time::sleep(GLANCE).await;
+        }
     }
 }

@@ -45,10 +45,6 @@ impl Projection for NetworkPolicy {
 
     fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec } = serde_json::from_str(json)?;
-        Ok(NetworkPolicy {
-            name: ObjectKey::namespaced(metadata.namespace, metadata.name),
-            uid: metadata.uid,
-            spec,
-        })
+        Ok(NetworkPolicy { name: ObjectKey::namespaced(metadata.namespace, metadata.name), uid: metadata.uid, spec })
     }
 }

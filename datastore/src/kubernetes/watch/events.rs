@@ -139,7 +139,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_in_pieces_and_two_in_one() {
-        let line = |n: u32| format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#) + "\n";
+        let line =
+            |n: u32| format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#) + "\n";
         let mut events = Events::new(Body::from((line(1) + &line(2) + "{").into_bytes()));
         for n in 1..3 {
             assert_eq!(events.next().await, Ok(Some(Event::Bookmark { position: n.to_string() })));

@@ -22,6 +22,7 @@ pub mod datastore_settings;
 mod early_handle;
 pub mod ensure_block;
 pub mod error;
+pub mod forget_node;
 mod handle_count;
 mod knowledge;
 pub mod kubernetes_api;

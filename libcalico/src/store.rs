@@ -256,6 +256,11 @@ impl Answers {
         self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
     }
 
+    /// The stored pairs of a selection, for who needs little of them.
+    pub fn pairs<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
+        &self.0[ticket.0]
+    }
+
     /// The keys of a selection, those of entries that do not parse included.
     pub fn keys<K: Kind>(&self, ticket: &ListTicket<K>) -> impl Iterator<Item = K::Key> {
         self.0[ticket.0].iter().filter_map(|raw| K::parse_path(&raw.path))

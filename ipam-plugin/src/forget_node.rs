@@ -1,0 +1,135 @@
+//! [`forget_node`]: a node of the datastore goes, with everything that is there for it (KC-472).
+//!
+//! In Kubernetes a node is the API server's own object, and what hangs on it goes by other ways.
+
+mod attached;
+mod held;
+#[cfg(test)]
+mod tests;
+
+use libcalico::api::{Node, ObjectSelect, WorkloadEndpoint};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+
+use crate::affinity::remove_host;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::release_addresses::release_addresses;
+
+/// What went with a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Addresses given back: of its endpoints and its tunnels.
+    pub addresses: usize,
+    /// Endpoints deleted.
+    pub endpoints: usize,
+    /// Blocks given up.
+    pub blocks: usize,
+    /// Peers, settings and host endpoints deleted.
+    pub attached: usize,
+}
+
+/// Why the node is still there. What went already stays gone; the next attempt goes on from there.
+#[derive(Debug, thiserror::Error)]
+pub enum ForgetError {
+    /// The datastore, or an address.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// A block of it could not be given up.
+    #[error("block {block} of node {node} cannot be given up: {cause}")]
+    BlockKept {
+        /// The node.
+        node: String,
+        /// The block.
+        block: Cidr,
+        /// Why not.
+        cause: Box<IpamError>,
+    },
+}
+
+impl From<StoreError> for ForgetError {
+    fn from(error: StoreError) -> Self {
+        ForgetError::Ipam(error.into())
+    }
+}
+
+/// Forgets `node`: gives back the addresses of its endpoints and tunnels, deletes the endpoints, gives up its blocks,
+/// deletes what is there for it alone, and at last the node, unless another of that name took its place meanwhile.
+pub async fn forget_node<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &Entry<Node>,
+    endpoints: &[Entry<WorkloadEndpoint>],
+) -> Result<Forgotten, ForgetError> {
+    let name = node.key.name.as_str();
+    let mut forgotten = Forgotten::default();
+    let requests = held::by_node(store, &node.value, endpoints).await?;
+    forgotten.addresses += release_addresses(store, clock, &requests).await?.released.len();
+    forgotten.addresses += held::release_tunnels(store, clock, name).await?;
+    for endpoint in endpoints {
+        gone(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
+        forgotten.endpoints += 1;
+    }
+    let surrendered = remove_host(store, clock, name).await?;
+    if let Some((block, cause)) = surrendered.kept.into_iter().next() {
+        return Err(ForgetError::BlockKept { node: name.into(), block, cause: Box::new(cause) });
+    }
+    forgotten.blocks = surrendered.released.len();
+    forgotten.attached = attached::delete(store, name).await?;
+    delete_node(store, node).await?;
+    Ok(forgotten)
+}
+
+/// The endpoints of a node. One that cannot be read is left alone, and said.
+pub async fn endpoints_of_node<S: Store>(store: &S, node: &str) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    // There may be many endpoints; most names tell that they are of another node.
+    let mut batch = ReadBatch::new();
+    let keys = batch.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&batch).await?;
+    let is_of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|ids| ids.node == node);
+    let mut batch = ReadBatch::new();
+    let wanted = answers.listed_keys(&keys).filter(|key| is_of_node(&key.name));
+    let tickets: Vec<_> = wanted.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
+    if tickets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let answers = store.read(&batch).await?;
+    let mut endpoints = Vec::new();
+    for ticket in &tickets {
+        match answers.get(ticket) {
+            Ok(found) => endpoints.extend(found.filter(|endpoint| endpoint.value.spec.node == node)),
+            Err(StoreError::Corrupt { key, reason }) => {
+                tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(endpoints)
+}
+
+/// The last one. Others write it while it lives, and only the same node is to go.
+async fn delete_node<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
+    let mut revision = node.revision.clone();
+    loop {
+        match store.delete::<Node>(&node.key, Some(&revision)).await {
+            Err(StoreError::Conflict { key }) => match store.get::<Node>(&node.key).await {
+                Ok(found) if found.value.metadata.uid != node.value.metadata.uid || found.revision == revision => {
+                    return Err(StoreError::Conflict { key });
+                }
+                Ok(found) => revision = found.revision,
+                Err(StoreError::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            },
+            outcome => return gone(outcome),
+        }
+    }
+}
+
+/// Whether it went now or before does not matter.
+fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+    match outcome {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        outcome => outcome,
+    }
+}

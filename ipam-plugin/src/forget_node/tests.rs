@@ -1,0 +1,97 @@
+use std::net::IpAddr;
+
+use libcalico::api::{
+    BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint, HostEndpointSpec, Node, ObjectKey,
+    WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
+};
+use libcalico::store::Store;
+
+use super::*;
+use crate::testing::Cluster;
+
+async fn endpoint(cluster: &Cluster, node: &str, pod: &str, ip: IpAddr) -> ObjectKey {
+    let spec = WorkloadEndpointSpec {
+        node: node.into(),
+        ip_networks: vec![format!("{ip}/32")],
+        ..WorkloadEndpointSpec::default()
+    };
+    let mut endpoint = WorkloadEndpoint::new(format!("{node}-k8s-{pod}-eth0"), spec);
+    endpoint.metadata.namespace = "default".into();
+    cluster.store.put(&endpoint.key(), &endpoint);
+    endpoint.key()
+}
+
+async fn forget(cluster: &Cluster, node: &str) -> Result<Forgotten, ForgetError> {
+    let found = cluster.store.get::<Node>(&ObjectKey::global(node)).await?;
+    let endpoints = endpoints_of_node(&cluster.store, node).await?;
+    forget_node(&cluster.store, &cluster.clock, &found, &endpoints).await
+}
+
+fn host_endpoint(cluster: &Cluster, name: &str, node: &str) {
+    let spec = HostEndpointSpec { node: node.into(), ..HostEndpointSpec::default() };
+    let endpoint = HostEndpoint::new(name, spec);
+    cluster.store.put(&endpoint.key(), &endpoint);
+}
+
+fn peer(cluster: &Cluster, name: &str, node: &str) {
+    let peer = BgpPeer::new(name, BgpPeerSpec { node: node.into(), ..BgpPeerSpec::default() });
+    cluster.store.put(&peer.key(), &peer);
+}
+
+/// Upstream's "should clean up weps, IPAM allocations, etc. when deleting a node".
+#[tokio::test]
+async fn a_node_goes_with_all_that_is_its_own() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 29);
+    let (web, other) = (cluster.one("node1", "web").await.unwrap(), cluster.one("node2", "other").await.unwrap());
+    let unknown = cluster.one("node1", "unknown").await.unwrap();
+    cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
+    let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
+    // Left behind: its address is another's by now.
+    let stale = endpoint(&cluster, "node1", "stale", other).await;
+    for node in ["node1", "node2"] {
+        peer(&cluster, &format!("peer-of-{node}"), node);
+        host_endpoint(&cluster, &format!("{node}-eth0"), node);
+        let settings = FelixConfiguration::new(configuration_of_node(node), FelixConfigurationSpec::default());
+        cluster.store.put(&settings.key(), &settings);
+    }
+    peer(&cluster, "peer-of-all", "");
+
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(forgotten, Forgotten { addresses: 2, endpoints: 2, blocks: 1, attached: 3 });
+    let pairs = cluster.store.pairs();
+    assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None);
+    assert_eq!(pairs.get::<WorkloadEndpoint>(&keys[0]), None);
+    assert_eq!(pairs.get::<WorkloadEndpoint>(&stale), None);
+    assert!(pairs.get::<WorkloadEndpoint>(&keys[1]).is_some());
+    for (name, is_there) in [("peer-of-node1", false), ("peer-of-node2", true), ("peer-of-all", true)] {
+        assert_eq!(pairs.get::<BgpPeer>(&ObjectKey::global(name)).is_some(), is_there, "{name}");
+    }
+    for (node, is_there) in [("node1", false), ("node2", true)] {
+        let settings = ObjectKey::global(configuration_of_node(node));
+        assert_eq!(pairs.get::<FelixConfiguration>(&settings).is_some(), is_there);
+        let endpoint = ObjectKey::global(format!("{node}-eth0"));
+        assert_eq!(pairs.get::<HostEndpoint>(&endpoint).is_some(), is_there);
+    }
+    let block = |ip: IpAddr| cluster.block(&format!("{ip}/29").parse::<Cidr>().unwrap().to_string()).unwrap();
+    let held = |ip: IpAddr| block(ip).allocated().map(|held| held.ip).collect::<Vec<_>>();
+    assert_eq!(held(unknown), [unknown], "nobody said whose it is: garbage collection's");
+    assert_eq!(block(unknown).owner(), None);
+    assert_eq!(held(other), [other]);
+}
+
+#[tokio::test]
+async fn a_second_attempt_goes_on() {
+    let cluster = Cluster::new();
+    let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
+    // Someone wrote the node meanwhile: it is the same node.
+    cluster.node("node1", &[("a", "b")]);
+    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);
+    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    let mut namesake = Node::new("node1", libcalico::api::NodeSpec::default());
+    namesake.metadata.uid = "another".into();
+    cluster.store.put(&node.key, &namesake);
+    let error = forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap_err();
+    assert!(matches!(error, ForgetError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
+}

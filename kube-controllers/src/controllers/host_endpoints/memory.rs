@@ -1,0 +1,91 @@
+//! [`Memory`]: the nodes, and which of our endpoints each has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
+use libcalico::host_endpoints::{HostNode, is_ours};
+use libcalico::store::Entry;
+
+use crate::feed::{Cache, Event};
+
+/// What was heard. Endpoints that are not ours are not kept.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    nodes: Cache<ObjectKey, HostNode>,
+    endpoints: Cache<ObjectKey, Entry<HostEndpoint>>,
+    /// The node of each endpoint, and the endpoints of each node (B-28).
+    node_of: BTreeMap<ObjectKey, String>,
+    of_node: BTreeMap<String, BTreeSet<ObjectKey>>,
+}
+
+/// What is known of one node.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// `None` when there is no such node.
+    pub(super) node: Option<HostNode>,
+    /// Our endpoints that name it.
+    pub(super) endpoints: Vec<Entry<HostEndpoint>>,
+}
+
+impl Memory {
+    /// Takes notice; returns the nodes to look at.
+    pub(super) fn hear_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<String> {
+        let first = self.is_first(event, self.nodes.is_synced());
+        let changed = self.nodes.follow(event, |entry| Some(HostNode::of(&entry.value)));
+        if first { self.all_if_synced() } else { changed.into_iter().map(|key| key.name).collect() }
+    }
+
+    /// Takes notice; returns the nodes to look at.
+    pub(super) fn hear_endpoint(&mut self, event: &Event<'_, Entry<HostEndpoint>>) -> Vec<String> {
+        let first = self.is_first(event, self.endpoints.is_synced());
+        let changed = self.endpoints.follow(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
+        let mut touched = Vec::new();
+        for key in changed {
+            if let Some(node) = self.node_of.remove(&key) {
+                if let Some(keys) = self.of_node.get_mut(&node) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        self.of_node.remove(&node);
+                    }
+                }
+                touched.push(node);
+            }
+            if let Some(entry) = self.endpoints.get(&key) {
+                let node = entry.value.spec.node.clone();
+                self.of_node.entry(node.clone()).or_default().insert(key.clone());
+                self.node_of.insert(key, node.clone());
+                touched.push(node);
+            }
+        }
+        if first { self.all_if_synced() } else { touched }
+    }
+
+    /// A list that ends for the first time: until then nothing was looked at.
+    fn is_first<T: crate::watched::Watched>(&self, event: &Event<'_, T>, was_synced: bool) -> bool {
+        matches!(event, Event::Synced) && !was_synced
+    }
+
+    fn all_if_synced(&self) -> Vec<String> {
+        if self.is_synced() { self.names() } else { Vec::new() }
+    }
+
+    fn is_synced(&self) -> bool {
+        self.nodes.is_synced() && self.endpoints.is_synced()
+    }
+
+    /// Every node that there is, or that an endpoint of ours names.
+    pub(super) fn names(&self) -> Vec<String> {
+        let nodes: BTreeSet<&str> = self.nodes.iter().map(|(key, _)| key.name.as_str()).collect();
+        let named = self.of_node.keys().map(String::as_str);
+        nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
+    }
+
+    /// What is known of `node`; `None` before everything was heard of.
+    pub(super) fn of(&self, node: &str) -> Option<Seen> {
+        let keys = self.of_node.get(node).into_iter().flatten();
+        self.is_synced().then(|| Seen {
+            node: self.nodes.get(&ObjectKey::global(node)).cloned(),
+            endpoints: keys.filter_map(|key| self.endpoints.get(key).cloned()).collect(),
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Against the embedded datastore, told by hand what a feed would tell.
+
+use libcalico::api::HostEndpointTemplate;
+use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
+use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
+use libcalico::store::Kind;
+
+use super::*;
+use crate::controllers::testing::{embedded, settings};
+
+struct Fixture {
+    store: Arc<Datastore>,
+    settings: watch::Sender<Arc<Settings>>,
+    syncer: Syncer,
+    _dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(wanted: AutoHostEndpoints) -> Self {
+        let (dir, store) = embedded();
+        let (sender, receiver) = watch::channel(Arc::new(Settings { host_endpoints: wanted, ..settings() }));
+        let memory = Arc::<Mutex<Memory>>::default();
+        let syncer = Syncer { store: store.clone(), settings: receiver, memory, patterns: Patterns::default() };
+        Fixture { store, settings: sender, syncer, _dir: dir }
+    }
+
+    fn set(&self, wanted: AutoHostEndpoints) {
+        self.settings.send_modify(|settings| Arc::make_mut(settings).host_endpoints = wanted);
+    }
+
+    async fn node(&self, name: &str) {
+        let bgp = NodeBgp { ipv4_address: "10.0.0.1/24".into(), ..NodeBgp::default() };
+        let node = CalicoNode::new(name, NodeSpec { bgp: Some(bgp), ..NodeSpec::default() });
+        self.store.create(&node.key(), &node).await.unwrap();
+    }
+
+    /// As a feed that begins anew; returns the nodes to look at.
+    async fn hear(&self) -> Vec<String> {
+        let (nodes, endpoints) = (self.all::<CalicoNode>().await, self.all::<HostEndpoint>().await);
+        let mut memory = self.syncer.memory.lock().unwrap();
+        let mut touched = Vec::new();
+        memory.hear_node(&Event::Restarted);
+        nodes.iter().for_each(|entry| touched.extend(memory.hear_node(&Event::Put(entry))));
+        touched.extend(memory.hear_node(&Event::Synced));
+        memory.hear_endpoint(&Event::Restarted);
+        endpoints.iter().for_each(|entry| touched.extend(memory.hear_endpoint(&Event::Put(entry))));
+        touched.extend(memory.hear_endpoint(&Event::Synced));
+        touched.sort();
+        touched.dedup();
+        touched
+    }
+
+    async fn all<K: Kind<Select = libcalico::api::ObjectSelect>>(&self) -> Vec<Entry<K>> {
+        self.store.list::<K>(&Default::default()).await.unwrap()
+    }
+
+    /// What a feed and the workers do until nothing changes; returns how many rounds wrote something.
+    async fn settle(&self) -> usize {
+        for round in 0..5 {
+            let before = self.all::<HostEndpoint>().await;
+            for node in self.hear().await {
+                self.syncer.reconcile(&node).await.unwrap();
+            }
+            let names = self.syncer.memory.lock().unwrap().names();
+            for node in names {
+                self.syncer.reconcile(&node).await.unwrap();
+            }
+            if self.all::<HostEndpoint>().await == before {
+                return round;
+            }
+        }
+        panic!("it never settles");
+    }
+
+    async fn names(&self) -> Vec<String> {
+        self.all::<HostEndpoint>().await.into_iter().map(|entry| entry.key.name).collect()
+    }
+
+    async fn endpoint(&self, name: &str) -> Entry<HostEndpoint> {
+        self.store.get::<HostEndpoint>(&ObjectKey::global(name)).await.unwrap()
+    }
+
+    async fn put(&self, name: &str, node: &str, ours: bool) {
+        let spec = HostEndpointSpec { node: node.into(), interface_name: "*".into(), ..HostEndpointSpec::default() };
+        let mut endpoint = HostEndpoint::new(name, spec);
+        if ours {
+            endpoint.metadata.labels.insert(CREATED_BY.0.into(), CREATED_BY.1.into());
+        }
+        self.store.create(&endpoint.key(), &endpoint).await.unwrap();
+    }
+}
+
+fn default_endpoint() -> AutoHostEndpoints {
+    AutoHostEndpoints { enabled: true, default_endpoint: true, templates: Vec::new() }
+}
+
+fn template(name: &str) -> AutoHostEndpoints {
+    let template = HostEndpointTemplate {
+        generate_name: name.into(),
+        interface_cidrs: vec!["10.0.0.0/8".into()],
+        ..HostEndpointTemplate::default()
+    };
+    AutoHostEndpoints { templates: vec![template], ..default_endpoint() }
+}
+
+#[tokio::test]
+async fn endpoints_follow_nodes_and_settings() {
+    let fixture = Fixture::new(default_endpoint());
+    fixture.node("node-1").await;
+    fixture.put("dangling", "node-9", true).await;
+    fixture.put("own", "node-9", false).await;
+    assert_eq!(fixture.settle().await, 1);
+    assert_eq!(fixture.names().await, ["node-1-auto-hep", "own"]);
+    let made = fixture.endpoint("node-1-auto-hep").await.value;
+    assert!(!made.metadata.uid.is_empty() && made.metadata.creation_timestamp.is_some());
+
+    fixture.set(template("t"));
+    fixture.settle().await;
+    assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep", "own"]);
+    fixture.set(AutoHostEndpoints { default_endpoint: false, ..template("renamed") });
+    fixture.settle().await;
+    assert_eq!(fixture.names().await, ["node-1-renamed-auto-hep", "own"]);
+    fixture.set(AutoHostEndpoints::default());
+    fixture.settle().await;
+    assert_eq!(fixture.names().await, ["own"]);
+}
+
+#[tokio::test]
+async fn what_others_do_to_ours_is_undone() {
+    let fixture = Fixture::new(default_endpoint());
+    fixture.node("node-1").await;
+    fixture.settle().await;
+    let before = fixture.endpoint("node-1-auto-hep").await;
+    let mut changed = before.value.clone();
+    changed.spec.expected_ips = vec!["1.2.3.4".into()];
+    changed.metadata.labels.insert("more".into(), "x".into());
+    fixture.store.update(&before.key, &changed, &before.revision).await.unwrap();
+    assert_eq!(fixture.hear().await, ["node-1"]);
+    fixture.settle().await;
+    let after = fixture.endpoint("node-1-auto-hep").await.value;
+    assert_eq!((&after.spec, &after.metadata.labels), (&before.value.spec, &before.value.metadata.labels));
+    assert_eq!(after.metadata.uid, before.value.metadata.uid);
+
+    fixture.store.delete::<HostEndpoint>(&before.key, None).await.unwrap();
+    assert_eq!(fixture.hear().await, ["node-1"]);
+    fixture.settle().await;
+    assert_eq!(fixture.names().await, ["node-1-auto-hep"]);
+}
+
+#[tokio::test]
+async fn what_was_not_heard_of_yet_is_looked_at() {
+    let fixture = Fixture::new(default_endpoint());
+    fixture.node("node-1").await;
+    fixture.hear().await;
+    // Ours, of a moment ago.
+    fixture.put("node-1-auto-hep", "node-1", true).await;
+    fixture.syncer.reconcile(&"node-1".into()).await.unwrap();
+    assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.expected_ips, ["10.0.0.1"]);
+    // Its deletion was not heard of: the next round deletes nothing twice.
+    fixture.set(AutoHostEndpoints::default());
+    fixture.hear().await;
+    fixture.store.delete::<HostEndpoint>(&ObjectKey::global("node-1-auto-hep"), None).await.unwrap();
+    fixture.syncer.reconcile(&"node-1".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_stops_nothing_else() {
+    let fixture = Fixture::new(template("t"));
+    fixture.node("node-1").await;
+    fixture.put("node-1-auto-hep", "node-7", false).await;
+    fixture.hear().await;
+    let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
+    assert!(matches!(&error, Failure::Permanent(text) if text.contains("is not ours")), "{error}");
+    assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
+    assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.node, "node-7");
+}
+
+#[tokio::test]
+async fn a_template_that_cannot_be_followed_deletes_nothing() {
+    let fixture = Fixture::new(template("t"));
+    fixture.node("node-1").await;
+    fixture.settle().await;
+    let mut broken = template("t");
+    broken.templates[0].node_selector = "has(".into();
+    fixture.set(broken);
+    let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
+    assert!(error.to_string().contains("nodeSelector"), "{error}");
+    assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
+}

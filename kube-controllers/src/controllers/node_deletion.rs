@@ -1,0 +1,107 @@
+//! Nodes of Calico whose node of Kubernetes is gone go too, with all that is theirs (etcd; KC-470..KC-472).
+//!
+//! A node is a key of its own: a thousand deletions are a thousand small pieces of work and no full pass, and each is tried
+//! again until it is done (B-26). Nodes that Kubernetes never had are left alone.
+
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datastore::Datastore;
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::forget_node::{ForgetError, endpoints_of_node, forget_node};
+use k8s_openapi::api::core::v1::Node as KubernetesNode;
+use kube::Api;
+use libcalico::api::{Node as CalicoNode, ObjectKey};
+use libcalico::store::{Entry, Store, StoreError};
+
+use self::memory::Memory;
+use super::orchestrated::kubernetes_name;
+use super::rounds::rounds;
+use crate::context::{Context, Controller};
+use crate::feed::{Event, Feeds};
+use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use crate::watched::Node;
+
+/// The controller. Its keys are names of Calico's nodes.
+pub struct NodeDeletion {
+    queue: Queue<ObjectKey>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Controller for NodeDeletion {
+    const NAME: &'static str = "node-deletion";
+
+    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+        let (queue, memory) = (Queue::default(), Arc::<Mutex<Memory>>::default());
+        let nodes = (queue.clone(), memory.clone());
+        feeds.nodes.subscribe(move |event: &Event<'_, Node>| {
+            let orphans = nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_kubernetes(event);
+            orphans.into_iter().for_each(|key| nodes.0.add(key));
+        });
+        let calico_nodes = (queue.clone(), memory.clone());
+        feeds.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
+            let orphans = calico_nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_calico(event);
+            orphans.into_iter().for_each(|key| calico_nodes.0.add(key));
+        });
+        NodeDeletion { queue, memory }
+    }
+
+    async fn run(self, context: Context) {
+        let all = || {
+            let orphans = self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
+            orphans.into_iter().for_each(|key| self.queue.add(key));
+        };
+        let deleter = Arc::new(Deleter {
+            store: context.calico.clone(),
+            nodes: Api::all(context.kubernetes.clone()),
+            memory: self.memory.clone(),
+        });
+        tokio::join!(runtime::run(deleter, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+    }
+}
+
+struct Deleter {
+    store: Arc<Datastore>,
+    nodes: Api<KubernetesNode>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Reconcile for Deleter {
+    const NAME: &'static str = NodeDeletion::NAME;
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        let orphaned = self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphaned(key);
+        let Some(kubernetes) = orphaned else { return Ok(Next::Done) };
+        let node = match self.store.get::<CalicoNode>(key).await {
+            Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
+            found => found?,
+        };
+        if kubernetes_name(&node.value) != Some(kubernetes.name.as_str()) {
+            return Ok(Next::Done);
+        }
+        // What is heard may lag. The node is asked for last, right before anything is destroyed.
+        let endpoints = endpoints_of_node(&*self.store, &key.name).await?;
+        let live = self.nodes.get_metadata_opt(&kubernetes.name).await;
+        if live
+            .map_err(|error| Failure::Retry(format!("cannot tell whether node {kubernetes} is gone: {error}")))?
+            .is_some()
+        {
+            return Ok(Next::Done);
+        }
+        let forgotten = forget_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
+        let forgotten = forgotten.map_err(|error: ForgetError| Failure::Retry(format!("node {key}: {error}")))?;
+        tracing::info!(
+            node = %key,
+            addresses = forgotten.addresses,
+            endpoints = forgotten.endpoints,
+            blocks = forgotten.blocks,
+            attached = forgotten.attached,
+            "deleted a node that Kubernetes no longer has"
+        );
+        Ok(Next::Done)
+    }
+}

@@ -1,0 +1,104 @@
+//! Labels of Kubernetes' nodes on Calico's (etcd; KC-475..KC-478). In Kubernetes both are one object.
+
+mod memory;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datastore::Datastore;
+use libcalico::api::{Node as CalicoNode, ObjectKey};
+use libcalico::store::{Entry, Store, StoreError};
+use tokio::sync::watch;
+
+use self::memory::Memory;
+use self::merge::{Labelled, RECORD, merged};
+use super::orchestrated::kubernetes_name;
+use super::rounds::rounds;
+use crate::context::{Context, Controller};
+use crate::feed::{Event, Feeds};
+use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use crate::settings::Settings;
+use crate::watched::Node;
+
+/// The controller. Its keys are names of Calico's nodes.
+pub struct NodeLabels {
+    queue: Queue<ObjectKey>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Controller for NodeLabels {
+    const NAME: &'static str = "node-labels";
+
+    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+        let (queue, memory) = (Queue::default(), Arc::<Mutex<Memory>>::default());
+        let nodes = (queue.clone(), memory.clone());
+        feeds.nodes.subscribe(move |event: &Event<'_, Node>| {
+            let touched = nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_kubernetes(event);
+            touched.into_iter().for_each(|key| nodes.0.add(key));
+        });
+        let calico_nodes = (queue.clone(), memory.clone());
+        feeds.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
+            let touched = calico_nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_calico(event);
+            touched.into_iter().for_each(|key| calico_nodes.0.add(key));
+        });
+        NodeLabels { queue, memory }
+    }
+
+    async fn run(self, context: Context) {
+        let all = || {
+            let keys = self.memory.lock().unwrap_or_else(PoisonError::into_inner).all();
+            keys.into_iter().for_each(|key| self.queue.add(key));
+        };
+        let syncer = Arc::new(Syncer {
+            store: context.calico.clone(),
+            settings: context.settings.clone(),
+            memory: self.memory.clone(),
+        });
+        tokio::join!(runtime::run(syncer, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+    }
+}
+
+struct Syncer {
+    store: Arc<Datastore>,
+    settings: watch::Receiver<Arc<Settings>>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Reconcile for Syncer {
+    const NAME: &'static str = NodeLabels::NAME;
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        if !self.settings.borrow().sync_node_labels {
+            return Ok(Next::Done);
+        }
+        let bad = |error: merge::BadRecord| Failure::Permanent(format!("Node {key}: {error}"));
+        let seen = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of(key);
+        let Some((kubernetes, labels, remembered)) = seen else { return Ok(Next::Done) };
+        if merged(&remembered, &labels).map_err(bad)?.is_none() {
+            return Ok(Next::Done);
+        }
+        // What was heard may be old by now: the write is of what is there (B-27).
+        let mut node = match self.store.get::<CalicoNode>(key).await {
+            Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
+            found => found?,
+        };
+        if kubernetes_name(&node.value) != Some(kubernetes.name.as_str()) {
+            return Ok(Next::Done);
+        }
+        let Some(Labelled { labels, record }) = merged(&labelled(&node.value), &labels).map_err(bad)? else {
+            return Ok(Next::Done);
+        };
+        node.value.metadata.labels = labels;
+        node.value.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record)));
+        self.store.update(key, &node.value, &node.revision).await?;
+        Ok(Next::Done)
+    }
+}
+
+fn labelled(node: &CalicoNode) -> Labelled {
+    let metadata = &node.metadata;
+    Labelled { labels: metadata.labels.clone(), record: metadata.annotations.get(RECORD).cloned() }
+}

@@ -1,0 +1,102 @@
+//! [`merged`]: the labels that a node of Calico is to have (KC-477).
+
+use std::collections::BTreeMap;
+
+/// The annotation of Calico's node that says which labels came from Kubernetes the last time.
+pub(super) const RECORD: &str = "projectcalico.org/kube-labels";
+
+type Labels = BTreeMap<String, String>;
+
+/// What is known of the labels of a node of Calico.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Labelled {
+    /// Its labels.
+    pub(super) labels: Labels,
+    /// The annotation [`RECORD`], if there is one.
+    pub(super) record: Option<String>,
+}
+
+/// The record cannot be read: which labels are Kubernetes' to take away is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("the annotation {RECORD} is not a JSON object of labels ({0}); correct it or delete it")]
+pub(super) struct BadRecord(serde_json::Error);
+
+/// What the node is to have when Kubernetes' node has `kubernetes`; `None` when that is what it has. Labels that never
+/// came from Kubernetes stay, unless Kubernetes has one of that name.
+pub(super) fn merged(found: &Labelled, kubernetes: &Labels) -> Result<Option<Labelled>, BadRecord> {
+    let recorded: Option<Labels> =
+        found.record.as_deref().map(serde_json::from_str::<Option<Labels>>).transpose().map_err(BadRecord)?.flatten();
+    let mut labels = found.labels.clone();
+    labels.retain(|key, _| {
+        kubernetes.contains_key(key) || recorded.as_ref().is_none_or(|recorded| !recorded.contains_key(key))
+    });
+    labels.extend(kubernetes.clone());
+    if labels == found.labels {
+        return Ok(None);
+    }
+    // A map of texts has a JSON form.
+    let record = serde_json::to_string(kubernetes).map_err(BadRecord)?;
+    Ok(Some(Labelled { labels, record: Some(record) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn found(pairs: &[(&str, &str)], record: Option<&str>) -> Labelled {
+        Labelled { labels: labels(pairs), record: record.map(str::to_owned) }
+    }
+
+    #[test]
+    fn labels_come_change_and_go() {
+        let first = merged(&found(&[("own", "1")], None), &labels(&[("a", "1"), ("b", "1")])).unwrap().unwrap();
+        assert_eq!(first, found(&[("a", "1"), ("b", "1"), ("own", "1")], Some(r#"{"a":"1","b":"1"}"#)));
+        let second = merged(&first, &labels(&[("b", "2"), ("c", "3")])).unwrap().unwrap();
+        assert_eq!(second, found(&[("b", "2"), ("c", "3"), ("own", "1")], Some(r#"{"b":"2","c":"3"}"#)));
+        assert_eq!(merged(&second, &labels(&[("b", "2"), ("c", "3")])).unwrap(), None);
+    }
+
+    #[test]
+    fn a_users_label_of_that_name_is_overwritten() {
+        let merged = merged(&found(&[("a", "mine")], None), &labels(&[("a", "theirs")])).unwrap().unwrap();
+        assert_eq!(merged.labels, labels(&[("a", "theirs")]));
+    }
+
+    #[test]
+    fn without_a_record_nothing_is_taken_away() {
+        assert_eq!(merged(&found(&[("a", "1")], None), &labels(&[])).unwrap(), None);
+        assert_eq!(merged(&found(&[("a", "1")], Some("null")), &labels(&[])).unwrap(), None);
+        for record in ["no JSON", "[]", r#"{"a":1}"#] {
+            assert!(merged(&found(&[("a", "1")], Some(record)), &labels(&[])).is_err(), "{record}");
+        }
+    }
+
+    fn some_labels() -> impl Strategy<Value = Labels> {
+        prop::collection::btree_map("[a-d]", "[xy]", 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn after_one_sync_there_is_nothing_to_do(own in some_labels(), rounds in prop::collection::vec(some_labels(), 1..4)) {
+            let mut node = Labelled { labels: own.clone(), record: None };
+            let mut ever = Labels::new();
+            for kubernetes in &rounds {
+                ever.extend(kubernetes.clone());
+                node = merged(&node, kubernetes).unwrap().unwrap_or(node);
+                prop_assert_eq!(merged(&node, kubernetes).unwrap(), None);
+                for (key, value) in kubernetes {
+                    prop_assert_eq!(node.labels.get(key), Some(value));
+                }
+            }
+            for (key, value) in own.iter().filter(|(key, _)| !ever.contains_key(*key)) {
+                prop_assert_eq!(node.labels.get(key), Some(value), "a user's own");
+            }
+        }
+    }
+}

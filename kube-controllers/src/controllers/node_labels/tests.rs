@@ -1,0 +1,111 @@
+//! Against the embedded datastore, told by hand what a feed would tell.
+
+use std::collections::BTreeMap;
+
+use libcalico::api::{NodeSpec, OrchRef};
+
+use super::*;
+use crate::controllers::testing::{embedded, settings};
+
+struct Fixture {
+    store: Arc<Datastore>,
+    syncer: Syncer,
+    _settings: watch::Sender<Arc<Settings>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (dir, store) = embedded();
+        let (sender, receiver) = watch::channel(Arc::new(Settings { sync_node_labels: true, ..settings() }));
+        let syncer = Syncer { store: store.clone(), settings: receiver, memory: Arc::default() };
+        Fixture { store, syncer, _settings: sender, _dir: dir }
+    }
+
+    /// A node of Calico, which Kubernetes calls `k-NAME`.
+    async fn calico(&self, name: &str, labels: &[(&str, &str)], record: Option<&str>) {
+        let reference = OrchRef { node_name: format!("k-{name}"), orchestrator: "k8s".into(), ..OrchRef::default() };
+        let mut node = CalicoNode::new(name, NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
+        node.metadata.labels = pairs(labels);
+        node.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record.to_owned())));
+        self.store.create(&node.key(), &node).await.unwrap();
+        self.hear_calico(name).await;
+    }
+
+    async fn hear_calico(&self, name: &str) -> Vec<ObjectKey> {
+        let entry = self.get(name).await;
+        self.syncer.memory.lock().unwrap().hear_calico(&Event::Put(&entry))
+    }
+
+    fn kubernetes(&self, name: &str, labels: &[(&str, &str)]) -> Vec<ObjectKey> {
+        let node = Node { name: ObjectKey::global(name), uid: "u".into(), labels: pairs(labels) };
+        self.syncer.memory.lock().unwrap().hear_kubernetes(&Event::Put(&node))
+    }
+
+    async fn get(&self, name: &str) -> Entry<CalicoNode> {
+        self.store.get::<CalicoNode>(&ObjectKey::global(name)).await.unwrap()
+    }
+
+    async fn sync(&self, name: &str) -> Result<Next, Failure> {
+        self.syncer.reconcile(&ObjectKey::global(name)).await
+    }
+}
+
+fn pairs(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// "should sync labels from k8s -> calico".
+#[tokio::test]
+async fn labels_follow_those_of_kubernetes() {
+    let fixture = Fixture::new();
+    fixture.calico("n", &[("own", "1")], None).await;
+    for (labels, expected) in [
+        (vec![("a", "1")], vec![("a", "1"), ("own", "1")]),
+        (vec![("a", "2"), ("b", "1")], vec![("a", "2"), ("b", "1"), ("own", "1")]),
+        (vec![("b", "1")], vec![("b", "1"), ("own", "1")]),
+    ] {
+        assert_eq!(fixture.kubernetes("k-n", &labels), [ObjectKey::global("n")]);
+        fixture.sync("n").await.unwrap();
+        let node = fixture.get("n").await;
+        assert_eq!(node.value.metadata.labels, pairs(&expected));
+        let again = fixture.hear_calico("n").await;
+        assert_eq!(again, [ObjectKey::global("n")], "our own write comes back");
+        fixture.sync("n").await.unwrap();
+        assert_eq!(fixture.get("n").await.revision, node.revision, "and is written no second time");
+    }
+    let gone = ObjectKey::global("k-n");
+    assert_eq!(fixture.syncer.memory.lock().unwrap().hear_kubernetes(&Event::Gone(&gone)), [ObjectKey::global("n")]);
+    fixture.sync("n").await.unwrap();
+    assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("b", "1"), ("own", "1")]));
+}
+
+/// B-27.
+#[tokio::test]
+async fn what_others_wrote_meanwhile_stays() {
+    let fixture = Fixture::new();
+    fixture.calico("n", &[], None).await;
+    fixture.kubernetes("k-n", &[("a", "1")]);
+    let mut node = fixture.get("n").await;
+    node.value.metadata.labels.insert("meanwhile".into(), "1".into());
+    fixture.store.update(&node.key, &node.value, &node.revision).await.unwrap();
+    fixture.sync("n").await.unwrap();
+    assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("a", "1"), ("meanwhile", "1")]));
+}
+
+#[tokio::test]
+async fn a_bad_record_is_said_and_left_alone() {
+    let fixture = Fixture::new();
+    fixture.calico("n", &[("a", "1")], Some("{")).await;
+    fixture.kubernetes("k-n", &[("a", "2")]);
+    let error = fixture.sync("n").await.unwrap_err();
+    assert!(matches!(&error, Failure::Permanent(text) if text.starts_with("Node n: the annotation ")), "{error}");
+    assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("a", "1")]));
+}
+
+#[tokio::test]
+async fn unknown_nodes_are_no_error() {
+    let fixture = Fixture::new();
+    assert!(fixture.kubernetes("k-n", &[("a", "1")]).is_empty());
+    assert_eq!(fixture.sync("n").await.unwrap(), Next::Done);
+}

@@ -1,0 +1,88 @@
+//! Which node of Kubernetes a node of Calico is, and back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libcalico::api::{Node as CalicoNode, ObjectKey};
+
+/// The name that Kubernetes has for the node; `None` for a node of another orchestrator, or of none.
+pub(super) fn kubernetes_name(node: &CalicoNode) -> Option<&str> {
+    let reference = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
+    Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// Both names of each node. Two of Calico's may say that they are one of Kubernetes'.
+#[derive(Debug, Default)]
+pub(super) struct NodeNames {
+    kubernetes: BTreeMap<ObjectKey, ObjectKey>,
+    calico: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+impl NodeNames {
+    /// Calico's node has this name in Kubernetes now, or with `None` no longer has one.
+    pub(super) fn set(&mut self, calico: &ObjectKey, kubernetes: Option<ObjectKey>) {
+        if let Some(before) = self.kubernetes.remove(calico)
+            && let Some(names) = self.calico.get_mut(&before)
+        {
+            names.remove(calico);
+            if names.is_empty() {
+                self.calico.remove(&before);
+            }
+        }
+        if let Some(kubernetes) = kubernetes {
+            self.calico.entry(kubernetes.clone()).or_default().insert(calico.clone());
+            self.kubernetes.insert(calico.clone(), kubernetes);
+        }
+    }
+
+    /// The node of Kubernetes.
+    pub(super) fn kubernetes(&self, calico: &ObjectKey) -> Option<&ObjectKey> {
+        self.kubernetes.get(calico)
+    }
+
+    /// The nodes of Calico.
+    pub(super) fn calico(&self, kubernetes: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
+        self.calico.get(kubernetes).into_iter().flatten()
+    }
+
+    /// Every node of Calico that Kubernetes is said to have.
+    pub(super) fn all(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.kubernetes.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::{NodeSpec, OrchRef};
+
+    use super::*;
+
+    #[test]
+    fn only_a_named_node_of_kubernetes_counts() {
+        let node = |references: &[(&str, &str)]| {
+            let reference = |(orchestrator, name): &(&str, &str)| OrchRef {
+                node_name: (*name).into(),
+                orchestrator: (*orchestrator).into(),
+                ..OrchRef::default()
+            };
+            let orch_refs = references.iter().map(reference).collect();
+            CalicoNode::new("calico", NodeSpec { orch_refs, ..NodeSpec::default() })
+        };
+        assert_eq!(kubernetes_name(&node(&[("other", "a"), ("k8s", "b")])), Some("b"));
+        assert_eq!(kubernetes_name(&node(&[("other", "a")])), None);
+        assert_eq!(kubernetes_name(&node(&[("k8s", "")])), None);
+        assert_eq!(kubernetes_name(&node(&[])), None);
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        let [a, b, k, l] = ["a", "b", "k", "l"].map(ObjectKey::global);
+        let mut names = NodeNames::default();
+        names.set(&a, Some(k.clone()));
+        names.set(&b, Some(k.clone()));
+        assert_eq!(names.calico(&k).collect::<Vec<_>>(), [&a, &b]);
+        names.set(&a, Some(l.clone()));
+        assert_eq!((names.kubernetes(&a), names.calico(&k).count()), (Some(&l), 1));
+        names.set(&b, None);
+        assert_eq!((names.kubernetes(&b), names.calico(&k).count(), names.all().count()), (None, 0, 1));
+    }
+}

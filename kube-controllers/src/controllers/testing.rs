@@ -1,0 +1,23 @@
+//! What tests of controllers have in common.
+
+use std::sync::Arc;
+
+use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
+use datastore::{Datastore, DatastoreConfig};
+
+use crate::context::Mode;
+use crate::settings::{Environment, Settings, default_configuration, merge};
+
+/// An embedded datastore in a directory that goes with it. It has transactions, as etcd has.
+pub(super) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
+    let dir = tempfile::tempdir().unwrap();
+    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+    let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
+    (dir, Arc::new(store))
+}
+
+/// What is in force where nobody says anything.
+pub(crate) fn settings() -> Settings {
+    let environment = Environment::read(|_| None).unwrap();
+    merge(&environment, &default_configuration(), Mode::Etcd).settings
+}

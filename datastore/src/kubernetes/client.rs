@@ -27,6 +27,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longer than any deadline: whoever asks for more is not waited for.
 const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
+/// How many short requests of a lasting process are under way at once where the server speaks HTTP/1.1 only. A process of
+/// moments would spend more on handshakes than it gains.
+const CLIENT_LANES: usize = 8;
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -166,7 +169,7 @@ impl ApiClient {
         if let Some(opened) = &*slot {
             return Ok(opened.clone());
         }
-        Ok(slot.insert(open(&self.config).await?).clone())
+        Ok(slot.insert(open(&self.config, 1).await?).clone())
     }
 
     /// A token that the API server does not take twice is a stale one; says where it came from.
@@ -187,17 +190,17 @@ impl ApiClient {
 /// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
 /// server speaks HTTP/2, and renews the token of a pod by itself.
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
-    open(settings).await.map(|opened| opened.client)
+    open(settings, CLIENT_LANES).await.map(|opened| opened.client)
 }
 
-async fn open(settings: &KubernetesConfig) -> Result<Opened, AccessError> {
+async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<Opened, AccessError> {
     let config = access::config(settings).await?;
     let tls = match config.cluster_url.scheme_str() {
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
     };
     let refuse = |reason: String| AccessError::Tls { what: "connection", reason };
-    let transport = Transport::new(&config.cluster_url, tls, config.tls_server_name.as_deref())
+    let transport = Transport::new(&config.cluster_url, tls, config.tls_server_name.as_deref(), lanes)
         .map_err(|e| refuse(e.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())

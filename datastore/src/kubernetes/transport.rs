@@ -1,25 +1,39 @@
-//! One connection to the API server for all requests of a process: HTTP/2 where the server speaks it, else HTTP/1.1.
+//! The connection to the API server for all requests of a process: HTTP/2 where the server speaks it, else HTTP/1.1.
 //!
 //! kube's own client speaks HTTP/1.1 only, which needs a connection, and with it a handshake, for each request that is to
-//! be under way with others. This service stands below `kube::Client` in its place.
+//! be under way with others. This service stands below `kube::Client` in its place. Over HTTP/1.1 short requests take turns
+//! on a fixed number of connections, and each watch has one to itself: it would keep the others waiting for ever.
+
+mod lanes;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response, Uri};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::Body;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tower::Service;
+
+use lanes::Lanes;
+
+/// How often a silent connection is asked whether it still is one, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(15);
+
+/// All requests wait for a connection that is being made.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -44,22 +58,40 @@ pub(super) struct Transport {
 }
 
 struct Shared {
-    server: Uri,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-    connection: Mutex<Option<Connection>>,
+    server: Server,
+    spoken: Mutex<Option<Spoken>>,
+    lanes: Lanes,
 }
 
-/// The sending end; its other half runs as a task of its own.
+/// Where the API server is.
+struct Server {
+    uri: Uri,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// What the server speaks.
 #[derive(Clone)]
+enum Spoken {
+    /// On the one connection, whose other half runs as a task of its own.
+    Http2(http2::SendRequest<Body>),
+    Http1,
+}
+
+/// The sending end of a new connection.
 enum Connection {
     Http2(http2::SendRequest<Body>),
-    /// One request at a time.
-    Http1(Arc<Mutex<http1::SendRequest<Body>>>),
+    Http1(http1::SendRequest<Body>),
 }
 
 impl Transport {
-    /// For the server at `server`; `name` is what its certificate is for, if not the host of the URL.
-    pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
+    /// For the server at `server`; `name` is what its certificate is for, if not the host of the URL. `lanes`: how many
+    /// connections short requests share where it speaks HTTP/1.1 only.
+    pub(super) fn new(
+        server: &Uri,
+        tls: Option<ClientConfig>,
+        name: Option<&str>,
+        lanes: usize,
+    ) -> Result<Self, TransportError> {
         let refuse = |reason: String| TransportError::Connect { server: authority(server), reason };
         let tls = match tls {
             Some(config) => {
@@ -69,7 +101,8 @@ impl Transport {
             }
             None => None,
         };
-        Ok(Transport { shared: Arc::new(Shared { server: server.clone(), tls, connection: Mutex::default() }) })
+        let server = Server { uri: server.clone(), tls };
+        Ok(Transport { shared: Arc::new(Shared { server, spoken: Mutex::default(), lanes: Lanes::new(lanes) }) })
     }
 }
 
@@ -84,39 +117,56 @@ impl Service<Request<Body>> for Transport {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
-        Box::pin(async move {
-            match shared.connection().await? {
-                Connection::Http2(mut sender) => Ok(sender.send_request(request).await?),
-                Connection::Http1(sender) => {
-                    let mut sender = sender.lock().await;
-                    sender.ready().await?;
-                    Ok(sender.send_request(to_origin_form(request, &shared.server)).await?)
-                }
-            }
-        })
+        Box::pin(async move { shared.send(request).await })
     }
 }
 
 impl Shared {
-    /// The connection in use, or a new one when there is none or the server has closed it.
-    async fn connection(&self) -> Result<Connection, TransportError> {
-        let mut slot = self.connection.lock().await;
-        if let Some(connection) = &*slot
-            && connection.is_open()
-        {
-            return Ok(connection.clone());
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, TransportError> {
+        if let Spoken::Http2(mut sender) = self.spoken().await? {
+            return Ok(sender.send_request(request).await?);
         }
-        let connection = self.connect().await?;
-        Ok(slot.insert(connection).clone())
+        let lane = self.lanes.take_turn(lanes::is_watch(&request)).await;
+        let connection = match lane.waiting().await {
+            Some(sender) => Connection::Http1(sender),
+            None => self.server.connect().await?,
+        };
+        match connection {
+            Connection::Http1(sender) => lane.send(sender, to_origin_form(request, &self.server.uri)).await,
+            // Another server than before, or the same after an upgrade.
+            Connection::Http2(mut sender) => {
+                *self.spoken.lock().await = Some(Spoken::Http2(sender.clone()));
+                Ok(sender.send_request(request).await?)
+            }
+        }
     }
 
-    async fn connect(&self) -> Result<Connection, TransportError> {
-        let refuse = |error: std::io::Error| TransportError::Connect {
-            server: authority(&self.server),
-            reason: error.to_string(),
+    /// What the server speaks, on a new connection when there is none or it was closed.
+    async fn spoken(&self) -> Result<Spoken, TransportError> {
+        let mut slot = self.spoken.lock().await;
+        match &*slot {
+            Some(Spoken::Http2(sender)) if sender.is_closed() => {}
+            Some(spoken) => return Ok(spoken.clone()),
+            None => {}
+        }
+        let spoken = match self.server.connect().await? {
+            Connection::Http2(sender) => Spoken::Http2(sender),
+            Connection::Http1(sender) => {
+                self.lanes.put_back(sender);
+                Spoken::Http1
+            }
         };
-        let stream = TcpStream::connect((host(&self.server), port(&self.server))).await.map_err(refuse)?;
+        Ok(slot.insert(spoken).clone())
+    }
+}
+
+impl Server {
+    async fn connect(&self) -> Result<Connection, TransportError> {
+        let refuse =
+            |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
+        let stream = TcpStream::connect((host(&self.uri), port(&self.uri))).await.map_err(refuse)?;
         stream.set_nodelay(true).map_err(refuse)?;
+        keep_alive(&stream).map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return http1_over(stream).await };
         let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
         match stream.get_ref().1.alpn_protocol() {
@@ -126,20 +176,22 @@ impl Shared {
     }
 }
 
-impl Connection {
-    fn is_open(&self) -> bool {
-        match self {
-            Connection::Http2(sender) => !sender.is_closed(),
-            // Locked: in use, and so open as far as anybody knows.
-            Connection::Http1(sender) => sender.try_lock().map_or(true, |sender| !sender.is_closed()),
-        }
-    }
+/// HTTP/1.1 has no pings: the kernel asks.
+fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+    let asking = TcpKeepalive::new().with_time(PING).with_interval(PING / 3).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&asking)
 }
 
 async fn http2_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Connection, TransportError> {
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await?;
     tokio::spawn(connection);
     Ok(Connection::Http2(sender))
 }
@@ -149,7 +201,7 @@ async fn http1_over(
 ) -> Result<Connection, TransportError> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    Ok(Connection::Http1(Arc::new(Mutex::new(sender))))
+    Ok(Connection::Http1(sender))
 }
 
 /// HTTP/1.1 wants the path alone, and the host in a header.

@@ -72,3 +72,126 @@ impl<K: Ord, V> Cache<K, V> {
         self.kept.iter().map(|(key, kept)| (key, &kept.value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use libcalico::api::ObjectKey;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::watched::{Labels, Node};
+
+    fn node(name: &str, uid: u8) -> Node {
+        Node { name: ObjectKey::global(name), uid: uid.to_string(), labels: Labels::new() }
+    }
+
+    fn follow(cache: &mut Cache<ObjectKey, String>, event: &Event<'_, Node>) -> Vec<String> {
+        let keep = |node: &Node| (node.uid != "0").then(|| node.uid.clone());
+        cache.follow(event, keep).into_iter().map(|key| key.name).collect()
+    }
+
+    #[test]
+    fn a_new_list_takes_nothing_away_before_it_is_complete() {
+        let mut cache = Cache::default();
+        for (event, changed) in [
+            (Event::Restarted, &[][..]),
+            (Event::Put(&node("a", 1)), &["a"]),
+            (Event::Put(&node("b", 1)), &["b"]),
+            (Event::Synced, &[]),
+            (Event::Restarted, &[]),
+            (Event::Put(&node("b", 1)), &[]),
+        ] {
+            assert_eq!(follow(&mut cache, &event), changed, "{event:?}");
+        }
+        assert_eq!(cache.iter().count(), 2);
+        assert_eq!(follow(&mut cache, &Event::Synced), ["a"]);
+        assert_eq!(cache.iter().map(|(key, _)| &*key.name).collect::<Vec<_>>(), ["b"]);
+    }
+
+    /// What the server does, as a watch would tell it or miss it.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Set(u8, u8),
+        Delete(u8),
+        /// Nobody watched for a while; then everything is listed, up to here, and a list that breaks off begins again.
+        Relist(Vec<(u8, Option<u8>)>, usize),
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let (name, value) = (0..6u8, 0..4u8);
+        let missed = prop::collection::vec((name.clone(), prop::option::of(value.clone())), 0..6);
+        let act = prop_oneof![
+            4 => (name.clone(), value).prop_map(|(name, value)| Act::Set(name, value)),
+            2 => name.prop_map(Act::Delete),
+            1 => (missed, 0..8usize).prop_map(|(missed, broken)| Act::Relist(missed, broken)),
+        ];
+        prop::collection::vec(act, 0..40)
+    }
+
+    /// Everything the cache says it changed, applied to a copy: a listener that looks at nothing else is never wrong.
+    struct Mirror {
+        cache: Cache<ObjectKey, String>,
+        copy: BTreeMap<String, String>,
+    }
+
+    impl Mirror {
+        fn hear(&mut self, event: &Event<'_, Node>) {
+            for name in follow(&mut self.cache, event) {
+                match self.cache.get(&ObjectKey::global(name.clone())) {
+                    Some(value) => self.copy.insert(name, value.clone()),
+                    None => self.copy.remove(&name),
+                };
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_ends_as_the_server_is_and_never_forgets_what_stayed(acts in acts()) {
+            let mut server = BTreeMap::<String, u8>::new();
+            let mut mirror = Mirror { cache: Cache::default(), copy: BTreeMap::new() };
+            mirror.hear(&Event::Restarted);
+            mirror.hear(&Event::Synced);
+            let kept = |server: &BTreeMap<String, u8>| -> BTreeMap<String, String> {
+                server.iter().filter(|(_, uid)| **uid != 0).map(|(name, uid)| (name.clone(), uid.to_string())).collect()
+            };
+            for act in acts {
+                match act {
+                    Act::Set(name, value) => {
+                        server.insert(name.to_string(), value);
+                        mirror.hear(&Event::Put(&node(&name.to_string(), value)));
+                    }
+                    Act::Delete(name) => {
+                        server.remove(&name.to_string());
+                        mirror.hear(&Event::Gone(&ObjectKey::global(name.to_string())));
+                    }
+                    Act::Relist(missed, broken) => {
+                        let before: BTreeSet<String> = kept(&server).into_keys().collect();
+                        for (name, value) in missed {
+                            match value {
+                                Some(value) => server.insert(name.to_string(), value),
+                                None => server.remove(&name.to_string()),
+                            };
+                        }
+                        let after: BTreeSet<String> = kept(&server).into_keys().collect();
+                        let stayed: Vec<ObjectKey> = before.intersection(&after).map(ObjectKey::global).collect();
+                        for part in [broken.min(server.len()), server.len()] {
+                            mirror.hear(&Event::Restarted);
+                            for (name, value) in server.iter().take(part) {
+                                mirror.hear(&Event::Put(&node(name, *value)));
+                                prop_assert!(stayed.iter().all(|key| mirror.cache.get(key).is_some()));
+                            }
+                        }
+                        mirror.hear(&Event::Synced);
+                    }
+                }
+                let cached: BTreeMap<String, String> =
+                    mirror.cache.iter().map(|(key, value)| (key.name.clone(), value.clone())).collect();
+                prop_assert_eq!(&cached, &kept(&server));
+                prop_assert_eq!(&cached, &mirror.copy);
+            }
+        }
+    }
+}

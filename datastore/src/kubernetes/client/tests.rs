@@ -147,6 +147,37 @@ async fn requests_share_one_connection_in_either_protocol() {
     }
 }
 
+/// Which would wait for ever behind a watch if they shared its connection.
+#[tokio::test]
+async fn a_watch_keeps_no_request_waiting() {
+    for alpn in [&["h2"][..], &["http/1.1"]] {
+        let server = Server::start(alpn, &[Reply::Never, Reply::Never]).await;
+        let config =
+            KubernetesConfig { kubeconfig: vec![server.file()], deadline: LONG, ..KubernetesConfig::default() };
+        let client = super::client(&config).await.unwrap();
+        let get = |target: &'static str| client.send(Request::get(target).body(Body::empty()).unwrap());
+        let watches = futures::future::join(get("/w?watch=true"), get("/v?a=b&watch=1"));
+        let requests = async {
+            while server.requests().len() < 2 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            for round in 0..3 {
+                let answers = futures::future::join_all((0..20).map(|_| async {
+                    let answer = get("/a").await.unwrap();
+                    answer.into_body().collect_bytes().await.unwrap()
+                }));
+                assert_eq!(answers.await.len(), 20, "{round}");
+            }
+        };
+        tokio::select! {
+            _ = watches => panic!("a watch ended"),
+            () = requests => {}
+        }
+        let connections = server.seen.lock().unwrap().connections;
+        assert!(connections <= if alpn == ["h2"] { 1 } else { 2 + CLIENT_LANES }, "{alpn:?}: {connections}");
+    }
+}
+
 #[tokio::test]
 async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
     let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Ok, Reply::Status(404)]).await;

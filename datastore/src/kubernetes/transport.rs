@@ -162,6 +162,14 @@ impl Shared {
 
 impl Server {
     async fn connect(&self) -> Result<Connection, TransportError> {
+        let late = |_| TransportError::Connect {
+            server: authority(&self.uri),
+            reason: format!("no connection within {CONNECT_DEADLINE:?}"),
+        };
+        timeout(CONNECT_DEADLINE, self.try_connect()).await.map_err(late)?
+    }
+
+    async fn try_connect(&self) -> Result<Connection, TransportError> {
         let refuse =
             |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
         let stream = TcpStream::connect((host(&self.uri), port(&self.uri))).await.map_err(refuse)?;

@@ -251,6 +251,19 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
+    /// The object as it is stored, whether it can be read or not.
+    pub fn raw<K: Kind>(&self, ticket: &GetTicket<K>) -> Option<&RawEntry> {
+        self.0[ticket.0].first()
+    }
+
+    /// Each object of a selection by its key, with what is wrong with those that do not parse.
+    pub fn each<K: Kind>(
+        &self,
+        ticket: &ListTicket<K>,
+    ) -> impl Iterator<Item = (K::Key, Result<Entry<K>, StoreError>)> {
+        self.0[ticket.0].iter().filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
+    }
+
     /// The objects of a selection. Entries that do not parse are left out, as upstream does (DS-42).
     pub fn list<K: Kind>(&self, ticket: &ListTicket<K>) -> Vec<Entry<K>> {
         self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()

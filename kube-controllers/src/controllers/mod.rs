@@ -1,9 +1,13 @@
 //! The controllers.
 
 pub mod host_endpoints;
+pub mod mirror;
+pub mod namespace;
 pub mod node_deletion;
 pub mod node_labels;
 mod orchestrated;
+pub mod policy;
 mod rounds;
+pub mod service_account;
 #[cfg(test)]
 mod testing;

@@ -26,6 +26,14 @@ pub const NAMESPACES: Resource =
 pub const SERVICE_ACCOUNTS: Resource =
     Resource { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
 
+/// Network policies of Kubernetes' own.
+pub const NETWORK_POLICIES: Resource = Resource {
+    api_version: "networking.k8s.io/v1",
+    kind: "NetworkPolicy",
+    plural: "networkpolicies",
+    namespaced: true,
+};
+
 /// Running virtual machines of KubeVirt.
 pub(super) const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
     api_version: "kubevirt.io/v1",

@@ -1,0 +1,175 @@
+//! [`Reconciler`]: compares mirrors with their sources, and writes what differs.
+
+use std::collections::HashSet;
+
+use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
+use libcalico::store::{ReadBatch, Revision, Store, StoreError};
+use prometheus::IntGauge;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::known::Known;
+use super::{Mirrored, Reflection, Work, period};
+use crate::context::Context;
+use crate::live;
+use crate::runtime::{Failure, Next, Queue, Reconcile};
+
+/// Works on the mirrors of one controller.
+pub(super) struct Reconciler<M: Mirrored> {
+    known: Known<M>,
+    queue: Queue<Work>,
+    context: Context,
+    invalid: Option<IntGauge>,
+}
+
+/// A mirror as it is stored; without an object if its bytes are none.
+struct Stored<S: Spec> {
+    revision: Revision,
+    object: Option<Object<S>>,
+}
+
+impl<M: Mirrored> Reconcile for Reconciler<M> {
+    const NAME: &'static str = M::NAME;
+    type Key = Work;
+
+    async fn reconcile(&self, work: &Work) -> Result<Next, Failure> {
+        // What the first list has not named yet would look as if it were gone.
+        if !self.known.is_complete() {
+            return Ok(Next::Done);
+        }
+        match work {
+            Work::All => self.compare_all().await,
+            Work::One(key) => self.mirror(key).await,
+        }
+    }
+}
+
+impl<M: Mirrored> Reconciler<M> {
+    pub(super) fn new(known: Known<M>, queue: Queue<Work>, context: Context, invalid: Option<IntGauge>) -> Self {
+        Reconciler { known, queue, context, invalid }
+    }
+
+    /// Queues every mirror that is not as it should be, and comes again when the period is over.
+    async fn compare_all(&self) -> Result<Next, Failure> {
+        let mut batch = ReadBatch::new();
+        // Of kinds in namespaces only all can be listed.
+        let name_prefix = if M::Mirror::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
+        let ticket = batch.list::<Object<M::Mirror>>(&ObjectSelect { namespace: None, name_prefix });
+        let answers = self.context.calico.read(&batch).await?;
+        let mut right = HashSet::new();
+        for (key, stored) in answers.each(&ticket).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
+            let reflection = self.known.reflection(&key);
+            if reflection.is_some_and(|wanted| stored.is_ok_and(|entry| entry.value.spec == wanted.spec)) {
+                right.insert(key);
+            } else {
+                self.queue.add(Work::One(key));
+            }
+        }
+        let missing = self.known.mirrors().into_iter().filter(|key| !right.contains(key));
+        missing.for_each(|key| self.queue.add(Work::One(key)));
+        Ok(period(&self.context, M::CONTROLLER).map_or(Next::Done, Next::After))
+    }
+
+    async fn mirror(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        let stored = self.stored(key).await?;
+        match (self.known.reflection(key), stored) {
+            (None, None) => {}
+            (None, Some(stored)) => self.delete(key, &stored.revision).await?,
+            (Some(wanted), Some(Stored { object: Some(object), .. })) if object.spec == wanted.spec => {}
+            (Some(wanted), stored) => self.write(key, wanted, stored).await?,
+        }
+        self.show_invalid();
+        Ok(Next::Done)
+    }
+
+    async fn stored(&self, key: &ObjectKey) -> Result<Option<Stored<M::Mirror>>, StoreError> {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get::<Object<M::Mirror>>(key);
+        let answers = self.context.calico.read(&batch).await?;
+        let Some(raw) = answers.raw(&ticket) else { return Ok(None) };
+        let revision = raw.revision.clone();
+        let object = match answers.get(&ticket) {
+            Ok(entry) => entry.map(|entry| entry.value),
+            Err(error) => {
+                tracing::warn!(controller = M::NAME, %key, "stored bytes are no mirror, made anew: {error}");
+                None
+            }
+        };
+        Ok(Some(Stored { revision, object }))
+    }
+
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        wanted: Reflection<M::Mirror>,
+        stored: Option<Stored<M::Mirror>>,
+    ) -> Result<(), Failure> {
+        let (revision, object) = match stored {
+            Some(Stored { revision, object }) => (Some(revision), object),
+            None => (None, None),
+        };
+        let mut object = object.unwrap_or_else(|| new_mirror(key));
+        object.spec = wanted.spec;
+        object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        let object = match M::admit(object) {
+            Ok(object) => object,
+            Err(error) => return self.refuse(key, error.to_string()),
+        };
+        for problem in wanted.left_out {
+            tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
+        }
+        self.may_write()?;
+        match revision {
+            Some(revision) => self.context.calico.update(key, &object, &revision).await?,
+            None => self.context.calico.create(key, &object).await?,
+        };
+        tracing::info!(controller = M::NAME, %key, "mirrored");
+        Ok(())
+    }
+
+    async fn delete(&self, key: &ObjectKey, revision: &Revision) -> Result<(), Failure> {
+        if let Some(source) = M::source_of(key)
+            && live::exists(&self.context.kubernetes, M::RESOURCE, &source).await?
+        {
+            return Err(Failure::Retry(format!(
+                "{} {source} is there, though the watch has not said so",
+                M::RESOURCE.kind
+            )));
+        }
+        self.may_write()?;
+        match self.context.calico.delete::<Object<M::Mirror>>(key, Some(revision)).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => {
+                tracing::info!(controller = M::NAME, %key, "deleted, for what it mirrored is gone");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Told when it is news: every comparison of everything would say it again.
+    fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), Failure> {
+        let is_news = self.known.refuse(key, &why);
+        self.show_invalid();
+        if is_news { Err(Failure::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
+    }
+
+    fn show_invalid(&self) {
+        if let Some(gauge) = &self.invalid {
+            gauge.set(self.known.refused().try_into().unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Right before each write.
+    fn may_write(&self) -> Result<(), Failure> {
+        match self.context.leadership.holds() {
+            true => Ok(()),
+            false => Err(Failure::Retry("another replica leads now".into())),
+        }
+    }
+}
+
+fn new_mirror<S: Spec>(key: &ObjectKey) -> Object<S> {
+    let mut object = Object::new(key.name.clone(), S::default());
+    object.metadata.namespace = key.namespace.clone().unwrap_or_default();
+    object
+}

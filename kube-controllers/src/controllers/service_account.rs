@@ -1,0 +1,57 @@
+//! Profiles of service accounts (KC-250 … KC-252).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use libcalico::api::{ObjectKey, Profile, ProfileSpec};
+use libcalico::conversion::{SERVICE_ACCOUNT_PROFILE_PREFIX, service_account_profile};
+use libcalico::kubernetes::{Resource, SERVICE_ACCOUNTS};
+use libcalico::validation::{ValidationError, validate_profile};
+
+use super::mirror::{Mirror, Mirrored, Reflection};
+use crate::feed::{Feed, Feeds};
+use crate::settings::ControllerName;
+use crate::watched;
+
+/// Keeps the profile `ksa.<namespace>.<name>` like the service account of that name.
+pub type ServiceAccountController = Mirror<ServiceAccounts>;
+
+/// Service accounts.
+pub struct ServiceAccounts;
+
+impl Mirrored for ServiceAccounts {
+    const NAME: &'static str = "serviceaccount";
+    const CONTROLLER: ControllerName = ControllerName::ServiceAccount;
+    const RESOURCE: Resource = SERVICE_ACCOUNTS;
+    const PREFIX: &'static str = SERVICE_ACCOUNT_PROFILE_PREFIX;
+    type Source = watched::ServiceAccount;
+    type Kept = Arc<BTreeMap<String, String>>;
+    type Mirror = ProfileSpec;
+
+    fn feed(feeds: &mut Feeds) -> &mut Feed<watched::ServiceAccount> {
+        &mut feeds.service_accounts
+    }
+
+    fn keep(source: &watched::ServiceAccount, _: Option<&Self::Kept>) -> Self::Kept {
+        Arc::new(source.labels.clone())
+    }
+
+    fn mirror_of(source: &ObjectKey) -> ObjectKey {
+        let namespace = source.namespace.as_deref().unwrap_or("default");
+        ObjectKey::global(format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}", source.name))
+    }
+
+    /// Names of namespaces have no dots, those of service accounts may.
+    fn source_of(mirror: &ObjectKey) -> Option<ObjectKey> {
+        let (namespace, name) = mirror.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
+        (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+    }
+
+    fn reflect(source: &ObjectKey, labels: &Self::Kept) -> Reflection<ProfileSpec> {
+        service_account_profile(&source.name, labels).into()
+    }
+
+    fn admit(profile: Profile) -> Result<Profile, ValidationError> {
+        validate_profile(&profile).map(|()| profile)
+    }
+}

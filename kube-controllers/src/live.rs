@@ -1,0 +1,52 @@
+//! What Kubernetes says at this moment. A watch may lag behind, so whoever is about to delete something asks again.
+
+use libcalico::api::ObjectKey;
+use libcalico::kubernetes::{Resource, escaped};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::runtime::Failure;
+
+#[derive(Deserialize)]
+struct List<T> {
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+/// Nothing of an object but that it is there.
+#[derive(Deserialize)]
+struct Anything {}
+
+/// Whether the object is there.
+pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, Failure> {
+    Ok(read::<Anything>(kubernetes, resource, key, METADATA).await?.is_some())
+}
+
+/// The object; `None` if it is not there. It is listed by its name: upstream's role may list all that it watches, but may
+/// not get each. The answer is never one of the API server's cache.
+pub async fn object<T: DeserializeOwned + 'static>(
+    kubernetes: &kube::Client,
+    resource: Resource,
+    key: &ObjectKey,
+) -> Result<Option<T>, Failure> {
+    read(kubernetes, resource, key, "application/json").await
+}
+
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+async fn read<T: DeserializeOwned + 'static>(
+    kubernetes: &kube::Client,
+    resource: Resource,
+    key: &ObjectKey,
+    accept: &str,
+) -> Result<Option<T>, Failure> {
+    let selector = escaped(&format!("metadata.name={}", key.name));
+    let path = format!("{}?fieldSelector={selector}&limit=1", resource.collection(key.namespace.as_deref()));
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::Retry(format!("reading {} {key} from Kubernetes: {error}", resource.kind))
+    };
+    let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
+    let list: List<T> =
+        kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
+    Ok(list.items.into_iter().next())
+}

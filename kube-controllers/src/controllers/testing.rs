@@ -24,11 +24,11 @@ pub(crate) fn settings() -> Settings {
 
 /// An API server that answers every request for a path with this JSON.
 pub(super) fn kubernetes(
-    answer: impl Fn(&http::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
+    answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+    let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
         let body = answer(request.uri()).to_string().into_bytes();
-        async move { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(body))) }
+        async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(body))) }
     });
     kube::Client::new(service, "default")
 }

@@ -52,7 +52,8 @@ impl Host {
             kubernetes: kubernetes(move |uri| {
                 let query = uri.query().unwrap_or_default().to_owned();
                 let named = |name: &String| query.contains(&format!("metadata.name%3D{name}&"));
-                let items = there.lock().unwrap().iter().filter(|name| named(name)).map(|_| json!({})).collect::<Vec<_>>();
+                let items =
+                    there.lock().unwrap().iter().filter(|name| named(name)).map(|_| json!({})).collect::<Vec<_>>();
                 json!({"items": items})
             }),
             calico,

@@ -10,7 +10,8 @@
 //!
 //! The algebra: operations on one [`Block`] and one [`Handle`]; which pools serve a request ([`choose_pools`]); which
 //! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved ([`Reservations`]);
-//! how full pools are ([`utilization()`]); what is wrong ([`audit()`]).
+//! how full pools are ([`utilization()`]); whether an address is held ([`holding()`]), what is wrong ([`audit()`]) and what
+//! is collected (`gc`).
 
 mod affinity;
 mod audit;
@@ -18,10 +19,13 @@ mod block;
 mod blockwalk;
 mod candidates;
 mod config;
+#[cfg(feature = "gc")]
+pub mod gc;
 #[cfg(test)]
 mod golden;
 mod gorand;
 mod handle;
+mod holding;
 mod pool;
 mod pool_choice;
 mod refusal;
@@ -41,6 +45,7 @@ pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borro
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
+pub use holding::{Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
 pub use pool::{Pool, any_pool_of, enabled_pool};
 pub use pool_choice::{Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, stale_blocks};
 pub use refusal::{Refusal, RefusedPool};

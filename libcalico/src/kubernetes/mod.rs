@@ -22,6 +22,7 @@ mod network_policy;
 mod node;
 mod node_patch;
 mod pod;
+mod pod_addresses;
 mod pod_cidrs;
 mod pod_on_node;
 mod pod_patch;
@@ -50,6 +51,7 @@ pub use network_policy::{
     PolicyPort,
 };
 pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatus};
+pub use pod_addresses::PodAddresses;
 pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_on_node::{PodOnNode, PodOnNodeKey};
 pub use pod_patch::{CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH};

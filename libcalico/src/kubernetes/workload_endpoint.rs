@@ -1,20 +1,18 @@
 //! A WorkloadEndpoint read from its pod (DS-75 … DS-78).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde_json::Value;
 
 use super::pod::Pod;
-use super::pod_patch::{CONTAINER_ID, POD_IP, POD_IPS};
+use super::pod_addresses::PodAddresses;
+use super::pod_patch::CONTAINER_ID;
 use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
 use crate::conversion::{EndpointFacts, Orchestrator};
 use crate::names::pod_interface;
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// Addresses as Amazon's plugin writes them.
-const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 /// Floating addresses.
 pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 /// Source prefixes the pod may use beside its own.
@@ -115,7 +113,7 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
 
     let spec = &mut endpoint.spec;
     spec.interface_name = pod_interface(interface_prefix, &pod.metadata.namespace, &pod.metadata.name);
-    let addresses = if is_finished(pod) { Vec::new() } else { addresses(pod, &mut problems) };
+    let addresses = addresses(pod, &mut problems);
     spec.ip_networks = addresses.iter().map(Cidr::to_string).collect();
     if !addresses.is_empty() {
         spec.ip_nats = floating(pod, &addresses, &mut problems);
@@ -134,32 +132,20 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.get(key).map(String::as_str)
 }
 
-/// Whether the pod's addresses are free again, although it is still there (DS-78).
-fn is_finished(pod: &Pod) -> bool {
-    let ended = matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed");
-    let emptied = [POD_IP, AWS_POD_IPS].into_iter().any(|key| annotation(pod, key) == Some(""));
-    ended || (pod.metadata.deletion_timestamp.is_some() && emptied)
-}
-
-/// The pod's addresses from the first source that has any (DS-77).
+/// The addresses that the pod still needs.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
-    let listed = |key| annotation(pod, key).filter(|list| !list.is_empty()).map(|list| list.split(',').collect());
-    let status = &pod.status;
-    let texts: Vec<&str> = if !status.pod_ips.is_empty() {
-        status.pod_ips.iter().map(|address| address.ip.as_str()).collect()
-    } else if !status.pod_ip.is_empty() {
-        vec![&status.pod_ip]
-    } else {
-        listed(POD_IPS)
-            .or_else(|| annotation(pod, POD_IP).filter(|ip| !ip.is_empty()).map(|ip| vec![ip]))
-            .or_else(|| listed(AWS_POD_IPS))
-            .unwrap_or_default()
+    let pod_ips: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
+    let told = PodAddresses {
+        phase: &pod.status.phase,
+        deleting: pod.metadata.deletion_timestamp.is_some(),
+        pod_ip: &pod.status.pod_ip,
+        pod_ips: &pod_ips,
+        annotations: &pod.metadata.annotations,
     };
-    let parsed = texts.into_iter().map(|text| match text.parse::<IpAddr>() {
-        Ok(address) => Ok(Cidr::host(address)),
-        Err(_) => text.parse::<Cidr>(),
-    });
-    keep(parsed.map(|address| address.map_err(PodProblem::from)), problems)
+    if told.is_finished() {
+        return Vec::new();
+    }
+    keep(told.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
 /// Each floating address with the pod's own of its family. A family the pod does not have is left out.

@@ -7,17 +7,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::{EndpointFacts, Finding, HeldAddress, Inventory};
-use crate::ipam::{Allocation, HandleId};
-
-/// Handles of addresses that never belong to an endpoint: tunnels, services (IPAM-26).
-const OTHER_HANDLES: [&str; 6] = [
-    "ipip-tunnel-addr-",
-    "vxlan-tunnel-addr-",
-    "vxlan-v6-tunnel-addr-",
-    "wireguard-tunnel-addr-",
-    "wireguard-v6-tunnel-addr-",
-    "lb-",
-];
+use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, PodSight, Sight, holding};
 
 type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
 type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
@@ -70,12 +60,38 @@ fn of_allocation(
     }
 }
 
+/// What a list of endpoints says about an address that none of them has: of services and tunnels nothing.
+struct NoEndpoint;
+
+impl HolderFacts for NoEndpoint {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        Sight::Absent
+    }
+
+    fn machine(&self) -> Sight<()> {
+        Sight::Absent
+    }
+
+    fn service(&self) -> Sight<()> {
+        Sight::Unknown
+    }
+
+    fn tunnel_node(&self) -> Sight<()> {
+        Sight::Unknown
+    }
+
+    fn unnamed(&self) -> Sight<()> {
+        Sight::Absent
+    }
+
+    fn node(&self) -> Option<&str> {
+        None
+    }
+}
+
 fn needs_no_endpoint(allocation: &Allocation<'_>) -> bool {
-    let of_others = |handle: HandleId| OTHER_HANDLES.iter().any(|prefix| handle.as_str().starts_with(prefix));
-    allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved())
-        || allocation.handle().is_some_and(of_others)
-        // Tunnels of every kind carry a type, endpoints none.
-        || allocation.attributes().is_some_and(|attributes| attributes.contains_key("type"))
+    let kind = allocation.attribute.map_or(ClaimKind::Unnamed, |attribute| Claim::of(attribute).0.kind());
+    matches!(holding(kind, &NoEndpoint), Holding::Held(_))
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {

@@ -1,6 +1,6 @@
 //! Handles against the blocks they name and are named by.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Finding, HeldAddress, Inventory};
 use crate::ipam::{Handle, HandleId};
@@ -33,18 +33,22 @@ fn of_handle(entry: &Entry<Handle>, held: &Held) -> Vec<Finding> {
     let Some(held) = held.get(&HandleId::new(entry.key.as_str())) else {
         return vec![Finding::OrphanHandle { handle, revision, blocks: counted.clone() }];
     };
-    let blocks: std::collections::BTreeSet<Cidr> = counted.keys().chain(held.keys()).copied().collect();
-    let mismatch = |block: Cidr| {
-        let (counted, held) = (counted.get(&block).copied().unwrap_or(0), held.get(&block).copied().unwrap_or(0));
-        (usize::try_from(counted) != Ok(held)).then(|| Finding::HandleCount {
-            handle: handle.clone(),
-            revision: revision.clone(),
-            block,
-            counted,
-            held,
-        })
+    let finding = |(block, counted, held)| {
+        let (handle, revision) = (handle.clone(), revision.clone());
+        Finding::HandleCount { handle, revision, block, counted, held }
     };
-    blocks.into_iter().filter_map(mismatch).collect()
+    miscounted(counted, held).map(finding).collect()
+}
+
+/// The blocks of which a handle counts other than it holds: what it counts, and what it holds.
+pub(in crate::ipam) fn miscounted<'a>(
+    counted: &'a BTreeMap<Cidr, i64>,
+    held: &'a BTreeMap<Cidr, usize>,
+) -> impl Iterator<Item = (Cidr, i64, usize)> + 'a {
+    let blocks: BTreeSet<Cidr> = counted.keys().chain(held.keys()).copied().collect();
+    let counts =
+        |block: Cidr| (block, counted.get(&block).copied().unwrap_or(0), held.get(&block).copied().unwrap_or(0));
+    blocks.into_iter().map(counts).filter(|&(_, counted, held)| usize::try_from(counted) != Ok(held))
 }
 
 /// Addresses whose handle is not there. What Windows reserves never has one.

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::kubernetes::{POD_IP, POD_IPS};
 
 fn pod(more: Value) -> Pod {
     let mut pod = json!({

@@ -1,0 +1,375 @@
+//! [`Index::examine`]: which addresses nobody has, and for how long (KC-430..KC-441).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::index::Index;
+use super::leaks::{Grace, Step};
+use super::rows::{CalicoNode, SubjectState, Tracked};
+use super::suspect::{Holder, Suspect};
+use super::table::{NONE, Row};
+use crate::ipam::{ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
+use crate::net::Cidr;
+
+/// The shortest time that a virtual machine's address is kept (KC-433).
+const MACHINE_GRACE: Duration = Duration::from_secs(300);
+
+/// What to examine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What changed since the last time, and candidates whose time has come.
+    Changed,
+    /// Every address. Nothing but lost events makes this find more.
+    Everything,
+}
+
+/// What became of an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What.
+    pub kind: ChangeKind,
+    /// Its block.
+    pub block: Cidr,
+    /// The address.
+    pub address: IpAddr,
+    /// Its handle.
+    pub handle: HandleId,
+}
+
+/// See [`Change`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Nobody has it; its grace period begins.
+    Candidate(Evidence),
+    /// Nobody has it, and that is settled.
+    Confirmed(Evidence),
+    /// Somebody has it after all.
+    Cleared,
+}
+
+impl Index {
+    /// Judges, and tells what became of addresses. `now` never goes back.
+    pub fn examine(&mut self, now: Duration, scope: Scope) -> Vec<Change> {
+        let nodes = match scope {
+            Scope::Changed => std::mem::take(&mut self.dirty_nodes),
+            Scope::Everything => {
+                self.dirty_nodes.clear();
+                self.nodes.rows().into_iter().collect()
+            }
+        };
+        let rows = self.rows_to_examine(now, scope, &nodes);
+        let mut changes = Vec::new();
+        let mut concerned = nodes.clone();
+        for row in rows {
+            if let Some(tracked) = self.tracked.get_mut(row) {
+                tracked.set(Tracked::DIRTY, false);
+                concerned.insert(tracked.node);
+                self.examine_one(row, now, &mut changes);
+            }
+        }
+        for &node in &concerned {
+            self.examine_node(node, now, &mut changes);
+        }
+        for node in nodes {
+            self.drop_unused_node(node);
+        }
+        changes
+    }
+
+    fn rows_to_examine(&mut self, now: Duration, scope: Scope, nodes: &BTreeSet<Row>) -> Vec<Row> {
+        let dirty = std::mem::take(&mut self.dirty);
+        if scope == Scope::Everything {
+            return self.tracked.rows();
+        }
+        let mut rows = dirty;
+        rows.extend(self.leaks.due(now));
+        for &node in nodes {
+            rows.extend(self.nodes.get(node).map(|node| node.tracked.as_slice()).unwrap_or_default());
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    fn examine_one(&mut self, row: Row, now: Duration, changes: &mut Vec<Change>) {
+        let Some(tracked) = self.tracked.get(row) else { return };
+        let gone = tracked.is(Tracked::NAMES_NODE) && self.is_gone(tracked.node);
+        if tracked.kind == ClaimKind::Tunnel && gone {
+            // When everything else of the node is settled.
+            return;
+        }
+        let (grace, kind) = (self.settings.leak_grace, tracked.kind);
+        match self.judge(row) {
+            Holding::Held(_) => self.cleared(row, changes),
+            Holding::Leaked(evidence) => {
+                let grace = match grace {
+                    _ if gone => Grace::AtOnce,
+                    _ if kind == ClaimKind::Machine => Grace::After(grace.unwrap_or_default().max(MACHINE_GRACE)),
+                    None => return self.cleared(row, changes),
+                    Some(Duration::ZERO) => Grace::Never,
+                    Some(grace) => Grace::After(grace),
+                };
+                self.leaked(row, now, evidence, grace, changes);
+            }
+        }
+    }
+
+    /// A node that is gone departs, and its tunnels' addresses go once nothing else that is filed under it stays (KC-439).
+    fn examine_node(&mut self, node: Row, now: Duration, changes: &mut Vec<Change>) {
+        let Some(row) = self.nodes.get_mut(node) else { return };
+        row.dirty = false;
+        let tracked = row.tracked.clone();
+        let holds = !tracked.is_empty() || !row.blocks.is_empty();
+        if !self.is_gone(node) {
+            return self.balance.stay(node);
+        }
+        if holds {
+            self.balance.depart(node);
+        }
+        let is_tunnel = |row: &Row| self.tracked.get(*row).is_some_and(|tracked| tracked.kind == ClaimKind::Tunnel);
+        let (tunnels, others): (Vec<Row>, Vec<Row>) = tracked.into_iter().partition(is_tunnel);
+        let settled = others.into_iter().all(|row| self.leaks.is_confirmed(row));
+        for tunnel in tunnels {
+            match self.judge(tunnel) {
+                Holding::Leaked(evidence) if settled => {
+                    self.leaked(tunnel, now, evidence, Grace::AtOnce, changes);
+                }
+                _ => self.cleared(tunnel, changes),
+            }
+        }
+    }
+
+    fn judge(&self, row: Row) -> Holding {
+        let Some(tracked) = self.tracked.get(row) else { return Holding::Held(Keeper::Unseen) };
+        if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
+            return Holding::Held(Keeper::ForeignNode);
+        }
+        match self.address_of(tracked) {
+            Some(address) => holding(tracked.kind, &Cached { index: self, tracked, address }),
+            None => Holding::Held(Keeper::Unseen),
+        }
+    }
+
+    fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace, changes: &mut Vec<Change>) {
+        let known = self.leaks.get(row).is_some();
+        let step = self.leaks.leaked(row, now, evidence, grace);
+        if !known {
+            self.count_candidate(row, 1);
+        }
+        let kind = match step {
+            Step::Became => ChangeKind::Candidate(evidence),
+            Step::Confirmed => ChangeKind::Confirmed(evidence),
+            Step::Cleared | Step::Unchanged => return,
+        };
+        changes.extend(self.change(row, kind));
+    }
+
+    fn cleared(&mut self, row: Row, changes: &mut Vec<Change>) {
+        if self.clear_leak(row) {
+            changes.extend(self.change(row, ChangeKind::Cleared));
+        }
+    }
+
+    pub(super) fn clear_leak(&mut self, row: Row) -> bool {
+        let cleared = self.leaks.clear(row) == Step::Cleared;
+        if cleared {
+            self.count_candidate(row, -1);
+        }
+        cleared
+    }
+
+    fn change(&self, row: Row, kind: ChangeKind) -> Option<Change> {
+        let tracked = self.tracked.get(row)?;
+        let block = self.blocks.get(tracked.block)?.cidr;
+        let handle = self.handles.get(tracked.handle)?.id.write(&self.networks);
+        Some(Change { kind, block, address: self.address_of(tracked)?, handle })
+    }
+
+    fn address_of(&self, tracked: &Tracked) -> Option<IpAddr> {
+        self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
+    }
+
+    /// Confirmed leaks, at most about `limit`: of a handle all addresses or none (KC-445, B-09), and none of a handle that
+    /// failed a moment ago (B-18).
+    pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
+        let mut handles = BTreeSet::new();
+        let mut suspects = Vec::new();
+        for row in self.leaks.confirmed() {
+            let Some(handle) = self.tracked.get(row).map(|tracked| tracked.handle) else { continue };
+            if !handles.insert(handle) || self.leaks.is_parked(handle, now) {
+                continue;
+            }
+            let rows = self.rows_of(handle);
+            if rows.iter().all(|&row| self.leaks.is_confirmed(row)) {
+                suspects.extend(rows.into_iter().filter_map(|row| self.suspect(row)));
+            }
+            if suspects.len() >= limit {
+                break;
+            }
+        }
+        suspects
+    }
+
+    pub(super) fn rows_of(&self, handle: Row) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut at = self.handles.get(handle).map_or(NONE, |handle| handle.tracked);
+        while let Some(tracked) = self.tracked.get(at) {
+            rows.push(at);
+            at = tracked.handle_next;
+        }
+        rows
+    }
+
+    fn suspect(&self, row: Row) -> Option<Suspect> {
+        let (tracked, leak) = (self.tracked.get(row)?, self.leaks.get(row)?);
+        let block = self.blocks.get(tracked.block)?;
+        let names = self
+            .subjects
+            .get(tracked.subject)
+            .map(|subject| (self.namespaces.text(subject.namespace).to_owned(), subject.name.to_string()));
+        let node = tracked.named_node();
+        Some(Suspect {
+            block: block.cidr,
+            address: self.address_of(tracked)?,
+            handle: self.handles.get(tracked.handle)?.id.write(&self.networks),
+            sequence: tracked.sequence(),
+            holder: Holder { kind: tracked.kind, names },
+            node: (node != NONE).then(|| self.node_name(node).to_owned()),
+            kubernetes_node: self.kubernetes_name(node).map(str::to_owned),
+            pool: self.pool_name(block.pool).map(str::to_owned),
+            evidence: leak.evidence,
+            by_node: leak.by_node,
+        })
+    }
+
+    /// The row of a suspect, if it is still tracked as it was.
+    fn row_of(&self, suspect: &Suspect) -> Option<Row> {
+        let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
+        let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
+        let row = block.tracked.iter().copied();
+        let mut same = row.filter(|row| {
+            self.tracked.get(*row).is_some_and(|tracked| {
+                tracked.ordinal == ordinal
+                    && tracked.sequence() == suspect.sequence
+                    && self.find_handle(suspect.handle.as_str()) == Some(tracked.handle)
+            })
+        });
+        same.next()
+    }
+
+    /// It stays. What could not be looked at is tried again later, longer each time; what somebody has is no leak any more.
+    pub fn kept(&mut self, suspect: &Suspect, keeper: Keeper, now: Duration) {
+        let Some(row) = self.row_of(suspect) else { return };
+        if keeper == Keeper::Unseen {
+            self.park(row, now);
+        } else {
+            self.clear_leak(row);
+        }
+    }
+
+    /// Its release failed: its handle is left alone for a while.
+    pub fn failed(&mut self, suspect: &Suspect, now: Duration) {
+        if let Some(row) = self.row_of(suspect) {
+            self.park(row, now);
+        }
+    }
+
+    fn park(&mut self, row: Row, now: Duration) {
+        if let Some(tracked) = self.tracked.get(row) {
+            self.leaks.park(tracked.handle, now);
+        }
+    }
+
+    /// It was released. The block's own event will say the same.
+    pub fn released(&mut self, suspect: &Suspect) {
+        self.numbers.reclaimed(suspect);
+        let Some(row) = self.row_of(suspect) else { return };
+        let block = self.tracked.get(row).map_or(NONE, |tracked| tracked.block);
+        if let Some(block) = self.blocks.get_mut(block) {
+            block.tracked = block.tracked.iter().copied().filter(|other| *other != row).collect();
+        }
+        self.untrack(row);
+    }
+
+    /// When something is to be done although nothing changes: a candidate's or an empty block's time has come, or something
+    /// that failed is to be tried again. What is to be done now already is not in it.
+    pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
+        self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now)).min()
+    }
+
+    /// Whether anything changed that was not examined yet.
+    pub fn has_changed(&self) -> bool {
+        !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
+    }
+
+    /// How many handles are left alone because they failed.
+    pub fn parked(&self) -> usize {
+        self.leaks.parked()
+    }
+
+    /// Candidates and confirmed leaks.
+    pub fn leaks(&self) -> (usize, usize) {
+        let confirmed = self.leaks.confirmed().count();
+        (self.leaks.rows().len() - confirmed, confirmed)
+    }
+}
+
+/// What the index knows of the holder of one address.
+struct Cached<'a> {
+    index: &'a Index,
+    tracked: &'a Tracked,
+    address: IpAddr,
+}
+
+impl Cached<'_> {
+    fn state(&self) -> Option<&SubjectState> {
+        self.index.subjects.get(self.tracked.subject).map(|subject| &subject.state)
+    }
+
+    fn watched(&self, watched: bool) -> Sight<()> {
+        match self.state() {
+            Some(SubjectState::Absent) if watched => Sight::Absent,
+            Some(SubjectState::Machine { .. } | SubjectState::Service) => Sight::Present(()),
+            _ => Sight::Unknown,
+        }
+    }
+}
+
+impl HolderFacts for Cached<'_> {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        match self.state() {
+            Some(SubjectState::Absent) => Sight::Absent,
+            Some(SubjectState::Pod { node, addresses, ended }) => Sight::Present(PodSight {
+                node: self.index.node_name(*node),
+                has: addresses.contain(self.address),
+                ended: *ended,
+            }),
+            _ => Sight::Unknown,
+        }
+    }
+
+    fn machine(&self) -> Sight<()> {
+        self.watched(self.index.settings.machines)
+    }
+
+    fn service(&self) -> Sight<()> {
+        self.watched(self.index.settings.services)
+    }
+
+    fn tunnel_node(&self) -> Sight<()> {
+        match self.index.nodes.get(self.tracked.named_node()).map(|node| node.calico) {
+            Some(CalicoNode::Absent) => Sight::Absent,
+            Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
+            None => Sight::Unknown,
+        }
+    }
+
+    fn unnamed(&self) -> Sight<()> {
+        Sight::Unknown
+    }
+
+    fn node(&self) -> Option<&str> {
+        self.index.kubernetes_name(self.tracked.named_node())
+    }
+}

@@ -1,0 +1,256 @@
+//! Blocks come, change and go (KC-422).
+
+use super::super::rows::{BlockOwner, BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
+use super::super::table::{NONE, Row};
+use super::{Feed, Index};
+use crate::ipam::stored_time::parse_stored;
+use crate::ipam::{Block, Claim, CorruptBlock, HandleId, Owner};
+use crate::net::Cidr;
+
+/// A block from which nothing is collected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadableBlock {
+    /// It contradicts itself.
+    #[error("nothing is collected from it: {0}")]
+    Corrupt(#[from] CorruptBlock),
+    /// It is larger than any that address management makes.
+    #[error("nothing is collected from block {0}: it has more than 65536 addresses")]
+    TooLarge(Cidr),
+}
+
+/// An allocation as a block tells it.
+struct Told<'a> {
+    ordinal: u16,
+    handle: &'a str,
+    sequence: Option<u64>,
+    claim: Claim<'a>,
+    node: Option<&'a str>,
+}
+
+/// What a block says as a whole.
+struct Summary<'a> {
+    told: Vec<Told<'a>>,
+    taken: u16,
+    used: u16,
+    cold: i64,
+}
+
+impl Index {
+    /// A block is there, new or changed. A tombstone is a block that is gone (D27). What cannot be read is forgotten.
+    pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
+        if block.deleted {
+            self.block_gone(&block.cidr);
+            return Ok(());
+        }
+        let summary = match summarize(block) {
+            Ok(summary) => summary,
+            Err(unreadable) => {
+                self.block_gone(&block.cidr);
+                return Err(unreadable);
+            }
+        };
+        let row = self.blocks.find(block.cidr).unwrap_or_else(|| self.add_block(block.cidr));
+        self.set_owner(row, block.owner());
+        self.set_summary(row, &summary);
+        self.set_addresses(row, &summary.told);
+        Ok(())
+    }
+
+    /// A block is gone.
+    pub fn block_gone(&mut self, cidr: &Cidr) {
+        if let Some(row) = self.blocks.find(*cidr) {
+            self.forget_block(row);
+        }
+    }
+
+    pub(super) fn drop_unlisted_blocks(&mut self) {
+        let list = self.list(Feed::Blocks);
+        let gone: Vec<Row> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
+        for row in gone {
+            self.forget_block(row);
+        }
+    }
+
+    fn add_block(&mut self, cidr: Cidr) -> Row {
+        let pool = self.pool_of(&cidr);
+        let row = self.blocks.insert(BlockRow {
+            cidr,
+            owner: BlockOwner::Nobody,
+            in_node: 0,
+            pool,
+            tracked: Box::default(),
+            taken: 0,
+            used: 0,
+            cold: NEVER,
+            list: 0,
+        });
+        self.count_block(row, 1);
+        row
+    }
+
+    fn forget_block(&mut self, row: Row) {
+        let tracked = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)).unwrap_or_default();
+        for &address in &tracked {
+            self.untrack(address);
+        }
+        self.count_block(row, -1);
+        self.disown(row);
+        let cold = self.blocks.get(row).map_or(NEVER, |block| block.cold);
+        self.balance.forget_block(row, cold);
+        self.blocks.remove(row);
+    }
+
+    /// Files the block under its owner, both ways (B-22), and with it the addresses that name no node.
+    fn set_owner(&mut self, row: Row, owner: Option<Owner>) {
+        let owner = match owner {
+            None => BlockOwner::Nobody,
+            Some(Owner::Virtual(_)) => BlockOwner::Virtual,
+            Some(Owner::Host(name)) => BlockOwner::Node(self.node_row(&name)),
+        };
+        let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else { return };
+        let tracked = block.tracked.clone();
+        self.count_all(row, &tracked, -1);
+        self.disown(row);
+        self.own(row, owner);
+        for &address in &tracked {
+            let nameless = self.tracked.get(address).is_some_and(|tracked| !tracked.is(Tracked::NAMES_NODE));
+            if nameless {
+                self.unfile(address);
+                self.file(address, owner.node());
+                self.mark(address);
+            }
+        }
+        self.count_all(row, &tracked, 1);
+    }
+
+    pub(super) fn count_all(&mut self, block: Row, tracked: &[Row], by: i64) {
+        self.count_block(block, by);
+        for &address in tracked {
+            self.count(address, by);
+            if self.leaks.get(address).is_some() {
+                self.count_candidate(address, by);
+            }
+        }
+    }
+
+    fn set_summary(&mut self, row: Row, summary: &Summary<'_>) {
+        let list = self.list(Feed::Blocks);
+        let Some(block) = self.blocks.get_mut(row) else { return };
+        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner.node());
+        (block.taken, block.used, block.cold, block.list) = (summary.taken, summary.used, summary.cold, list);
+        self.balance.set_cold(row, cold, summary.cold);
+        if was != (summary.taken, summary.used) {
+            self.unbalance(node);
+        }
+    }
+
+    fn set_addresses(&mut self, row: Row, told: &[Told<'_>]) {
+        let Some(known) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)) else { return };
+        let mut known = known.into_iter().peekable();
+        let mut tracked = Vec::with_capacity(told.len());
+        for told in told {
+            while let Some(gone) = known.next_if(|&address| self.ordinal(address) < told.ordinal) {
+                self.untrack(gone);
+            }
+            match known.next_if(|&address| self.ordinal(address) == told.ordinal) {
+                Some(same) if self.is_as_told(row, same, told) => tracked.push(same),
+                changed => {
+                    // The new one first: names that both use stay.
+                    tracked.push(self.track_told(row, told));
+                    changed.into_iter().for_each(|changed| self.untrack(changed));
+                }
+            }
+        }
+        known.for_each(|gone| self.untrack(gone));
+        if let Some(block) = self.blocks.get_mut(row) {
+            block.tracked = tracked.into();
+        }
+    }
+
+    fn ordinal(&self, address: Row) -> u16 {
+        self.tracked.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
+    }
+
+    /// Attributes are compared too: a virtual machine's address changes owners under one sequence number (B-07).
+    fn is_as_told(&self, block: Row, address: Row, told: &Told<'_>) -> bool {
+        let Some(known) = self.tracked.get(address) else { return false };
+        let same_node = match told.node {
+            Some(node) => known.is(Tracked::NAMES_NODE) && self.node_name(known.node) == node,
+            None => {
+                let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
+                !known.is(Tracked::NAMES_NODE) && known.node == of_block
+            }
+        };
+        let subject = match told.claim.names() {
+            Some((namespace, name)) => self.find_subject(told.claim.kind(), namespace, name),
+            None => Some(NONE),
+        };
+        known.sequence() == told.sequence
+            && known.kind == told.claim.kind()
+            && subject == Some(known.subject)
+            && same_node
+            && self.find_handle(told.handle) == Some(known.handle)
+    }
+
+    fn track_told(&mut self, block: Row, told: &Told<'_>) -> Row {
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
+        let node = told.node.map_or(of_block, |node| self.node_row(node));
+        let names = told.claim.names();
+        let subject = names.map_or(NONE, |(namespace, name)| self.subject_row(told.claim.kind(), namespace, name));
+        let mut tracked = Tracked {
+            sequence: told.sequence.unwrap_or_default(),
+            block,
+            handle: self.handle_row(told.handle),
+            handle_next: NONE,
+            subject,
+            subject_next: NONE,
+            node,
+            in_node: 0,
+            ordinal: told.ordinal,
+            kind: told.claim.kind(),
+            flags: 0,
+        };
+        tracked.set(Tracked::NUMBERED, told.sequence.is_some());
+        tracked.set(Tracked::NAMES_NODE, told.node.is_some());
+        self.track(tracked)
+    }
+
+    pub(in super::super) fn find_handle(&self, handle: &str) -> Option<Row> {
+        self.handles.find(&CompactHandle::read(handle, |network| self.networks.find(network))?)
+    }
+
+    fn handle_row(&mut self, handle: &str) -> Row {
+        if let Some(row) = self.find_handle(handle) {
+            return row;
+        }
+        let networks = &mut self.networks;
+        let id = CompactHandle::read(handle, |network| Some(networks.take(network)));
+        let id = id.unwrap_or_else(|| CompactHandle::Other(handle.into()));
+        self.handles.insert(HandleRow { id, tracked: NONE })
+    }
+}
+
+fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
+    if block.capacity() > u128::from(u16::MAX) + 1 {
+        return Err(UnreadableBlock::TooLarge(block.cidr));
+    }
+    block.verify()?;
+    let mut summary = Summary { told: Vec::new(), taken: 0, used: 0, cold: NEVER };
+    for allocation in block.allocated() {
+        let Some(attribute) = allocation.attribute else { continue };
+        summary.taken = summary.taken.saturating_add(1);
+        summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
+        if let Some(released) = &attribute.released_at {
+            // What cannot be read is left to whoever looks at the block next.
+            let released = parse_stored(released).map_or(NEVER, |at| at.unix_timestamp());
+            summary.cold = summary.cold.min(released);
+            continue;
+        }
+        let handle = attribute.handle_id.as_deref().map(HandleId::cut).filter(|handle| !handle.is_empty());
+        let Some(handle) = handle else { continue };
+        let (claim, node) = Claim::of(attribute);
+        let (ordinal, sequence) = (allocation.ordinal as u16, allocation.sequence);
+        summary.told.push(Told { ordinal, handle, sequence, claim, node });
+    }
+    Ok(summary)
+}

@@ -1,0 +1,161 @@
+//! Pods, virtual machines and Services come, change and go. What an address is for is marked for examination.
+
+use super::super::pod::PodFacts;
+use super::super::rows::{Subject, SubjectState};
+use super::super::table::{NONE, Row};
+use super::{Feed, Index};
+use crate::ipam::ClaimKind;
+
+impl Index {
+    /// A pod is there, new or changed.
+    pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodFacts<'_>) {
+        let row = self.subject_row(ClaimKind::Pod, namespace, name);
+        let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
+        let state = SubjectState::Pod { node, addresses: facts.addresses.clone(), ended: facts.ended };
+        self.set_state(row, Feed::Pods, state);
+    }
+
+    /// A pod is gone.
+    pub fn pod_gone(&mut self, namespace: &str, name: &str) {
+        self.subject_gone(ClaimKind::Pod, namespace, name);
+    }
+
+    /// A VirtualMachine is there.
+    pub fn put_machine(&mut self, namespace: &str, name: &str) {
+        self.set_machine(Feed::Machines, namespace, name, true);
+    }
+
+    /// A VirtualMachine is gone.
+    pub fn machine_gone(&mut self, namespace: &str, name: &str) {
+        self.set_machine(Feed::Machines, namespace, name, false);
+    }
+
+    /// A VirtualMachineInstance is there. One that a VirtualMachine owns holds nothing by itself (KC-436).
+    pub fn put_instance(&mut self, namespace: &str, name: &str, owned: bool) {
+        self.set_machine(Feed::Instances, namespace, name, !owned);
+    }
+
+    /// A VirtualMachineInstance is gone.
+    pub fn instance_gone(&mut self, namespace: &str, name: &str) {
+        self.set_machine(Feed::Instances, namespace, name, false);
+    }
+
+    /// A Service of type LoadBalancer is there.
+    pub fn put_service(&mut self, namespace: &str, name: &str) {
+        let row = self.subject_row(ClaimKind::Service, namespace, name);
+        self.set_state(row, Feed::Services, SubjectState::Service);
+    }
+
+    /// A Service is gone, or is of another type now.
+    pub fn service_gone(&mut self, namespace: &str, name: &str) {
+        self.subject_gone(ClaimKind::Service, namespace, name);
+    }
+
+    fn subject_gone(&mut self, kind: ClaimKind, namespace: &str, name: &str) {
+        if let Some(row) = self.find_subject(kind, namespace, name) {
+            self.set_state(row, Feed::Pods, SubjectState::Absent);
+        }
+    }
+
+    fn set_machine(&mut self, feed: Feed, namespace: &str, name: &str, there: bool) {
+        let row = match self.find_subject(ClaimKind::Machine, namespace, name) {
+            Some(row) => row,
+            None if !there => return,
+            None => self.subject_row(ClaimKind::Machine, namespace, name),
+        };
+        if there {
+            self.named.entry(feed).or_default().insert(row);
+        }
+        self.set_machine_row(row, feed, there);
+    }
+
+    fn set_machine_row(&mut self, row: Row, feed: Feed, there: bool) {
+        let (mut machine, mut instance) = match self.subjects.get(row).map(|subject| &subject.state) {
+            Some(SubjectState::Machine { machine, instance }) => (*machine, *instance),
+            _ => (false, false),
+        };
+        *(if feed == Feed::Machines { &mut machine } else { &mut instance }) = there;
+        if !there && let Some(named) = self.named.get_mut(&feed) {
+            named.remove(&row);
+        }
+        let state =
+            if machine || instance { SubjectState::Machine { machine, instance } } else { SubjectState::Absent };
+        self.set_state(row, feed, state);
+    }
+
+    /// Puts a state in the place of another; what did not change concerns nobody.
+    fn set_state(&mut self, row: Row, feed: Feed, state: SubjectState) {
+        let list = self.list(feed);
+        let Some(subject) = self.subjects.get_mut(row) else { return };
+        subject.list = list;
+        if subject.state != state {
+            let node = |state: &SubjectState| if let SubjectState::Pod { node, .. } = state { *node } else { NONE };
+            let new = node(&state);
+            let old = node(&std::mem::replace(&mut subject.state, state));
+            if let Some(node) = self.nodes.get_mut(new) {
+                node.references += 1;
+            }
+            if let Some(node) = self.nodes.get_mut(old) {
+                node.references -= 1;
+                self.drop_unused_node(old);
+            }
+            self.mark_subject(row);
+        }
+        self.drop_unused_subject(row);
+    }
+
+    pub(super) fn drop_unlisted_subjects(&mut self, feed: Feed) {
+        let list = self.list(feed);
+        if matches!(feed, Feed::Machines | Feed::Instances) {
+            let named = self.named.get(&feed).cloned().unwrap_or_default();
+            let unnamed = |row: &Row, subject: &Subject| match subject.state {
+                SubjectState::Machine { machine, instance } => {
+                    (if feed == Feed::Machines { machine } else { instance }) && !named.contains(row)
+                }
+                _ => false,
+            };
+            let gone: Vec<Row> =
+                self.subjects.iter().filter(|(row, subject)| unnamed(row, subject)).map(|(row, _)| row).collect();
+            gone.into_iter().for_each(|row| self.set_machine_row(row, feed, false));
+            return;
+        }
+        let kind = if feed == Feed::Pods { ClaimKind::Pod } else { ClaimKind::Service };
+        let gone =
+            |subject: &Subject| subject.kind == kind && subject.list != list && subject.state != SubjectState::Absent;
+        let gone: Vec<Row> = self.subjects.iter().filter(|(_, subject)| gone(subject)).map(|(row, _)| row).collect();
+        gone.into_iter().for_each(|row| self.set_state(row, feed, SubjectState::Absent));
+    }
+
+    pub(in super::super) fn find_subject(&self, kind: ClaimKind, namespace: &str, name: &str) -> Option<Row> {
+        self.subjects.find((kind, self.namespaces.find(namespace)?, name))
+    }
+
+    /// The row of a subject, made if it is not there.
+    pub(super) fn subject_row(&mut self, kind: ClaimKind, namespace: &str, name: &str) -> Row {
+        if let Some(row) = self.find_subject(kind, namespace, name) {
+            return row;
+        }
+        let namespace = self.namespaces.take(namespace);
+        let (name, state) = (name.into(), SubjectState::Absent);
+        self.subjects.insert(Subject { kind, namespace, name, state, tracked: NONE, list: 0 })
+    }
+
+    /// Marks every address that is for a subject.
+    pub(super) fn mark_subject(&mut self, subject: Row) {
+        let mut at = self.subjects.get(subject).map_or(NONE, |subject| subject.tracked);
+        while let Some(next) = self.tracked.get(at).map(|tracked| tracked.subject_next) {
+            self.mark(at);
+            at = next;
+        }
+    }
+
+    /// Forgets a subject that neither exists nor has an address.
+    pub(super) fn drop_unused_subject(&mut self, row: Row) {
+        let unused = |subject: &&Subject| subject.tracked == NONE && subject.state == SubjectState::Absent;
+        if self.subjects.get(row).filter(unused).is_some()
+            && let Some(subject) = self.subjects.remove(row)
+        {
+            self.namespaces.give_back(subject.namespace);
+        }
+    }
+}

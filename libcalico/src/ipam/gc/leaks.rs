@@ -1,0 +1,228 @@
+//! [`Leaks`]: addresses that nobody seems to have, and since when (KC-438, KC-441).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::table::Row;
+use crate::ipam::Evidence;
+
+/// One address without holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leak {
+    /// When that was first seen.
+    pub(super) since: Duration,
+    pub(super) evidence: Evidence,
+    pub(super) stage: Stage,
+    /// Confirmed at once, because its node is gone.
+    pub(super) by_node: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be examined again at this time; without one it is only counted (a grace period of 0).
+    Candidate {
+        due: Option<Duration>,
+    },
+    Confirmed,
+}
+
+/// How a verdict changed what is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Unchanged,
+    Became,
+    Confirmed,
+    Cleared,
+}
+
+/// Every leak by its address's row.
+#[derive(Debug, Default)]
+pub(super) struct Leaks {
+    by_row: HashMap<Row, Leak>,
+    due: BTreeSet<(Duration, Row)>,
+    confirmed: BTreeSet<Row>,
+    /// Handles that are left alone until this time, and how often they failed (B-18).
+    parked: BTreeMap<Row, Parked>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Parked {
+    until: Duration,
+    failures: u32,
+}
+
+/// First and longest time that something which failed is left alone.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// How long to wait after so many failures in a row.
+pub(super) fn backoff(failures: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(1u32 << failures.saturating_sub(1).min(16)).min(LONGEST_WAIT)
+}
+
+impl Leaks {
+    pub(super) fn get(&self, row: Row) -> Option<&Leak> {
+        self.by_row.get(&row)
+    }
+
+    pub(super) fn is_confirmed(&self, row: Row) -> bool {
+        self.confirmed.contains(&row)
+    }
+
+    /// Nobody has it. `grace` is how long that has to stay so: nothing to confirm it now, `None` never.
+    pub(super) fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace) -> Step {
+        let known = self.by_row.get(&row).copied();
+        let since = known.map_or(now, |leak| leak.since);
+        // A leak that was confirmed because its node was gone waits like any other when the node is back.
+        let settled = known.filter(|leak| leak.stage == Stage::Confirmed && (!leak.by_node || grace == Grace::AtOnce));
+        let stage = match grace {
+            _ if settled.is_some() => Stage::Confirmed,
+            Grace::AtOnce => Stage::Confirmed,
+            Grace::Never => Stage::Candidate { due: None },
+            Grace::After(grace) if now >= since.saturating_add(grace) => Stage::Confirmed,
+            Grace::After(grace) => Stage::Candidate { due: Some(since.saturating_add(grace)) },
+        };
+        let by_node = settled.map_or(grace == Grace::AtOnce, |leak| leak.by_node);
+        self.forget_stage(row, known);
+        match stage {
+            Stage::Candidate { due } => _ = due.map(|due| self.due.insert((due, row))),
+            Stage::Confirmed => _ = self.confirmed.insert(row),
+        }
+        self.by_row.insert(row, Leak { since, evidence, stage, by_node });
+        match (known.map(|leak| leak.stage), stage) {
+            (Some(Stage::Confirmed), _) | (Some(_), Stage::Candidate { .. }) => Step::Unchanged,
+            (_, Stage::Confirmed) => Step::Confirmed,
+            (None, Stage::Candidate { .. }) => Step::Became,
+        }
+    }
+
+    /// Somebody has it, or it is tracked no longer.
+    pub(super) fn clear(&mut self, row: Row) -> Step {
+        let known = self.by_row.remove(&row);
+        self.forget_stage(row, known);
+        if known.is_some() { Step::Cleared } else { Step::Unchanged }
+    }
+
+    fn forget_stage(&mut self, row: Row, known: Option<Leak>) {
+        match known.map(|leak| leak.stage) {
+            Some(Stage::Candidate { due: Some(due) }) => _ = self.due.remove(&(due, row)),
+            Some(Stage::Confirmed) => _ = self.confirmed.remove(&row),
+            Some(Stage::Candidate { due: None }) | None => {}
+        }
+    }
+
+    /// Candidates whose time has come.
+    pub(super) fn due(&self, now: Duration) -> Vec<Row> {
+        self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect()
+    }
+
+    pub(super) fn confirmed(&self) -> impl Iterator<Item = Row> {
+        self.confirmed.iter().copied()
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        self.by_row.keys().copied().collect()
+    }
+
+    /// When something is to be looked at again that is left alone now.
+    pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
+        let parked = self.parked.values().map(|parked| parked.until).filter(|until| *until > now);
+        self.due.first().map(|(due, _)| *due).into_iter().chain(parked).min()
+    }
+
+    /// Leaves a handle alone for a while, longer each time.
+    pub(super) fn park(&mut self, handle: Row, now: Duration) {
+        let failures = self.parked.get(&handle).map_or(0, |parked| parked.failures) + 1;
+        self.parked.insert(handle, Parked { until: now.saturating_add(backoff(failures)), failures });
+    }
+
+    /// Something about the handle changed, or it is gone.
+    pub(super) fn unpark(&mut self, handle: Row) {
+        self.parked.remove(&handle);
+    }
+
+    pub(super) fn is_parked(&self, handle: Row, now: Duration) -> bool {
+        self.parked.get(&handle).is_some_and(|parked| parked.until > now)
+    }
+
+    pub(super) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
+            + self.due.len() * 2 * size_of::<(Duration, Row)>()
+            + self.confirmed.len() * 2 * size_of::<Row>()
+            + self.parked.len() * 2 * size_of::<(Row, Parked)>()
+    }
+}
+
+/// How long an address must be without holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grace {
+    AtOnce,
+    After(Duration),
+    Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Duration = Duration::from_secs;
+    const GONE: Evidence = Evidence::PodGone;
+
+    #[test]
+    fn a_candidate_is_confirmed_when_its_time_has_come() {
+        let mut leaks = Leaks::default();
+        let grace = Grace::After(AT(10));
+        assert_eq!(leaks.leaked(1, AT(5), GONE, grace), Step::Became);
+        assert_eq!((leaks.next_deadline(AT(5)), leaks.due(AT(14))), (Some(AT(15)), vec![]));
+        assert_eq!(leaks.leaked(1, AT(14), GONE, grace), Step::Unchanged);
+        assert_eq!(leaks.due(AT(15)), [1]);
+        assert_eq!(leaks.leaked(1, AT(15), GONE, grace), Step::Confirmed);
+        assert_eq!((leaks.is_confirmed(1), leaks.next_deadline(AT(15))), (true, None));
+        assert_eq!(leaks.leaked(1, AT(16), GONE, grace), Step::Unchanged);
+        assert_eq!(leaks.clear(1), Step::Cleared);
+        assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, Step::Unchanged));
+        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), Step::Became, "its time begins anew");
+    }
+
+    #[test]
+    fn without_grace_at_once_and_with_none_never() {
+        let mut leaks = Leaks::default();
+        assert_eq!(leaks.leaked(1, AT(0), GONE, Grace::AtOnce), Step::Confirmed);
+        assert!(leaks.get(1).unwrap().by_node);
+        assert_eq!(leaks.leaked(2, AT(0), GONE, Grace::Never), Step::Became);
+        assert_eq!(leaks.leaked(2, AT(1_000_000), GONE, Grace::Never), Step::Unchanged);
+        assert_eq!(leaks.next_deadline(AT(0)), None);
+        assert_eq!(leaks.leaked(2, AT(1_000_001), GONE, Grace::AtOnce), Step::Confirmed);
+        assert_eq!(leaks.leaked(3, AT(0), GONE, Grace::After(Duration::ZERO)), Step::Confirmed);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_gives_its_leaks_their_grace() {
+        let mut leaks = Leaks::default();
+        leaks.leaked(1, AT(0), GONE, Grace::AtOnce);
+        assert_eq!(leaks.leaked(1, AT(5), GONE, Grace::After(AT(10))), Step::Unchanged);
+        assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
+        assert_eq!(leaks.leaked(1, AT(10), GONE, Grace::After(AT(10))), Step::Confirmed);
+        leaks.leaked(1, AT(11), GONE, Grace::AtOnce);
+        assert!(!leaks.get(1).unwrap().by_node, "it had its grace");
+    }
+
+    #[test]
+    fn a_handle_that_fails_waits_longer_each_time() {
+        let mut leaks = Leaks::default();
+        let mut waits = Vec::new();
+        for _ in 0..20 {
+            leaks.park(7, AT(100));
+            waits.push(leaks.next_deadline(AT(100)).unwrap() - AT(100));
+        }
+        assert_eq!(waits[..4], [AT(1), AT(2), AT(4), AT(8)]);
+        assert_eq!(waits[19], AT(300));
+        assert!(leaks.is_parked(7, AT(399)) && !leaks.is_parked(7, AT(400)));
+        leaks.unpark(7);
+        assert!(!leaks.is_parked(7, AT(100)));
+    }
+}

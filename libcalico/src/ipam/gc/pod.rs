@@ -1,0 +1,215 @@
+//! [`PodFacts`]: what garbage collection keeps of a pod.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::Deserialize;
+
+use crate::ipam::{Ended, PodSight};
+use crate::kubernetes::PodAddresses;
+
+/// Where Multus notes the addresses of all of a pod's interfaces (IPAM-194).
+pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// What a pod says about where it is and which addresses it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts<'a> {
+    /// The Kubernetes node it is on; empty when on none.
+    pub node: &'a str,
+    /// Its addresses.
+    pub addresses: ReportedAddresses,
+    /// Whether its containers are gone for good.
+    pub ended: Option<Ended>,
+}
+
+/// A pod's own words, from which [`PodFacts`] are read. `addresses.annotations` may hold [`NETWORK_STATUS`] too.
+#[derive(Debug, Clone, Copy)]
+pub struct PodWords<'a> {
+    /// `spec.nodeName`.
+    pub node: &'a str,
+    /// `status.reason`.
+    pub reason: &'a str,
+    /// The rest.
+    pub addresses: PodAddresses<'a>,
+}
+
+impl<'a> PodFacts<'a> {
+    /// Reads what `words` say. A pod on no node, one that has reported no address yet, and one with an address that cannot
+    /// be read has [`ReportedAddresses::Unknown`] (KC-434, KC-435).
+    pub fn read(words: &PodWords<'a>) -> Self {
+        let PodWords { node, reason, addresses } = *words;
+        let evicted = addresses.phase == "Failed" && reason == "Evicted";
+        let ended = match (evicted, addresses.is_finished()) {
+            (true, _) => Some(Ended::Evicted),
+            (false, true) => Some(Ended::Finished),
+            (false, false) => None,
+        };
+        PodFacts { node, addresses: reported(words).unwrap_or(ReportedAddresses::Unknown), ended }
+    }
+
+    /// What the pod says about `address`.
+    pub fn sight(&self, address: IpAddr) -> PodSight<'a> {
+        PodSight { node: self.node, has: self.addresses.contain(address), ended: self.ended }
+    }
+}
+
+/// `None` for what cannot be told.
+fn reported(words: &PodWords<'_>) -> Option<ReportedAddresses> {
+    let told = &words.addresses;
+    let mangled = words.node.starts_with('-') || words.node.ends_with('-');
+    if words.node.is_empty() || mangled || (told.pod_ip.is_empty() && told.pod_ips.is_empty()) {
+        return None;
+    }
+    let mut addresses = Vec::new();
+    for cidr in told.parse() {
+        // A network may hold any of its addresses.
+        addresses.push(cidr.ok().filter(|cidr| cidr.size() == 1)?.network());
+    }
+    addresses.extend(of_other_interfaces(told.annotations)?);
+    Some(ReportedAddresses::new(addresses))
+}
+
+#[derive(Deserialize)]
+struct InterfaceStatus {
+    #[serde(default)]
+    ips: Vec<String>,
+}
+
+fn of_other_interfaces(annotations: &BTreeMap<String, String>) -> Option<Vec<IpAddr>> {
+    let Some(status) = annotations.get(NETWORK_STATUS).filter(|status| !status.is_empty()) else {
+        return Some(Vec::new());
+    };
+    let interfaces: Vec<InterfaceStatus> = serde_json::from_str(status).ok()?;
+    let texts = interfaces.iter().flat_map(|interface| &interface.ips);
+    texts.map(|text| text.split('/').next().and_then(|ip| ip.parse().ok())).collect()
+}
+
+/// The addresses that a pod reports, in as few bytes as most pods need.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ReportedAddresses {
+    /// None yet, or none that can be read.
+    #[default]
+    Unknown,
+    /// One of IPv4.
+    V4(Ipv4Addr),
+    /// One of each family.
+    Dual(Ipv4Addr, Ipv6Addr),
+    /// Any others, ascending.
+    Many(Box<[IpAddr]>),
+}
+
+impl ReportedAddresses {
+    /// These addresses, in any order.
+    pub fn new(mut addresses: Vec<IpAddr>) -> Self {
+        addresses.sort_unstable();
+        addresses.dedup();
+        match addresses[..] {
+            [IpAddr::V4(v4)] => ReportedAddresses::V4(v4),
+            [IpAddr::V4(v4), IpAddr::V6(v6)] => ReportedAddresses::Dual(v4, v6),
+            _ => ReportedAddresses::Many(addresses.into()),
+        }
+    }
+
+    /// Whether `address` is one of them; `None` when they are not known.
+    pub fn contain(&self, address: IpAddr) -> Option<bool> {
+        match self {
+            ReportedAddresses::Unknown => None,
+            ReportedAddresses::V4(v4) => Some(address == *v4),
+            ReportedAddresses::Dual(v4, v6) => Some(address == *v4 || address == *v6),
+            ReportedAddresses::Many(all) => Some(all.binary_search(&address).is_ok()),
+        }
+    }
+
+    /// Bytes outside the value itself.
+    pub(super) fn heap(&self) -> usize {
+        match self {
+            ReportedAddresses::Many(all) => size_of_val(&**all),
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Said {
+        node: &'static str,
+        phase: &'static str,
+        reason: &'static str,
+        deleting: bool,
+        ips: Vec<&'static str>,
+        annotations: Vec<(&'static str, &'static str)>,
+    }
+
+    impl Said {
+        fn running(ips: &[&'static str]) -> Self {
+            let (ips, annotations) = (ips.to_vec(), Vec::new());
+            Said { node: "n1", phase: "Running", reason: "", deleting: false, ips, annotations }
+        }
+
+        fn about(&self, address: &str) -> (Option<bool>, Option<Ended>) {
+            let annotations = self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+            let addresses = PodAddresses {
+                phase: self.phase,
+                deleting: self.deleting,
+                pod_ip: self.ips.first().copied().unwrap_or_default(),
+                pod_ips: &self.ips,
+                annotations: &annotations,
+            };
+            let facts = PodFacts::read(&PodWords { node: self.node, reason: self.reason, addresses });
+            let sight = facts.sight(address.parse().unwrap());
+            (sight.has, sight.ended)
+        }
+    }
+
+    #[test]
+    fn a_running_pod_has_what_its_status_says() {
+        for ips in [&["10.0.0.1"][..], &["10.0.0.1", "fd00::1"], &["fd00::2", "10.0.0.1"], &["10.0.0.1", "10.0.0.2"]] {
+            let said = Said::running(ips);
+            assert_eq!(said.about("10.0.0.1"), (Some(true), None), "{ips:?}");
+            assert_eq!(said.about("10.0.0.9"), (Some(false), None));
+            assert_eq!(said.about(ips[ips.len() - 1]).0, Some(true));
+        }
+        assert_eq!(Said::running(&["10.0.0.1/32"]).about("10.0.0.1").0, Some(true));
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_told() {
+        for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
+            assert_eq!(Said::running(ips).about("10.0.0.9").0, None, "{ips:?}");
+        }
+        for node in ["", "-n1", "n1-"] {
+            assert_eq!(Said { node, ..Said::running(&["10.0.0.1"]) }.about("10.0.0.9").0, None, "{node}");
+        }
+    }
+
+    #[test]
+    fn pods_end_in_three_ways() {
+        for (phase, reason, ended) in [
+            ("Failed", "Evicted", Some(Ended::Evicted)),
+            ("Failed", "", Some(Ended::Finished)),
+            ("Succeeded", "Evicted", Some(Ended::Finished)),
+            ("Running", "Evicted", None),
+        ] {
+            let said = Said { phase, reason, ..Said::running(&["10.0.0.1"]) };
+            assert_eq!(said.about("10.0.0.1"), (Some(true), ended), "{phase} {reason}");
+        }
+        let emptied = vec![("cni.projectcalico.org/podIP", "")];
+        let said = Said { deleting: true, annotations: emptied, ..Said::running(&["10.0.0.1"]) };
+        assert_eq!(said.about("10.0.0.1").1, Some(Ended::Finished));
+        assert_eq!(Said { deleting: false, ..said }.about("10.0.0.1").1, None);
+    }
+
+    #[test]
+    fn the_other_interfaces_count_too() {
+        let status = r#"[{"name":"k8s","ips":["10.0.0.1"],"default":true},{"name":"b","interface":"net1","ips":["10.0.0.7/24"]}]"#;
+        let said = Said { annotations: vec![(NETWORK_STATUS, status)], ..Said::running(&["10.0.0.1"]) };
+        assert_eq!(said.about("10.0.0.7").0, Some(true));
+        assert_eq!(said.about("10.0.0.8").0, Some(false));
+        for broken in ["{", r#"[{"ips":["x"]}]"#] {
+            let said = Said { annotations: vec![(NETWORK_STATUS, broken)], ..Said::running(&["10.0.0.1"]) };
+            assert_eq!(said.about("10.0.0.8").0, None);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! [`Table`]: rows found by number or by key, the key being stored once.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use hashbrown::HashTable;
+
+/// The number of a row: good until the row is removed.
+pub(super) type Row = u32;
+/// No row.
+pub(super) const NONE: Row = Row::MAX;
+
+/// Rows by number, with room for more where some were removed.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    rows: Vec<Option<T>>,
+    free: Vec<Row>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { rows: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    pub(super) fn insert(&mut self, value: T) -> Row {
+        if let Some(row) = self.free.pop() {
+            self.rows[row as usize] = Some(value);
+            return row;
+        }
+        self.rows.push(Some(value));
+        // Four thousand million addresses do not fit into memory.
+        Row::try_from(self.rows.len() - 1).unwrap_or(NONE)
+    }
+
+    pub(super) fn remove(&mut self, row: Row) -> Option<T> {
+        let value = self.rows.get_mut(row as usize)?.take()?;
+        self.free.push(row);
+        Some(value)
+    }
+
+    pub(super) fn get(&self, row: Row) -> Option<&T> {
+        self.rows.get(row as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
+        self.rows.get_mut(row as usize)?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &T)> {
+        self.rows.iter().enumerate().filter_map(|(row, value)| Some((row as Row, value.as_ref()?)))
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        self.iter().map(|(row, _)| row).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    /// Bytes of the rows, those that are free included.
+    pub(super) fn bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
+    }
+}
+
+/// A row that has a key.
+pub(super) trait Keyed {
+    type Key<'k>: Hash + Eq
+    where
+        Self: 'k;
+    fn key(&self) -> Self::Key<'_>;
+}
+
+/// Rows by number and by key.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    slots: Slots<T>,
+    index: HashTable<Row>,
+    state: RandomState,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { slots: Slots::default(), index: HashTable::new(), state: RandomState::new() }
+    }
+}
+
+impl<T: Keyed> Table<T> {
+    pub(super) fn find<'k>(&'k self, key: T::Key<'k>) -> Option<Row> {
+        let hash = self.state.hash_one(&key);
+        self.index.find(hash, |&row| self.slots.get(row).is_some_and(|value| value.key() == key)).copied()
+    }
+
+    /// Adds a row whose key is not in the table.
+    pub(super) fn insert(&mut self, value: T) -> Row {
+        let hash = self.state.hash_one(value.key());
+        let row = self.slots.insert(value);
+        let (slots, state) = (&self.slots, &self.state);
+        self.index.insert_unique(hash, row, |&row| slots.get(row).map_or(0, |value| state.hash_one(value.key())));
+        row
+    }
+
+    pub(super) fn remove(&mut self, row: Row) -> Option<T> {
+        let hash = self.state.hash_one(self.slots.get(row)?.key());
+        if let Ok(entry) = self.index.find_entry(hash, |&other| other == row) {
+            entry.remove();
+        }
+        self.slots.remove(row)
+    }
+
+    pub(super) fn get(&self, row: Row) -> Option<&T> {
+        self.slots.get(row)
+    }
+
+    /// The key must stay as it is.
+    pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
+        self.slots.get_mut(row)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &T)> {
+        self.slots.iter()
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        self.slots.rows()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes of rows and index.
+    pub(super) fn bytes(&self) -> usize {
+        // A control byte and a row number per bucket, of which up to an eighth stays empty.
+        self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
+    }
+}
+
+/// Texts that many rows share, each stored once while it is in use.
+#[derive(Debug, Default)]
+pub(super) struct Names(Table<Name>);
+
+#[derive(Debug)]
+struct Name {
+    text: Box<str>,
+    uses: u32,
+}
+
+impl Keyed for Name {
+    type Key<'k> = &'k str;
+
+    fn key(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Names {
+    /// The number of `text`, used once more.
+    pub(super) fn take(&mut self, text: &str) -> Row {
+        let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
+        if let Some(name) = self.0.get_mut(row) {
+            name.uses += 1;
+        }
+        row
+    }
+
+    /// Used once less.
+    pub(super) fn give_back(&mut self, row: Row) {
+        let Some(name) = self.0.get_mut(row) else { return };
+        name.uses -= 1;
+        if name.uses == 0 {
+            self.0.remove(row);
+        }
+    }
+
+    pub(super) fn find(&self, text: &str) -> Option<Row> {
+        self.0.find(text)
+    }
+
+    pub(super) fn text(&self, row: Row) -> &str {
+        self.0.get(row).map_or("", |name| &name.text)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_live_as_long_as_they_are_used() {
+        let mut names = Names::default();
+        let (a, b) = (names.take("a"), names.take("b"));
+        assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
+        names.give_back(a);
+        assert_eq!(names.find("a"), Some(a));
+        names.give_back(a);
+        assert_eq!((names.find("a"), names.len()), (None, 1));
+        assert_eq!(names.take("c"), a, "the room is used again");
+        assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
+    }
+
+    #[test]
+    fn many_rows_are_found_by_their_keys() {
+        let mut names = Names::default();
+        let rows: Vec<Row> = (0..1000).map(|n| names.take(&n.to_string())).collect();
+        for row in rows.iter().step_by(3) {
+            names.give_back(*row);
+        }
+        for (n, row) in rows.iter().enumerate() {
+            assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The checker of the index: every fact that stands twice agrees with itself (KC-423), and nothing is kept for nobody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::index::Index;
+use super::leaks::Stage;
+use super::numbers::{Counts, CountsByPlace};
+use super::rows::{CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
+use super::table::{NONE, Row};
+use crate::ipam::ClaimKind;
+
+/// How large the index is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Tracked addresses.
+    pub addresses: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Pods, machines and Services, those that are only named included.
+    pub subjects: usize,
+    /// Nodes, those that are only named included.
+    pub nodes: usize,
+    /// Bytes of all of it, without what the allocator adds.
+    pub bytes: usize,
+}
+
+impl Index {
+    /// How large the index is, counted from its parts.
+    pub fn size(&self) -> Size {
+        let blocks: usize = self.blocks.iter().map(|(_, block)| size_of_val(&*block.tracked)).sum();
+        let subjects = self.subjects.iter().map(|(_, subject)| {
+            let state = if let SubjectState::Pod { addresses, .. } = &subject.state { addresses.heap() } else { 0 };
+            subject.name.len() + state
+        });
+        let handles = self.handles.iter().map(|(_, handle)| handle.id.heap());
+        let nodes = self.nodes.iter().map(|(_, node)| {
+            let lists = [&node.tracked, &node.blocks, &node.calico_names];
+            node.name.len() + lists.iter().map(|list| list.capacity() * size_of::<Row>()).sum::<usize>()
+        });
+        let tables = [
+            self.blocks.bytes(),
+            self.tracked.bytes(),
+            self.subjects.bytes(),
+            self.nodes.bytes(),
+            self.handles.bytes(),
+            self.namespaces.bytes(),
+            self.networks.bytes(),
+            self.pools.bytes(),
+        ];
+        let rest =
+            [self.dirty.capacity() * size_of::<Row>(), self.leaks.bytes(), self.balance.bytes(), self.numbers.bytes()];
+        Size {
+            addresses: self.tracked.len(),
+            blocks: self.blocks.len(),
+            subjects: self.subjects.len(),
+            nodes: self.nodes.len(),
+            bytes: blocks + subjects.chain(handles).chain(nodes).chain(tables).chain(rest).sum::<usize>(),
+        }
+    }
+
+    /// Looks for contradictions, from scratch: slow, for tests and for those who doubt. Says what it found.
+    pub fn verify(&self) -> Result<(), String> {
+        self.verify_addresses()?;
+        self.verify_blocks()?;
+        self.verify_rows()?;
+        self.verify_names()?;
+        self.verify_leaks()?;
+        self.verify_numbers()
+    }
+
+    fn verify_addresses(&self) -> Result<(), String> {
+        let (mut of_handles, mut of_subjects, mut of_blocks) = (0, 0, 0);
+        for (handle, row) in self.handles.iter() {
+            let rows = self.rows_of(handle);
+            ensure(!rows.is_empty() && rows[0] == row.tracked, || format!("handle {handle} holds nothing"))?;
+            of_handles += rows.len();
+            for row in rows {
+                ensure(self.tracked.get(row).is_some_and(|t| t.handle == handle), || {
+                    format!("{row} is not {handle}'s")
+                })?;
+            }
+        }
+        for (subject, row) in self.subjects.iter() {
+            let mut at = row.tracked;
+            while let Some(tracked) = self.tracked.get(at) {
+                ensure(tracked.subject == subject, || format!("{at} is not for {}", row.name))?;
+                of_subjects += 1;
+                at = tracked.subject_next;
+            }
+            let used = row.tracked != NONE || row.state != SubjectState::Absent;
+            ensure(used, || format!("{} is kept for nothing", row.name))?;
+        }
+        for (block, row) in self.blocks.iter() {
+            of_blocks += row.tracked.len();
+            let ordinals: Vec<u16> = row.tracked.iter().filter_map(|&at| Some(self.tracked.get(at)?.ordinal)).collect();
+            ensure(ordinals.len() == row.tracked.len() && ordinals.is_sorted_by(|a, b| a < b), || {
+                format!("{} lists {ordinals:?}", row.cidr)
+            })?;
+            for &at in &row.tracked {
+                ensure(self.tracked.get(at).is_some_and(|t| t.block == block), || {
+                    format!("{at} is not in {}", row.cidr)
+                })?;
+            }
+        }
+        let with_subject = self.tracked.iter().filter(|(_, tracked)| tracked.subject != NONE).count();
+        ensure(of_handles == self.tracked.len() && of_blocks == of_handles && of_subjects == with_subject, || {
+            format!("{} addresses, {of_handles} of handles, {of_blocks} of blocks", self.tracked.len())
+        })?;
+        for (at, tracked) in self.tracked.iter() {
+            let filed = self.nodes.get(tracked.node).map(|node| node.tracked.get(tracked.in_node as usize));
+            ensure(filed.is_none_or(|filed| filed == Some(&at)), || format!("{at} is misfiled"))?;
+            let of_block = self.blocks.get(tracked.block).map_or(NONE, |block| block.owner.node());
+            let right = tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block;
+            ensure(right, || format!("{at} names no node and is not under its block's"))?;
+            let queued = !tracked.is(Tracked::DIRTY) || self.dirty.contains(&at);
+            ensure(queued, || format!("{at} is never examined"))?;
+        }
+        Ok(())
+    }
+
+    fn verify_blocks(&self) -> Result<(), String> {
+        let filed: usize = self.nodes.iter().map(|(_, node)| node.tracked.len()).sum();
+        let under = self.tracked.iter().filter(|(_, tracked)| tracked.node != NONE).count();
+        ensure(filed == under, || format!("{filed} filed, {under} under nodes"))?;
+        let listed: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
+        let owned = self.blocks.iter().filter(|(_, block)| block.owner.node() != NONE).count();
+        ensure(listed == owned, || format!("nodes list {listed} blocks, {owned} are owned"))?;
+        for (row, block) in self.blocks.iter() {
+            let listed = self.nodes.get(block.owner.node()).map(|node| node.blocks.get(block.in_node as usize));
+            ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
+            let pool = self.pools.get(block.pool).is_none_or(|pool| pool.cidr.covers(&block.cidr));
+            ensure(
+                pool && (block.pool == NONE) == !self.pools.iter().any(|(_, pool)| pool.cidr.covers(&block.cidr)),
+                || format!("{} is in the wrong pool", block.cidr),
+            )?;
+            ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {
+                format!("{} is not cold", block.cidr)
+            })?;
+        }
+        self.balance.verify(|row| self.blocks.get(row).is_some(), |row| self.nodes.get(row).is_some())
+    }
+
+    fn verify_rows(&self) -> Result<(), String> {
+        let mut references: HashMap<Row, u32> = HashMap::new();
+        for (_, subject) in self.subjects.iter() {
+            if let SubjectState::Pod { node, .. } = subject.state {
+                *references.entry(node).or_default() += 1;
+            }
+        }
+        for (row, node) in self.nodes.iter() {
+            let pods = references.get(&row).copied().unwrap_or_default();
+            ensure(node.references == pods, || format!("{} has {pods} pods, not {}", node.name, node.references))?;
+            let names: BTreeSet<Row> = node.calico_names.iter().copied().collect();
+            let truth = self.nodes.iter().filter(|(_, other)| other.calico == CalicoNode::Kubernetes(row));
+            let truth: BTreeSet<Row> = truth.map(|(row, _)| row).collect();
+            ensure(names == truth && names.len() == node.calico_names.len(), || format!("names of {}", node.name))?;
+            let used = pods > 0
+                || node.kubernetes
+                || node.calico != CalicoNode::Absent
+                || !names.is_empty()
+                || !node.tracked.is_empty()
+                || !node.blocks.is_empty()
+                || node.dirty
+                || self.balance.is_departing(row);
+            ensure(used, || format!("node {} is kept for nothing", node.name))?;
+            ensure(node.dirty == self.dirty_nodes.contains(&row), || format!("node {} is never examined", node.name))?;
+        }
+        Ok(())
+    }
+
+    fn verify_names(&self) -> Result<(), String> {
+        let namespaces: BTreeSet<Row> = self.subjects.iter().map(|(_, subject)| subject.namespace).collect();
+        let networks: BTreeSet<Row> = self
+            .handles
+            .iter()
+            .filter_map(|(_, handle)| match handle.id {
+                CompactHandle::Container { network, .. } => Some(network),
+                CompactHandle::Other(_) => None,
+            })
+            .collect();
+        ensure(namespaces.len() == self.namespaces.len(), || "namespaces are kept for nothing".into())?;
+        ensure(networks.len() == self.networks.len(), || "networks are kept for nothing".into())
+    }
+
+    fn verify_leaks(&self) -> Result<(), String> {
+        for row in self.leaks.rows() {
+            ensure(self.tracked.get(row).is_some(), || format!("{row} leaks and is not tracked"))?;
+            let confirmed = self.leaks.get(row).is_some_and(|leak| leak.stage == Stage::Confirmed);
+            ensure(confirmed == self.leaks.is_confirmed(row), || format!("{row} is half confirmed"))?;
+        }
+        Ok(())
+    }
+
+    fn verify_numbers(&self) -> Result<(), String> {
+        let (kept, counted) = (self.numbers.counts(), self.recount());
+        let places: BTreeSet<_> = kept.keys().chain(counted.keys()).collect();
+        let differences: BTreeMap<_, _> = places
+            .into_iter()
+            .filter(|place| kept.get(place) != counted.get(place))
+            .map(|place| (place, (kept.get(place), counted.get(place))))
+            .collect();
+        ensure(differences.is_empty(), || format!("counted wrongly (kept, true): {differences:?}"))
+    }
+
+    fn recount(&self) -> CountsByPlace {
+        let mut counts = CountsByPlace::new();
+        for (_, block) in self.blocks.iter() {
+            counts.entry((block.pool, block.owner.node())).or_default().blocks += 1;
+            for &row in &block.tracked {
+                let Some(tracked) = self.tracked.get(row) else { continue };
+                let node = tracked.named_node();
+                let counts = counts.entry((block.pool, node)).or_default();
+                counts.in_use += 1;
+                counts.borrowed += i64::from(node != NONE && node != block.owner.node());
+                counts.candidates += i64::from(self.leaks.get(row).is_some());
+                let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
+                counts.unknown_owner += i64::from(unknown);
+            }
+        }
+        counts.retain(|_, counts| *counts != Counts::default());
+        counts
+    }
+}
+
+fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
+    if right { Ok(()) } else { Err(wrong()) }
+}

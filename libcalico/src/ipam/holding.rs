@@ -1,0 +1,351 @@
+//! Whether an address is held: the one decision that `calico-ipam check` and garbage collection share.
+//!
+//! An allocation names somebody ([`Claim`]); what is known of that one comes from a [`HolderFacts`]: endpoints that were
+//! just read, a cache, or the live API. On any doubt an address is held.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::{Attribute, HandleId};
+
+/// The five types of tunnel addresses (KC-433).
+const TUNNELS: [&str; 5] = [
+    "ipipTunnelAddress",
+    "vxlanTunnelAddress",
+    "vxlanV6TunnelAddress",
+    "wireguardTunnelAddress",
+    "wireguardV6TunnelAddress",
+];
+/// How handles of tunnel addresses begin (IPAM-26).
+const TUNNEL_HANDLES: [&str; 5] = [
+    "ipip-tunnel-addr-",
+    "vxlan-tunnel-addr-",
+    "vxlan-v6-tunnel-addr-",
+    "wireguard-tunnel-addr-",
+    "wireguard-v6-tunnel-addr-",
+];
+/// The type of the addresses of Services (KC-509), and how their handles begin (KC-502).
+const SERVICE: &str = "LoadBalancer";
+const SERVICE_HANDLE: &str = "lb-";
+/// What stands in a virtual machine's handle before its namespace and name (IPAM-24).
+const MACHINE_HANDLE: &str = ".vmi.";
+
+/// For whom an address was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// The host keeps it for itself (Windows).
+    HostReserved,
+    /// A tunnel device of the node.
+    Tunnel,
+    /// A Service of type LoadBalancer. Either name may be empty.
+    Service {
+        /// The Service's namespace.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// A virtual machine, whose addresses outlive the pods it runs in. Either name may be empty.
+    Machine {
+        /// The machine's namespace.
+        namespace: &'a str,
+        /// Its name, which its instance shares.
+        name: &'a str,
+    },
+    /// A pod.
+    Pod {
+        /// The pod's namespace.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// Something of a type that nobody here knows.
+    Foreign,
+    /// Nobody is named.
+    Unnamed,
+}
+
+/// A [`Claim`] without the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClaimKind {
+    /// [`Claim::HostReserved`].
+    HostReserved,
+    /// [`Claim::Tunnel`].
+    Tunnel,
+    /// [`Claim::Service`].
+    Service,
+    /// [`Claim::Machine`].
+    Machine,
+    /// [`Claim::Pod`].
+    Pod,
+    /// [`Claim::Foreign`].
+    Foreign,
+    /// [`Claim::Unnamed`].
+    Unnamed,
+}
+
+impl<'a> Claim<'a> {
+    /// Reads what is noted with an allocation, and the Calico node that is noted. Where the active owner was cleared, the
+    /// alternate one counts, and of a machine without both its handle (B-07, IPAM-231).
+    pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
+        if attribute.is_windows_reserved() {
+            return (Claim::HostReserved, noted(&attribute.active_owner, "node"));
+        }
+        let owner =
+            if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
+        let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
+        let claim = Self::by_type(owner)
+            .or_else(|| Self::by_owner(owner))
+            .or_else(|| Self::by_handle(handle, owner))
+            .unwrap_or(Claim::Unnamed);
+        (claim, noted(owner, "node"))
+    }
+
+    fn by_type(owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        Some(match owner.get("type")?.as_str() {
+            tunnel if TUNNELS.contains(&tunnel) => Claim::Tunnel,
+            SERVICE => Self::service(owner),
+            _ => Claim::Foreign,
+        })
+    }
+
+    fn by_owner(owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        let namespace = noted(owner, "namespace");
+        if let Some(name) = owner.get("vmi-name") {
+            return Some(Claim::Machine { namespace: namespace.unwrap_or_default(), name });
+        }
+        Some(Claim::Pod { namespace: namespace?, name: noted(owner, "pod")? })
+    }
+
+    fn by_handle(handle: &'a str, owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        if TUNNEL_HANDLES.iter().any(|prefix| handle.starts_with(prefix)) {
+            return Some(Claim::Tunnel);
+        }
+        if handle.starts_with(SERVICE_HANDLE) {
+            return Some(Self::service(owner));
+        }
+        // A namespace has no dots. What is too long is in the handle as a hash, and names nobody.
+        let (_, names) = handle.split_once(MACHINE_HANDLE)?;
+        let (namespace, name) = names.split_once('.')?;
+        Some(Claim::Machine { namespace, name })
+    }
+
+    fn service(owner: &'a BTreeMap<String, String>) -> Self {
+        let [namespace, name] = ["namespace", "service"].map(|key| noted(owner, key).unwrap_or_default());
+        Claim::Service { namespace, name }
+    }
+
+    /// Whose kind it is.
+    pub fn kind(&self) -> ClaimKind {
+        match self {
+            Claim::HostReserved => ClaimKind::HostReserved,
+            Claim::Tunnel => ClaimKind::Tunnel,
+            Claim::Service { .. } => ClaimKind::Service,
+            Claim::Machine { .. } => ClaimKind::Machine,
+            Claim::Pod { .. } => ClaimKind::Pod,
+            Claim::Foreign => ClaimKind::Foreign,
+            Claim::Unnamed => ClaimKind::Unnamed,
+        }
+    }
+
+    /// Namespace and name, where the claim has them and both are given.
+    pub fn names(&self) -> Option<(&'a str, &'a str)> {
+        match *self {
+            Claim::Service { namespace, name }
+            | Claim::Machine { namespace, name }
+            | Claim::Pod { namespace, name } => {
+                (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
+            }
+            Claim::HostReserved | Claim::Tunnel | Claim::Foreign | Claim::Unnamed => None,
+        }
+    }
+}
+
+fn noted<'a>(owner: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    owner.get(key).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// What is known of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight<T> {
+    /// It is not there.
+    Absent,
+    /// It is there.
+    Present(T),
+    /// Nobody could look.
+    Unknown,
+}
+
+/// What a pod says about one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodSight<'a> {
+    /// The Kubernetes node it is on; empty when on none.
+    pub node: &'a str,
+    /// Whether it has the address; `None` while it has reported none, or what it reports cannot be read.
+    pub has: Option<bool>,
+    /// Whether its containers are gone for good.
+    pub ended: Option<Ended>,
+}
+
+/// How a pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ended {
+    /// By itself, or its network was taken down before it goes (KC-435).
+    Finished,
+    /// The node threw it out (B-05).
+    Evicted,
+}
+
+/// What is known of the one that an allocation names.
+pub trait HolderFacts {
+    /// The pod.
+    fn pod(&self) -> Sight<PodSight<'_>>;
+    /// The virtual machine, or an instance that belongs to none.
+    fn machine(&self) -> Sight<()>;
+    /// The Service.
+    fn service(&self) -> Sight<()>;
+    /// The Calico node whose tunnel it is.
+    fn tunnel_node(&self) -> Sight<()>;
+    /// Somebody that has the address although the allocation names nobody. [`Sight::Unknown`] where nobody can tell.
+    fn unnamed(&self) -> Sight<()>;
+    /// The Kubernetes node that the allocation was made on, if it is known.
+    fn node(&self) -> Option<&str>;
+}
+
+/// The decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// Somebody has the address, or may have it.
+    Held(Keeper),
+    /// Nobody has it, as far as was seen.
+    Leaked(Evidence),
+}
+
+/// Why an address is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Keeper {
+    /// The host keeps it for itself.
+    Host,
+    /// Its tunnel's node is there.
+    Tunnel,
+    /// Its Service is there.
+    Service,
+    /// Its virtual machine is there.
+    Machine,
+    /// Its pod has it.
+    Pod,
+    /// Its pod has told no address yet, or none that can be read.
+    SilentPod,
+    /// An endpoint has it although the allocation does not say whose it is.
+    Endpoint,
+    /// Nothing known here can tell whether somebody has it (B-08).
+    UnknownOwner,
+    /// Its node is none of Kubernetes.
+    ForeignNode,
+    /// Its node came back.
+    Node,
+    /// It could not be looked at.
+    Unseen,
+}
+
+/// Why nobody has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Evidence {
+    /// The pod is gone.
+    PodGone,
+    /// The pod is on another node now.
+    PodElsewhere,
+    /// The pod has other addresses.
+    OtherAddresses,
+    /// The pod's containers ended.
+    PodFinished,
+    /// The pod was evicted.
+    PodEvicted,
+    /// Neither the virtual machine nor an instance of its own is there.
+    MachineGone,
+    /// The Service is gone.
+    ServiceGone,
+    /// The tunnel's node is gone.
+    NodeGone,
+    /// No endpoint has it.
+    NoEndpoint,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Evidence::PodGone => "its pod is gone",
+            Evidence::PodElsewhere => "its pod is on another node",
+            Evidence::OtherAddresses => "its pod has other addresses",
+            Evidence::PodFinished => "its pod has finished",
+            Evidence::PodEvicted => "its pod was evicted",
+            Evidence::MachineGone => "its virtual machine is gone",
+            Evidence::ServiceGone => "its service is gone",
+            Evidence::NodeGone => "its node is gone",
+            Evidence::NoEndpoint => "no endpoint has it",
+        })
+    }
+}
+
+impl fmt::Display for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Keeper::Host => "the host keeps it for itself",
+            Keeper::Tunnel => "its tunnel's node is there",
+            Keeper::Service => "its service is there",
+            Keeper::Machine => "its virtual machine is there",
+            Keeper::Pod => "its pod has it",
+            Keeper::SilentPod => "its pod has told no address yet",
+            Keeper::Endpoint => "an endpoint has it",
+            Keeper::UnknownOwner => "nobody knows whose it is",
+            Keeper::ForeignNode => "its node is none of Kubernetes",
+            Keeper::Node => "its node is there",
+            Keeper::Unseen => "its holder could not be looked at",
+        })
+    }
+}
+
+/// Decides whether an address that was allocated for a `kind` of holder is held (KC-433, KC-434).
+pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
+    let there = |sight: Sight<()>, keeper, evidence| match sight {
+        Sight::Present(()) => Holding::Held(keeper),
+        Sight::Absent => Holding::Leaked(evidence),
+        Sight::Unknown => Holding::Held(Keeper::Unseen),
+    };
+    match kind {
+        ClaimKind::HostReserved => Holding::Held(Keeper::Host),
+        ClaimKind::Foreign => Holding::Held(Keeper::UnknownOwner),
+        ClaimKind::Tunnel => there(facts.tunnel_node(), Keeper::Tunnel, Evidence::NodeGone),
+        ClaimKind::Service => there(facts.service(), Keeper::Service, Evidence::ServiceGone),
+        ClaimKind::Machine => there(facts.machine(), Keeper::Machine, Evidence::MachineGone),
+        ClaimKind::Pod => match facts.pod() {
+            Sight::Present(pod) => of_pod(&pod, facts.node()),
+            Sight::Absent => Holding::Leaked(Evidence::PodGone),
+            Sight::Unknown => Holding::Held(Keeper::Unseen),
+        },
+        ClaimKind::Unnamed => match facts.unnamed() {
+            Sight::Present(()) => Holding::Held(Keeper::Endpoint),
+            Sight::Absent => Holding::Leaked(Evidence::NoEndpoint),
+            Sight::Unknown => Holding::Held(Keeper::UnknownOwner),
+        },
+    }
+}
+
+/// A pod that has the address holds it wherever it is: metadata alone never frees what is in use. Upstream looks at the
+/// node first (KC-434).
+fn of_pod(pod: &PodSight<'_>, node: Option<&str>) -> Holding {
+    if pod.has == Some(true) && pod.ended.is_none() {
+        return Holding::Held(Keeper::Pod);
+    }
+    if node.is_some_and(|node| !pod.node.is_empty() && node != pod.node) {
+        return Holding::Leaked(Evidence::PodElsewhere);
+    }
+    match (pod.has, pod.ended) {
+        (None, _) => Holding::Held(Keeper::SilentPod),
+        (_, Some(Ended::Evicted)) => Holding::Leaked(Evidence::PodEvicted),
+        (_, Some(Ended::Finished)) => Holding::Leaked(Evidence::PodFinished),
+        (_, None) => Holding::Leaked(Evidence::OtherAddresses),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+
+fn attribute(handle: &str, active: &[(&str, &str)], alternate: &[(&str, &str)]) -> Attribute {
+    let map = |pairs: &[(&str, &str)]| pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    Attribute {
+        handle_id: Some(handle.into()),
+        active_owner: map(active),
+        alternate_owner: map(alternate),
+        ..Attribute::default()
+    }
+}
+
+#[test]
+fn an_allocation_names_whom_it_is_for() {
+    let pod = [("namespace", "ns"), ("pod", "p"), ("node", "n1")];
+    let launcher = [("namespace", "ns"), ("pod", "virt-launcher-vm1"), ("node", "n2"), ("vmi-name", "vm1")];
+    let (namespace, name) = ("ns", "vm1");
+    let none: &[(&str, &str)] = &[];
+    for (handle, active, alternate, expected) in [
+        ("net.c1", &pod[..], none, (Claim::Pod { namespace: "ns", name: "p" }, Some("n1"))),
+        ("net.c1", &pod[1..], none, (Claim::Unnamed, Some("n1"))),
+        ("net.c1", &[("namespace", ""), ("pod", "p")], none, (Claim::Unnamed, None)),
+        ("net.vmi.ns.vm1", &launcher, none, (Claim::Machine { namespace, name }, Some("n2"))),
+        ("net.vmi.ns.vm1", none, &launcher, (Claim::Machine { namespace, name }, Some("n2"))),
+        ("net.vmi.ns.vm1", none, none, (Claim::Machine { namespace, name }, None)),
+        ("net.vmi.0123abcd", none, none, (Claim::Unnamed, None)),
+        ("any", &[("vmi-name", "")], none, (Claim::Machine { namespace: "", name: "" }, None)),
+        ("any", &[("type", "vxlanV6TunnelAddress"), ("node", "n1")], none, (Claim::Tunnel, Some("n1"))),
+        ("ipip-tunnel-addr-n1", none, none, (Claim::Tunnel, None)),
+        ("lb-0", none, none, (Claim::Service { namespace: "", name: "" }, None)),
+        (
+            "lb-0",
+            &[("type", "LoadBalancer"), ("namespace", "ns"), ("service", "s")],
+            none,
+            (Claim::Service { namespace, name: "s" }, None),
+        ),
+        // A network may be named like that.
+        ("lb-net.c1", &pod, none, (Claim::Pod { namespace, name: "p" }, Some("n1"))),
+        ("any", &[("type", "egress"), ("namespace", "ns"), ("pod", "p")], none, (Claim::Foreign, None)),
+        ("Windows-Reserved-IPAM-Handle", &pod, none, (Claim::HostReserved, Some("n1"))),
+    ] {
+        let attribute = attribute(handle, active, alternate);
+        assert_eq!(Claim::of(&attribute), expected, "{handle} {active:?}");
+    }
+}
+
+/// The same answer to every question.
+struct World<'a>(Sight<PodSight<'a>>, Sight<()>, Option<&'a str>);
+
+impl HolderFacts for World<'_> {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        self.0
+    }
+    fn machine(&self) -> Sight<()> {
+        self.1
+    }
+    fn service(&self) -> Sight<()> {
+        self.1
+    }
+    fn tunnel_node(&self) -> Sight<()> {
+        self.1
+    }
+    fn unnamed(&self) -> Sight<()> {
+        self.1
+    }
+    fn node(&self) -> Option<&str> {
+        self.2
+    }
+}
+
+/// KC-434, row by row.
+#[test]
+fn a_pod_holds_what_it_has_or_may_still_tell() {
+    use Holding::{Held, Leaked};
+    let pod = |node, has, ended| Sight::Present(PodSight { node, has, ended });
+    for (sight, node, expected) in [
+        (Sight::Absent, Some("n1"), Leaked(Evidence::PodGone)),
+        (Sight::Unknown, Some("n1"), Held(Keeper::Unseen)),
+        (pod("n1", Some(true), None), Some("n1"), Held(Keeper::Pod)),
+        (pod("n1", Some(true), None), None, Held(Keeper::Pod)),
+        (pod("n2", Some(true), None), Some("n1"), Held(Keeper::Pod)),
+        (pod("n2", None, None), Some("n1"), Leaked(Evidence::PodElsewhere)),
+        (pod("n2", Some(false), None), Some("n1"), Leaked(Evidence::PodElsewhere)),
+        (pod("n2", Some(false), None), None, Leaked(Evidence::OtherAddresses)),
+        (pod("", None, None), Some("n1"), Held(Keeper::SilentPod)),
+        (pod("n1", None, None), Some("n1"), Held(Keeper::SilentPod)),
+        (pod("n1", None, Some(Ended::Evicted)), Some("n1"), Held(Keeper::SilentPod)),
+        (pod("n1", Some(false), None), Some("n1"), Leaked(Evidence::OtherAddresses)),
+        (pod("n1", Some(true), Some(Ended::Finished)), Some("n1"), Leaked(Evidence::PodFinished)),
+        (pod("n1", Some(true), Some(Ended::Evicted)), Some("n1"), Leaked(Evidence::PodEvicted)),
+    ] {
+        assert_eq!(holding(ClaimKind::Pod, &World(sight, Sight::Unknown, node)), expected, "{sight:?} {node:?}");
+    }
+}
+
+#[test]
+fn everything_else_holds_while_it_is_there_or_in_doubt() {
+    use Holding::{Held, Leaked};
+    let ask = |kind, sight| holding(kind, &World(Sight::Unknown, sight, None));
+    for (kind, keeper, evidence) in [
+        (ClaimKind::Tunnel, Keeper::Tunnel, Evidence::NodeGone),
+        (ClaimKind::Service, Keeper::Service, Evidence::ServiceGone),
+        (ClaimKind::Machine, Keeper::Machine, Evidence::MachineGone),
+        (ClaimKind::Unnamed, Keeper::Endpoint, Evidence::NoEndpoint),
+    ] {
+        assert_eq!(ask(kind, Sight::Present(())), Held(keeper));
+        assert_eq!(ask(kind, Sight::Absent), Leaked(evidence));
+        assert!(matches!(ask(kind, Sight::Unknown), Held(Keeper::Unseen | Keeper::UnknownOwner)));
+    }
+    assert_eq!(ask(ClaimKind::HostReserved, Sight::Absent), Held(Keeper::Host));
+    assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), Held(Keeper::UnknownOwner));
+}

@@ -51,7 +51,7 @@ pub use network_policy::{
     PolicyPort,
 };
 pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatus};
-pub use pod_addresses::PodAddresses;
+pub use pod_addresses::{AddressAnnotations, PodAddresses};
 pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_on_node::{PodOnNode, PodOnNodeKey};
 pub use pod_patch::{CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH};

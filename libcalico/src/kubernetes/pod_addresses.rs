@@ -20,18 +20,35 @@ pub struct PodAddresses<'a> {
     pub pod_ip: &'a str,
     /// `status.podIPs`.
     pub pod_ips: &'a [&'a str],
-    /// `metadata.annotations`, or those of them that tell addresses.
-    pub annotations: &'a BTreeMap<String, String>,
+    /// Annotations that tell addresses.
+    pub annotations: AddressAnnotations<'a>,
+}
+
+/// The annotations that tell addresses. One that is there and empty says that there is none any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AddressAnnotations<'a> {
+    /// `cni.projectcalico.org/podIP`.
+    pub pod_ip: Option<&'a str>,
+    /// `cni.projectcalico.org/podIPs`.
+    pub pod_ips: Option<&'a str>,
+    /// `vpc.amazonaws.com/pod-ips`.
+    pub aws_pod_ips: Option<&'a str>,
+}
+
+impl<'a> AddressAnnotations<'a> {
+    /// Those among `metadata.annotations`.
+    pub fn of(annotations: &'a BTreeMap<String, String>) -> Self {
+        let [pod_ip, pod_ips, aws_pod_ips] =
+            [POD_IP, POD_IPS, AWS_POD_IPS].map(|key| annotations.get(key).map(String::as_str));
+        AddressAnnotations { pod_ip, pod_ips, aws_pod_ips }
+    }
 }
 
 impl<'a> PodAddresses<'a> {
-    /// The annotations that tell addresses.
-    pub const ANNOTATIONS: [&'static str; 3] = [POD_IPS, POD_IP, AWS_POD_IPS];
-
     /// Whether the addresses are free again, although the pod is still there (DS-78).
     pub fn is_finished(&self) -> bool {
         let ended = matches!(self.phase, "Failed" | "Succeeded" | "Completed");
-        let emptied = [POD_IP, AWS_POD_IPS].into_iter().any(|key| self.annotation(key) == Some(""));
+        let emptied = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
         ended || (self.deleting && emptied)
     }
 
@@ -44,20 +61,15 @@ impl<'a> PodAddresses<'a> {
     }
 
     fn texts(&self) -> Vec<&'a str> {
-        let listed = |key| self.annotation(key).filter(|list| !list.is_empty()).map(|list| list.split(',').collect());
         if !self.pod_ips.is_empty() {
             return self.pod_ips.to_vec();
         }
         if !self.pod_ip.is_empty() {
             return vec![self.pod_ip];
         }
-        listed(POD_IPS)
-            .or_else(|| self.annotation(POD_IP).filter(|ip| !ip.is_empty()).map(|ip| vec![ip]))
-            .or_else(|| listed(AWS_POD_IPS))
-            .unwrap_or_default()
-    }
-
-    fn annotation(&self, key: &str) -> Option<&'a str> {
-        self.annotations.get(key).map(String::as_str)
+        let noted = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
+        let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
+        let listed = noted(pod_ips).or_else(|| noted(pod_ip)).or_else(|| noted(aws_pod_ips));
+        listed.map(|list| list.split(',').collect()).unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::pod::Pod;
-use super::pod_addresses::PodAddresses;
+use super::pod_addresses::{AddressAnnotations, PodAddresses};
 use super::pod_patch::CONTAINER_ID;
 use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
@@ -140,7 +140,7 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
         deleting: pod.metadata.deletion_timestamp.is_some(),
         pod_ip: &pod.status.pod_ip,
         pod_ips: &pod_ips,
-        annotations: &pod.metadata.annotations,
+        annotations: AddressAnnotations::of(&pod.metadata.annotations),
     };
     if told.is_finished() {
         return Vec::new();

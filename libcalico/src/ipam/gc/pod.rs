@@ -1,6 +1,5 @@
 //! [`PodFacts`]: what garbage collection keeps of a pod.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Deserialize;
@@ -22,13 +21,15 @@ pub struct PodFacts<'a> {
     pub ended: Option<Ended>,
 }
 
-/// A pod's own words, from which [`PodFacts`] are read. `addresses.annotations` may hold [`NETWORK_STATUS`] too.
+/// A pod's own words, from which [`PodFacts`] are read.
 #[derive(Debug, Clone, Copy)]
-pub struct PodWords<'a> {
+pub struct PodWords<'n, 'a> {
     /// `spec.nodeName`.
-    pub node: &'a str,
+    pub node: &'n str,
     /// `status.reason`.
     pub reason: &'a str,
+    /// The annotation [`NETWORK_STATUS`], if there is one.
+    pub network_status: Option<&'a str>,
     /// The rest.
     pub addresses: PodAddresses<'a>,
 }
@@ -36,8 +37,8 @@ pub struct PodWords<'a> {
 impl<'a> PodFacts<'a> {
     /// Reads what `words` say. A pod on no node, one that has reported no address yet, and one with an address that cannot
     /// be read has [`ReportedAddresses::Unknown`] (KC-434, KC-435).
-    pub fn read(words: &PodWords<'a>) -> Self {
-        let PodWords { node, reason, addresses } = *words;
+    pub fn read(words: &PodWords<'a, '_>) -> Self {
+        let PodWords { node, reason, addresses, .. } = *words;
         let evicted = addresses.phase == "Failed" && reason == "Evicted";
         let ended = match (evicted, addresses.is_finished()) {
             (true, _) => Some(Ended::Evicted),
@@ -54,7 +55,7 @@ impl<'a> PodFacts<'a> {
 }
 
 /// `None` for what cannot be told.
-fn reported(words: &PodWords<'_>) -> Option<ReportedAddresses> {
+fn reported(words: &PodWords<'_, '_>) -> Option<ReportedAddresses> {
     let told = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
     if words.node.is_empty() || mangled || (told.pod_ip.is_empty() && told.pod_ips.is_empty()) {
@@ -65,7 +66,7 @@ fn reported(words: &PodWords<'_>) -> Option<ReportedAddresses> {
         // A network may hold any of its addresses.
         addresses.push(cidr.ok().filter(|cidr| cidr.size() == 1)?.network());
     }
-    addresses.extend(of_other_interfaces(told.annotations)?);
+    addresses.extend(of_other_interfaces(words.network_status)?);
     Some(ReportedAddresses::new(addresses))
 }
 
@@ -75,8 +76,8 @@ struct InterfaceStatus {
     ips: Vec<String>,
 }
 
-fn of_other_interfaces(annotations: &BTreeMap<String, String>) -> Option<Vec<IpAddr>> {
-    let Some(status) = annotations.get(NETWORK_STATUS).filter(|status| !status.is_empty()) else {
+fn of_other_interfaces(status: Option<&str>) -> Option<Vec<IpAddr>> {
+    let Some(status) = status.filter(|status| !status.is_empty()) else {
         return Some(Vec::new());
     };
     let interfaces: Vec<InterfaceStatus> = serde_json::from_str(status).ok()?;
@@ -131,7 +132,10 @@ impl ReportedAddresses {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::kubernetes::AddressAnnotations;
 
     struct Said {
         node: &'static str,
@@ -149,15 +153,17 @@ mod tests {
         }
 
         fn about(&self, address: &str) -> (Option<bool>, Option<Ended>) {
-            let annotations = self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+            let annotations: BTreeMap<_, _> =
+                self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
             let addresses = PodAddresses {
                 phase: self.phase,
                 deleting: self.deleting,
                 pod_ip: self.ips.first().copied().unwrap_or_default(),
                 pod_ips: &self.ips,
-                annotations: &annotations,
+                annotations: AddressAnnotations::of(&annotations),
             };
-            let facts = PodFacts::read(&PodWords { node: self.node, reason: self.reason, addresses });
+            let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
+            let facts = PodFacts::read(&PodWords { node: self.node, reason: self.reason, network_status, addresses });
             let sight = facts.sight(address.parse().unwrap());
             (sight.has, sight.ended)
         }

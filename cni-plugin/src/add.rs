@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ipam_plugin::ahead::Ahead;
 use ipam_plugin::cni::IpamCall;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
@@ -23,7 +24,7 @@ use crate::annotations::Annotations;
 use crate::attach::{self, Attachment};
 use crate::dataplane::NetnsFd;
 use crate::endpoint::{self, EndpointWrite};
-use crate::ipam;
+use crate::ipam::{self, Allocator};
 use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
 use crate::{chain, endpoint_plan, kubevirt, owed, policy_wait, readiness};
@@ -39,34 +40,59 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     Box::pin(owed::settle_before_add(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let mut known = session.read(call.as_ref().map_or(Question::Endpoint, Question::Assign)).await?;
+    let ahead = call.as_ref().and_then(|call| work_ahead(session, call));
+    let question = call.as_ref().map_or(Question::Endpoint, |call| Question::Assign(call, ahead.as_ref()));
+    let mut known = session.read(question).await?;
     session.timings.stage("read");
+    let annotations = match Box::pin(prepare(session, &mut known, call.as_mut())).await {
+        Ok(annotations) => annotations,
+        Err(error) => {
+            Box::pin(ipam::forget_ahead(session, known.assign.as_mut())).await;
+            return Err(error);
+        }
+    };
+
+    let lock = ahead.map(Ahead::into_lock);
+    let result = match (known.endpoints.first(), &session.facts.orchestrator) {
+        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, netns, &known)).await?,
+        _ => network(session, netns, Allocator { call, lock }, known, &annotations).await?,
+    };
+    Ok(chain::joined(previous, result))
+}
+
+/// Not with a wait in between, during which the node's lock would be held.
+fn work_ahead(session: &Session, call: &IpamCall) -> Option<Ahead> {
+    let waits = !session.call.conf.readiness.readiness_gates.is_empty();
+    if waits { None } else { Ahead::of(call, &session.store) }
+}
+
+/// Makes what was read part of the session and of the call of IPAM, before anything is written but what was done ahead.
+async fn prepare(
+    session: &mut Session,
+    known: &mut Known,
+    mut call: Option<&mut IpamCall>,
+) -> Result<Annotations, CniError> {
     known.ensure_ready()?;
     let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
     let mut annotations = Annotations::default();
     if let Some(described) = &facts.pod {
         described.ensure_is_pod_of(&session.call)?;
         annotations = Annotations::of(&described.pod, &described.namespace, &session.call.conf)?;
-        if let Some(call) = &mut call {
+        if let Some(call) = call.as_deref_mut() {
             annotations.tell(call);
         }
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
     }
-    if let (Some(pod), Some(labels)) = (call.as_mut().and_then(|call| call.pod.as_mut()), facts.labels) {
+    if let (Some(pod), Some(labels)) = (call.as_deref_mut().and_then(|call| call.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;
     }
     session.subnets = facts.subnets;
     session.machine = kubevirt::arriving(session, facts.machine_pod.as_ref()).await?;
-    if let Some(call) = &mut call {
+    if let Some(call) = call {
         call.machine.clone_from(&session.machine);
     }
     readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
-
-    let result = match (known.endpoints.first(), &session.facts.orchestrator) {
-        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, netns, &known)).await?,
-        _ => network(session, netns, call, known, &annotations).await?,
-    };
-    Ok(chain::joined(previous, result))
+    Ok(annotations)
 }
 
 /// A container that is networked already keeps its interface and addresses; only its profiles may grow (CNI-149). One
@@ -124,14 +150,14 @@ fn refuse_second_interface(session: &Session, existing: &WorkloadEndpoint) -> Re
 async fn network(
     session: &mut Session,
     netns: Option<NetnsFd>,
-    call: Option<IpamCall>,
+    allocator: Allocator,
     known: Box<Known>,
     annotations: &Annotations,
 ) -> Result<CniResult, CniError> {
     let profile = profile_wanted(session, &known);
     let existing = known.endpoints.into_iter().next();
     let held_before = existing.as_ref().map(|entry| &entry.value);
-    let lease = ipam::assign(session, call, known.assign, held_before, &annotations.addresses).await?;
+    let lease = ipam::assign(session, allocator, known.assign, held_before, &annotations.addresses).await?;
     session.timings.stage("ipam");
 
     let endpoint = match described(session, existing.as_ref(), &lease.addresses, annotations) {

@@ -2,16 +2,18 @@
 
 use datastore::{Datastore, DatastoreConfig};
 use futures::future::join;
+use ipam_plugin::ahead::{Ahead, EarlyHandle};
+use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::kubernetes_api::Api;
-use ipam_plugin::prelude::Prelude;
+use ipam_plugin::prelude::{Prelude, PreludeQuery};
 use ipam_plugin::release::ReleasePrelude;
 use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::MachinePod;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
@@ -112,8 +114,8 @@ pub enum Question<'a> {
     Cluster,
     /// The endpoint and the profile.
     Endpoint,
-    /// These, and what the allocator needs first.
-    Assign(&'a IpamCall),
+    /// These, and what the allocator needs first, some of which may be done ahead.
+    Assign(&'a IpamCall, Option<&'a Ahead>),
     /// What the allocator needs first, for a call without a container.
     Allocator(&'a IpamCall),
     /// The endpoint, and what these handles hold.
@@ -153,15 +155,18 @@ impl Session {
             (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
         };
         let profile = match question {
-            Question::Endpoint | Question::Assign(_) => {
+            Question::Endpoint | Question::Assign(..) => {
                 Some(batch.get::<Profile>(&ObjectKey::global(&self.call.conf.name)))
             }
             Question::Cluster | Question::Allocator(_) | Question::Release(_) => None,
         };
         let assign = match question {
-            Question::Assign(call) | Question::Allocator(call) => {
-                Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store)))
+            Question::Assign(call, ahead) => {
+                let blocks = ahead.into_iter().flat_map(Ahead::blocks).collect();
+                let query = PreludeQuery { blocks, ..call.prelude_query().sparing(&self.store) };
+                Some(Prelude::ask(&mut batch, &query))
             }
+            Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store))),
             _ => None,
         };
         let release = match question {
@@ -175,21 +180,50 @@ impl Session {
             _ => kubernetes::Tickets::ask(self, &mut batch, &mut beside),
         };
 
-        let (answers, said) = join(self.store.read(&batch), self.api.read_beside(&beside)).await;
-        let answers = answers?;
-        let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
-        endpoints.retain(|entry| self.facts.owns(&entry.key.name));
-        Ok(Box::new(Known {
-            cluster: answers.get(&cluster)?,
-            endpoints,
-            profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
-            assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
-            release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
-            kubernetes: match said {
-                Some(said) => kubernetes.facts(&self.call, said.as_ref().map_err(Clone::clone)),
-                None => kubernetes.facts(&self.call, Ok(&answers)),
-            },
-        }))
+        let ((answers, early), said) = join(self.answer(question, &batch), self.api.read_beside(&beside)).await;
+        let known = answers.and_then(|answers| {
+            let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
+            endpoints.retain(|entry| self.facts.owns(&entry.key.name));
+            Ok(Box::new(Known {
+                cluster: answers.get(&cluster)?,
+                endpoints,
+                profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
+                assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
+                release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
+                kubernetes: match said {
+                    Some(said) => kubernetes.facts(&self.call, said.as_ref().map_err(Clone::clone)),
+                    None => kubernetes.facts(&self.call, Ok(&answers)),
+                },
+            }))
+        });
+        let Some(early) = early else { return known };
+        match (known, question) {
+            (Ok(mut known), _) => {
+                if let Some(prelude) = &mut known.assign {
+                    early.join(prelude);
+                }
+                Ok(known)
+            }
+            (Err(error), Question::Assign(call, _)) => {
+                Box::pin(early.forget(&self.store, &SystemClock::start(), call)).await;
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    async fn answer(
+        &self,
+        question: Question<'_>,
+        batch: &ReadBatch,
+    ) -> (Result<Answers, StoreError>, Option<EarlyHandle>) {
+        match question {
+            Question::Assign(call, Some(ahead)) => {
+                let (answers, early) = Box::pin(ahead.read(&self.store, call, batch)).await;
+                (answers, Some(early))
+            }
+            _ => (self.store.read(batch).await, None),
+        }
     }
 
     /// Whether the Kubernetes API is the datastore: endpoints are pods' annotations there, and profiles its own.

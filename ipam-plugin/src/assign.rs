@@ -9,12 +9,12 @@ use libcalico::store::{Store, StoreError};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
-use crate::early_handle::{forget_expected, read_beside_handle};
+use crate::early_handle::{forget, forget_expected, read_beside_handle};
 use crate::error::{Exhaustion, IpamError, Shortfall};
-use crate::knowledge::{Counts, Knowledge, Wants};
+use crate::knowledge::{Knowledge, Wants};
 use crate::mend::Mend;
 use crate::plan::{FamilyPlan, Step};
-use crate::prelude::Prelude;
+use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::Take;
 use crate::undo::undo;
@@ -36,6 +36,8 @@ pub struct Assigned {
     pub addresses: Vec<Assignment>,
     /// The families of which fewer could be had, and why. Not an error of the allocation as such (IPAM-111).
     pub shortfalls: Vec<Shortfall>,
+    /// The blocks they came from, as far as these have more: where the next ones will likely come from.
+    pub blocks_with_room: Vec<Cidr>,
 }
 
 /// One family on its way.
@@ -74,12 +76,19 @@ pub async fn assign<S: Store, C: Clock>(
             Ok(Family { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
+    let families = match families {
+        Ok(families) => families,
+        Err(error) => {
+            Box::pin(forget(store, clock, &request.handle, prelude.expected)).await;
+            return Err(error);
+        }
+    };
     let mut run = Run {
         store,
         clock,
         request,
-        families: families?,
-        known: Knowledge::new(prelude, request.prelude_query(), clock.now()),
+        families,
+        known: Knowledge::new(prelude, request.prelude_query(), clock.now())?,
         budget: Budget::new(clock, OPERATION),
         taken: Vec::new(),
         held: Vec::new(),
@@ -233,6 +242,10 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         undo(self.store, self.clock, &self.request.handle, &self.taken).await;
     }
 
+    fn has_room(&self, cidr: &Cidr) -> bool {
+        self.known.readable_block(cidr).is_some_and(|block| block.value.free(&self.known.reservations) > 0)
+    }
+
     fn outcome(&mut self) -> Assigned {
         let mut addresses = mem::take(&mut self.held);
         for take in &self.taken {
@@ -245,7 +258,11 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             let cause = family.exhausted.take()?;
             Some(family.plan.shortfall(known, family.assigned, cause))
         });
-        Assigned { shortfalls: short.collect(), addresses }
+        let shortfalls = short.collect();
+        let mut blocks_with_room: Vec<Cidr> =
+            self.taken.iter().map(Take::cidr).filter(|cidr| self.has_room(cidr)).collect();
+        blocks_with_room.dedup();
+        Assigned { addresses, shortfalls, blocks_with_room }
     }
 }
 

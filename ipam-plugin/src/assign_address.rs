@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
 use crate::early_handle::{forget_expected, read_beside_handle};
 use crate::error::IpamError;
-use crate::knowledge::{Counts, Knowledge, Known, Wants};
-use crate::prelude::Prelude;
+use crate::knowledge::{Knowledge, Known, Wants};
+use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
@@ -28,7 +28,7 @@ pub async fn assign_address<S: Store, C: Clock>(
     prelude: Prelude,
 ) -> Result<Assignment, IpamError> {
     let cidr = block_of(&prelude, request, ip)?;
-    let known = Knowledge::new(prelude, request.prelude_query(), clock.now());
+    let known = Knowledge::new(prelude, request.prelude_query(), clock.now())?;
     let mut wanted = WantedAddress { request, ip, cidr, known };
     let outcome = wanted.assign(store, clock).await;
     if !wanted.known.expected().is_empty() {

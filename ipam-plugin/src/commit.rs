@@ -8,8 +8,9 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, Wri
 use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count::decrement;
-use crate::knowledge::{Counts, Knowledge};
+use crate::knowledge::Knowledge;
 use crate::mend::{confirm, no_revision};
+use crate::prelude::Counts;
 use crate::request::AssignRequest;
 use crate::take::Take;
 

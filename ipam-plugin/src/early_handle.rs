@@ -7,17 +7,62 @@
 //! only the node's lock keeps it from deleting the handle of an address that is about to be taken.
 
 use futures::future::join;
-use libcalico::ipam::Handle;
-use libcalico::store::{Store, StoreError};
+use libcalico::ipam::{Handle, HandleId};
+use libcalico::store::{Entry, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::handle_count::decrement;
-use crate::knowledge::{Counts, Knowledge, Wants};
-use crate::prelude::HandleState;
+use crate::knowledge::{Knowledge, Wants};
+use crate::prelude::{Counts, HandleState};
 use crate::request::AssignRequest;
 
-/// Reads `wants`, and creates the handle, which was not read, with `expected`. One that turns out to be there is read;
-/// it does not count for this operation then.
+/// What became of a handle that was created blindly: it is hardly ever there (IPAM-211).
+#[derive(Debug)]
+pub(crate) enum Created {
+    /// It is there now, as it was sent.
+    New(Entry<Handle>),
+    /// One was there before.
+    Found(Entry<Handle>),
+    /// Nobody can tell which of the two.
+    Doubtful(Entry<Handle>),
+    /// It was there, and is gone by now.
+    Absent,
+    /// It was not asked for, or the datastore did not say.
+    Unknown,
+}
+
+impl From<Created> for HandleState {
+    fn from(created: Created) -> Self {
+        match created {
+            Created::New(entry) | Created::Found(entry) | Created::Doubtful(entry) => HandleState::There(entry),
+            Created::Absent => HandleState::Absent,
+            Created::Unknown => HandleState::Unread,
+        }
+    }
+}
+
+/// Creates the handle with `expected`, and reads one that turns out to be there.
+pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts) -> Result<Created, StoreError> {
+    let mut value = Handle::default();
+    expected.iter().for_each(|(block, n)| value.increment(*block, *n));
+    let error = match store.create::<Handle>(id, &value).await {
+        Ok(revision) => return Ok(Created::New(Entry { key: id.clone(), value, revision })),
+        Err(error) => error,
+    };
+    let is_doubtful = matches!(error, StoreError::Unavailable { outcome_unknown: true, .. });
+    if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
+        return Err(error);
+    }
+    match store.get::<Handle>(id).await {
+        Ok(found) if is_doubtful && found.value == value => Ok(Created::Doubtful(found)),
+        Ok(found) => Ok(Created::Found(found)),
+        Err(StoreError::NotFound { .. }) => Ok(Created::Absent),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads `wants`, and creates the handle, which was not read, with `expected`. One that turns out to be there does not
+/// count for this operation.
 pub(crate) async fn read_beside_handle<S: Store>(
     store: &S,
     request: &AssignRequest,
@@ -25,25 +70,14 @@ pub(crate) async fn read_beside_handle<S: Store>(
     wants: &Wants,
     expected: Counts,
 ) -> Result<(), StoreError> {
-    let mut handle = Handle::default();
-    expected.iter().for_each(|(block, n)| handle.increment(*block, *n));
-    let (read, created) = join(known.read(store, wants), store.create::<Handle>(&request.handle, &handle)).await;
-    match created {
-        Ok(revision) => known.wrote_handle(handle, revision, expected),
-        Err(error @ (StoreError::AlreadyExists { .. } | StoreError::Unavailable { outcome_unknown: true, .. })) => {
-            match store.get::<Handle>(&request.handle).await {
-                Ok(found)
-                    if error.is_unavailable() && found.value == handle && holds_nothing(known, &expected, request) =>
-                {
-                    known.wrote_handle(handle, found.revision, expected);
-                }
-                Ok(found) => known.learn_handle(HandleState::There(found)),
-                Err(StoreError::NotFound { .. }) => known.learn_handle(HandleState::Absent),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(error) => return Err(error),
-    }
+    let (read, created) = join(known.read(store, wants), create(store, &request.handle, &expected)).await;
+    let created = created?;
+    let is_ours = match &created {
+        Created::New(_) => true,
+        Created::Doubtful(_) => holds_nothing(known, &expected, request),
+        Created::Found(_) | Created::Absent | Created::Unknown => false,
+    };
+    known.learn_handle(created.into(), if is_ours { expected } else { Counts::new() });
     read
 }
 
@@ -64,9 +98,13 @@ pub(crate) async fn forget_expected<S: Store, C: Clock>(
     request: &AssignRequest,
     known: &mut Knowledge,
 ) {
-    let surplus: Vec<_> = known.take_expected().into_iter().collect();
-    if !surplus.is_empty() {
-        decrement(store, clock, &request.handle, &surplus).await;
+    forget(store, clock, &request.handle, known.take_expected()).await;
+}
+
+/// Takes off the handle what it counts of addresses that nobody will take.
+pub(crate) async fn forget<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, expected: Counts) {
+    if !expected.is_empty() {
+        decrement(store, clock, id, &expected.into_iter().collect::<Vec<_>>()).await;
     }
 }
 

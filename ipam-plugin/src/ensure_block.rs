@@ -27,7 +27,7 @@ pub async fn ensure_block<S: Store, C: Clock>(
     loop {
         let prelude = Prelude::read(store, &query).await?;
         let plan = FamilyPlan::new(request, &prelude, version)?;
-        let mut known = Knowledge::new(prelude, query.clone(), clock.now());
+        let mut known = Knowledge::new(prelude, query.clone(), clock.now())?;
         match find(store, &plan, &mut known).await {
             Err(IpamError::Store(error)) if error.is_race() => {
                 if !budget.pause().await {

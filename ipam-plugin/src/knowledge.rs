@@ -7,7 +7,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use crate::prelude::{HandleState, Prelude, PreludeQuery};
+use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
 
 /// What is known of one block.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,9 +34,6 @@ pub(crate) struct Knowledge {
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
     expected: Counts,
 }
-
-/// Addresses per block.
-pub(crate) type Counts = BTreeMap<Cidr, usize>;
 
 /// What a plan has to know.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -84,9 +81,11 @@ impl Wants {
 
 impl Knowledge {
     /// What `prelude` says, the answer to `query`.
-    pub(crate) fn new(prelude: Prelude, query: PreludeQuery, now: OffsetDateTime) -> Self {
-        Knowledge {
+    pub(crate) fn new(mut prelude: Prelude, query: PreludeQuery, now: OffsetDateTime) -> Result<Self, StoreError> {
+        let blocks = std::mem::take(&mut prelude.blocks);
+        let mut knowledge = Knowledge {
             reservations: reservations(&prelude),
+            expected: std::mem::take(&mut prelude.expected),
             prelude,
             now,
             query,
@@ -94,8 +93,9 @@ impl Knowledge {
             listed: BTreeSet::new(),
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
-            expected: Counts::new(),
-        }
+        };
+        blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
+        Ok(knowledge)
     }
 
     pub(crate) fn config(&self) -> &IpamConfig {
@@ -173,9 +173,10 @@ impl Knowledge {
         }
     }
 
-    /// What a look at the handle alone found.
-    pub(crate) fn learn_handle(&mut self, found: HandleState) {
+    /// What a look at the handle alone found, and what of it is counted for this operation.
+    pub(crate) fn learn_handle(&mut self, found: HandleState, expected: Counts) {
         self.prelude.handle = found;
+        self.expected = expected;
     }
 
     /// Reads what is wanted, in one batch.
@@ -236,7 +237,7 @@ impl Knowledge {
         let answers = store.read(&batch).await?;
         let expected = std::mem::take(&mut self.expected);
         let prelude = Prelude::from_answers(&answers, &prelude)?;
-        *self = Knowledge { expected, ..Knowledge::new(prelude, self.query.clone(), now) };
+        *self = Knowledge { expected, ..Knowledge::new(prelude, self.query.clone(), now)? };
         self.expect_no_more_than_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
         for (cidr, ticket) in blocks {

@@ -11,6 +11,7 @@
 //! again and plan anew. So a crash leaves only states that the next plan knows how to go on from.
 
 pub mod affinity;
+pub mod ahead;
 pub mod assign;
 pub mod assign_address;
 pub mod budget;
@@ -39,6 +40,7 @@ pub mod process;
 #[cfg(test)]
 mod races;
 mod read_blocks;
+mod recent;
 pub mod release;
 pub mod release_addresses;
 pub mod request;

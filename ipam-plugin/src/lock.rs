@@ -66,6 +66,11 @@ impl HostLock {
         }
     }
 
+    /// Takes the lock if nobody has it.
+    pub fn try_acquire(path: &Path) -> Option<HostLock> {
+        Self::acquire_within(path, Duration::ZERO).ok()
+    }
+
     /// Takes the lock, waiting no longer than `wait`; with zero, only if nobody has it.
     pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         let named = || path.display().to_string();

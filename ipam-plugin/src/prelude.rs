@@ -1,8 +1,14 @@
 //! [`Prelude`]: everything an allocation needs before it looks at blocks, asked for in one batch (IPAM-209).
 
+use std::collections::BTreeMap;
+
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Store, StoreError};
+
+/// Addresses per block.
+pub type Counts = BTreeMap<Cidr, usize>;
 
 /// What to ask for.
 #[derive(Debug, Clone)]
@@ -17,13 +23,16 @@ pub struct PreludeQuery {
     pub reads_handle: bool,
     /// Whether this is a first look, which a cache may answer as far as nothing wrong can come of it.
     pub may_lag: bool,
+    /// Blocks to read at once, because the address will likely come from them ([`crate::ahead`]).
+    pub blocks: Vec<Cidr>,
 }
 
 impl PreludeQuery {
     /// The query of a workload on `node`.
     pub fn workload(node: impl Into<String>, handle: HandleId) -> Self {
         let node = node.into();
-        PreludeQuery { owner: Owner::Host(node.clone()), node, handle, reads_handle: true, may_lag: false }
+        let owner = Owner::Host(node.clone());
+        PreludeQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks: Vec::new() }
     }
 
     /// A first look: without the handle where reading it costs a request of its own, and from caches.
@@ -41,6 +50,7 @@ pub struct PreludeTickets {
     pools: ListTicket<IpPool>,
     affinities: ListTicket<BlockAffinity>,
     handle: Option<GetTicket<Handle>>,
+    blocks: Vec<(Cidr, GetTicket<Block>)>,
 }
 
 /// What is known of the handle.
@@ -75,6 +85,10 @@ pub struct Prelude {
     pub affinities: Vec<Entry<BlockAffinity>>,
     /// The handle.
     pub handle: HandleState,
+    /// Blocks that were read along.
+    pub blocks: Vec<(Cidr, Result<Option<Entry<Block>>, StoreError>)>,
+    /// What the handle counts already of addresses that are yet to be taken.
+    pub expected: Counts,
 }
 
 impl Prelude {
@@ -92,6 +106,7 @@ impl Prelude {
             reservations: batch.list(&ObjectSelect::default()),
             pools: batch.list(&ObjectSelect::default()),
             handle: query.reads_handle.then(|| batch.get(&query.handle)),
+            blocks: query.blocks.iter().map(|cidr| (*cidr, batch.get(cidr))).collect(),
             affinities,
         }
     }
@@ -108,7 +123,15 @@ impl Prelude {
                 None => HandleState::Unread,
                 Some(ticket) => answers.get(ticket)?.into(),
             },
+            blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
+            expected: Counts::new(),
         })
+    }
+
+    /// Whether one of the blocks that were read along has an address of `handle`.
+    pub(crate) fn hold_addresses_of(&self, handle: &HandleId) -> bool {
+        let mut blocks = self.blocks.iter().filter_map(|(_, found)| found.as_ref().ok()?.as_ref());
+        blocks.any(|block| !block.value.addresses_of(handle).is_empty())
     }
 
     /// Reads the prelude alone, [sparing](PreludeQuery::sparing) the handle.

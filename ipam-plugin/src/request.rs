@@ -91,6 +91,7 @@ impl AssignRequest {
             handle: self.handle.clone(),
             reads_handle: true,
             may_lag: false,
+            blocks: Vec::new(),
         }
     }
 

@@ -10,10 +10,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipam_plugin::ahead;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall, Leaked};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::kubevirt;
+use ipam_plugin::lock::HostLock;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
 use libcalico::api::WorkloadEndpoint;
@@ -38,6 +40,15 @@ pub struct Lease {
     pub addresses: Vec<IpAddr>,
     /// Whether IPAM keeps them for the container: not those that a pod brings along.
     pub is_kept: bool,
+}
+
+/// `calico-ipam` in process; nothing of it when a foreign plugin keeps the addresses.
+#[derive(Debug, Default)]
+pub struct Allocator {
+    /// What it is asked for.
+    pub call: Option<IpamCall>,
+    /// The node's lock, if it is held already.
+    pub lock: Option<HostLock>,
 }
 
 /// Why a release did not happen.
@@ -84,11 +95,16 @@ pub fn handles_to_read(session: &Session) -> Vec<HandleId> {
 /// as is known.
 pub async fn assign(
     session: &Session,
-    call: Option<IpamCall>,
-    prelude: Option<Prelude>,
+    Allocator { call, mut lock }: Allocator,
+    mut prelude: Option<Prelude>,
     before: Option<&WorkloadEndpoint>,
     wanted: &Addresses,
 ) -> Result<Lease, CniError> {
+    if !matches!(wanted, Addresses::Allocated) {
+        Box::pin(forget_ahead(session, prelude.as_mut())).await;
+        // Each address that was asked for takes it in its turn.
+        lock = None;
+    }
     let result = match (wanted, call, prelude) {
         (Addresses::Fixed(addresses), ..) => {
             return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) });
@@ -97,7 +113,7 @@ pub async fn assign(
             Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
         }
         (_, Some(call), Some(prelude)) => {
-            with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude).await?)?
+            with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?)?
         }
         _ => add_foreign(session, before.is_none())?,
     };
@@ -108,6 +124,13 @@ impl Lease {
     fn of(result: CniResult) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
         Lease { result, addresses, is_kept: true }
+    }
+}
+
+/// Takes back what was done ahead of an allocation that does not come about.
+pub async fn forget_ahead(session: &Session, prelude: Option<&mut Prelude>) {
+    if let (Some(call), Some(prelude)) = (call_of(session), prelude) {
+        ahead::forget(&session.store, &SystemClock::start(), &call, prelude).await;
     }
 }
 

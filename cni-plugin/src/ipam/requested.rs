@@ -38,10 +38,10 @@ pub(super) async fn assign(
     for address in addresses {
         call.ip = Some(*address);
         let assigned = match prelude.take() {
-            Some(prelude) => cni::add(&session.store, &clock, &call, prelude).await,
+            Some(prelude) => cni::add(&session.store, &clock, &call, prelude, None).await,
             // What was written since is in the datastore only.
             None => match Prelude::read(&session.store, &call.prelude_query()).await {
-                Ok(prelude) => cni::add(&session.store, &clock, &call, prelude).await,
+                Ok(prelude) => cni::add(&session.store, &clock, &call, prelude, None).await,
                 Err(error) => Err(store_error("read what is needed to assign an address", &error)),
             },
         };

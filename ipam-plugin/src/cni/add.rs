@@ -12,18 +12,21 @@ use netconf::{CniError, CniResult};
 use super::call::IpamCall;
 use super::error::cni_error;
 use crate::affinity::ensure_labels;
+use crate::ahead;
 use crate::assign::{Assignment, assign};
 use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt::{self, MachineError};
+use crate::lock::HostLock;
 use crate::prelude::Prelude;
+use crate::recent::RecentBlocks;
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
 const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
-/// Assigns what the call asks for. On error nothing of it stays assigned.
+/// Assigns what the call asks for. On error nothing of it stays assigned. `lock` is the node's, if it is held already.
 ///
 /// With an own block that has room this is one read and one write beyond the prelude, for one family or two.
 pub async fn add<S: Store, C: Clock>(
@@ -31,7 +34,11 @@ pub async fn add<S: Store, C: Clock>(
     clock: &C,
     call: &IpamCall,
     mut prelude: Prelude,
+    lock: Option<HostLock>,
 ) -> Result<CniResult, CniError> {
+    if call.machine.is_some() || call.ip.is_some() {
+        Box::pin(ahead::forget(store, clock, call, &mut prelude)).await;
+    }
     let kept = Box::pin(kept(store, clock, call, &mut prelude)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = result(&kept);
@@ -41,7 +48,7 @@ pub async fn add<S: Store, C: Clock>(
         }
         return Ok(result);
     }
-    addresses(store, clock, call, prelude).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
+    addresses(store, clock, call, prelude, lock).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
 }
 
 /// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
@@ -70,10 +77,11 @@ async fn addresses<S: Store, C: Clock>(
     clock: &C,
     call: &IpamCall,
     prelude: Prelude,
+    lock: Option<HostLock>,
 ) -> Result<Vec<Assignment>, IpamError> {
     // After the prelude: whatever another process did to blocks meanwhile shows when they are read.
     let asked = clock.elapsed();
-    let _lock = call.lock();
+    let lock = lock.or_else(|| call.lock());
     let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
         Prelude::read(store, &call.prelude_query()).await?
     } else {
@@ -85,6 +93,9 @@ async fn addresses<S: Store, C: Clock>(
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     let assigned = assign(store, clock, &request, prelude).await?;
+    if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
+        RecentBlocks::read(file).note(&call.network, call.namespace(), assigned.blocks_with_room);
+    }
     match assigned.shortfalls.into_iter().next() {
         Some(shortfall) => Err(shortfall.into()),
         None => Ok(assigned.addresses),

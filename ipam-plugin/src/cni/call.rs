@@ -18,6 +18,9 @@ use crate::request::{AssignRequest, Namespace, workload_attributes};
 /// Where upstream notes that a node's affinities have labels: it is gone when the node starts anew.
 const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
 
+/// Gone when the node starts anew.
+const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
+
 /// A call of the IPAM plugin for one container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IpamCall {
@@ -45,6 +48,8 @@ pub struct IpamCall {
     pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
     pub lock_file: Option<PathBuf>,
+    /// The file that remembers which blocks the last addresses came from; `None` does without.
+    pub recent_file: Option<PathBuf>,
     /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
     pub labels_marker: Option<PathBuf>,
 }
@@ -80,6 +85,7 @@ impl IpamCall {
             // For Windows, but read on every system, as upstream's (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
+            recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
             labels_marker: Some(PathBuf::from(LABELS_MARKER)),
         }
     }
@@ -93,7 +99,8 @@ impl IpamCall {
         }
     }
 
-    fn container_handle(&self) -> HandleId {
+    /// The handle of the container, whatever runs in it.
+    pub fn container_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
@@ -139,6 +146,11 @@ impl IpamCall {
             max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
         }
+    }
+
+    /// The pod's namespace; empty outside Kubernetes.
+    pub fn namespace(&self) -> &str {
+        self.pod.as_ref().map(|pod| pod.namespace.name.as_str()).unwrap_or_default()
     }
 
     /// Takes the node's lock, if it can be had. Waits in this thread: a plugin process has nothing else to do.

@@ -17,7 +17,7 @@ use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 
 async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
     let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();
-    add(&cluster.store, &cluster.clock, call, prelude).await
+    add(&cluster.store, &cluster.clock, call, prelude, None).await
 }
 
 async fn del_from(cluster: &Cluster, call: &IpamCall) -> Result<(), CniError> {
@@ -134,7 +134,7 @@ async fn errors_have_upstreams_words_a_code_and_reasons() {
     assert!(taken.details.starts_with("it is held by handle net.a, node node1, since "), "{}", taken.details);
     let prelude = Prelude::read(&cluster.store, &call("b").prelude_query()).await.unwrap();
     cluster.store.before_each(|_, _, _| Fault::Refused);
-    let gone = add(&cluster.store, &cluster.clock, &call("b"), prelude).await.unwrap_err();
+    let gone = add(&cluster.store, &cluster.clock, &call("b"), prelude, None).await.unwrap_err();
     assert_eq!(gone.code, Code::TRY_AGAIN);
 }
 
@@ -165,7 +165,7 @@ async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
         std::thread::sleep(std::time::Duration::from_millis(150));
         drop(holder);
     });
-    let error = add(&cluster.store, &SystemClock::start(), &waiting, prelude).await.unwrap_err();
+    let error = add(&cluster.store, &SystemClock::start(), &waiting, prelude, None).await.unwrap_err();
     holding.join().unwrap();
     assert_eq!(error.msg, "cannot find a qualified ippool");
 }
@@ -322,7 +322,7 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
         let call = IpamCall { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
         let before = store.requests();
         let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-        let result = add(&store, &clock, &call, prelude).await.unwrap();
+        let result = add(&store, &clock, &call, prelude, None).await.unwrap();
         assert_eq!(result.ips.len(), 2);
         assert_eq!(store.requests() - before, expected, "{container}");
         // The first of a node confirms a claim per family.
@@ -356,7 +356,7 @@ fn many_at_once_on_one_file_get_different_addresses() {
                     for n in 0..6 {
                         let call = call(&format!("{thread}-{n}"));
                         let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-                        let result = add(&store, &clock, &call, prelude).await.unwrap();
+                        let result = add(&store, &clock, &call, prelude, None).await.unwrap();
                         got.push(result.ips[0].address.addr());
                         if n % 2 == 1 {
                             let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();

@@ -17,6 +17,7 @@ pub(crate) fn call(container: &str) -> IpamCall {
         ip: None,
         max_blocks: 0,
         lock_file: None,
+        recent_file: None,
         labels_marker: None,
     }
 }

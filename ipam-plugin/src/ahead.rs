@@ -1,0 +1,121 @@
+//! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come from
+//! is read together with everything else, and its handle created at the same time.
+//!
+//! Which block that is, the last ADD on this node left in a [file](crate::recent). It is a hint (IPAM-216): what is not so
+//! shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and not
+//! given back until it is written. Where another process of the node has it there is no use in reading a block that is
+//! about to change.
+
+use futures::future::join;
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Answers, ReadBatch, Store, StoreError};
+
+use crate::clock::Clock;
+use crate::cni::IpamCall;
+use crate::early_handle::{self, Created};
+use crate::lock::HostLock;
+use crate::prelude::{Counts, HandleState, Prelude};
+use crate::recent::RecentBlocks;
+
+/// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was read.
+const MACHINE_POD: &str = "virt-launcher-";
+
+/// What an ADD expects before it has read anything.
+#[derive(Debug)]
+pub struct Ahead {
+    lock: HostLock,
+    expected: Counts,
+}
+
+impl Ahead {
+    /// What `call` may expect; `None` where nothing is known, or nothing would be gained.
+    pub fn of<S: Store>(call: &IpamCall, store: &S) -> Option<Self> {
+        let is_machine = call.pod.as_ref().is_some_and(|pod| pod.name.starts_with(MACHINE_POD));
+        if store.has_transactions() || call.ip.is_some() || is_machine {
+            return None;
+        }
+        let recent = call.recent_file.as_deref()?;
+        let lock = HostLock::try_acquire(call.lock_file.as_deref()?)?;
+        let recent = RecentBlocks::read(recent);
+        let last = recent.of(&call.network, call.namespace());
+        let wanted = [(IpVersion::V4, call.assign_ipv4), (IpVersion::V6, call.assign_ipv6)];
+        let blocks = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(version, _)| {
+            let block = last.iter().find(|block| block.version() == version)?;
+            Some((*block, 1))
+        });
+        let expected: Counts = blocks.collect::<Option<_>>()?;
+        (!expected.is_empty()).then_some(Ahead { lock, expected })
+    }
+
+    /// The blocks to read.
+    pub fn blocks(&self) -> impl Iterator<Item = Cidr> {
+        self.expected.keys().copied()
+    }
+
+    /// Answers `batch`, and creates the handle of `call` meanwhile.
+    pub async fn read<S: Store>(
+        &self,
+        store: &S,
+        call: &IpamCall,
+        batch: &ReadBatch,
+    ) -> (Result<Answers, StoreError>, EarlyHandle) {
+        let handle = call.handle();
+        let (answers, created) = join(store.read(batch), early_handle::create(store, &handle, &self.expected)).await;
+        let early = match created {
+            Ok(created) => EarlyHandle { created, expected: self.expected.clone() },
+            // Whatever is wrong shows again when it is created in its turn.
+            Err(error) => {
+                tracing::debug!(%handle, %error, "the handle is not created yet");
+                EarlyHandle { created: Created::Unknown, expected: Counts::new() }
+            }
+        };
+        (answers, early)
+    }
+
+    /// The lock, to be held until the block is written.
+    pub fn into_lock(self) -> HostLock {
+        self.lock
+    }
+}
+
+/// A handle that was created before anything was known.
+#[derive(Debug)]
+pub struct EarlyHandle {
+    created: Created,
+    expected: Counts,
+}
+
+impl EarlyHandle {
+    /// Makes it part of what was read.
+    pub fn join(self, prelude: &mut Prelude) {
+        let is_ours = match &self.created {
+            Created::New(_) => true,
+            Created::Doubtful(entry) => !prelude.hold_addresses_of(&entry.key),
+            Created::Found(_) | Created::Absent | Created::Unknown => false,
+        };
+        if is_ours {
+            prelude.expected = self.expected;
+        }
+        prelude.handle = self.created.into();
+    }
+
+    /// Takes it back, unless somebody else's may be in its place.
+    pub async fn forget<S: Store, C: Clock>(self, store: &S, clock: &C, call: &IpamCall) {
+        if let Created::New(_) = self.created {
+            early_handle::forget(store, clock, &call.container_handle(), self.expected).await;
+        }
+    }
+}
+
+/// Takes back what `prelude` holds of work that was done ahead: the addresses come from elsewhere, or not at all.
+pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall, prelude: &mut Prelude) {
+    let expected = std::mem::take(&mut prelude.expected);
+    prelude.blocks.clear();
+    if !expected.is_empty() {
+        prelude.handle = HandleState::Unread;
+        early_handle::forget(store, clock, &call.container_handle(), expected).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

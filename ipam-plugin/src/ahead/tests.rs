@@ -1,0 +1,268 @@
+use std::net::IpAddr;
+use std::path::Path;
+
+use libcalico::ipam::{Block, HandleId};
+use netconf::{CniError, CniResult};
+
+use super::*;
+use crate::cni::{self, Pod};
+use crate::prelude::PreludeQuery;
+use crate::request::Namespace;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
+
+/// A node whose blocks have eight addresses, with a directory for lock and hint.
+struct Node {
+    cluster: Cluster,
+    directory: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let cluster = Cluster::on(MemoryStore::sequential());
+        cluster.pool("pool4", "10.65.0.0/24", 29);
+        Node { cluster, directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn lock_file(&self) -> std::path::PathBuf {
+        self.directory.path().join("ipam.lock")
+    }
+
+    fn call(&self, container: &str) -> IpamCall {
+        let recent_file = Some(self.directory.path().join("recent"));
+        IpamCall { lock_file: Some(self.lock_file()), recent_file, ..call(container) }
+    }
+
+    /// As an ADD does: works ahead if it may, reads, assigns.
+    async fn add(&self, call: &IpamCall) -> Result<CniResult, CniError> {
+        let (store, clock) = (&self.cluster.store, &self.cluster.clock);
+        let ahead = Ahead::of(call, store);
+        let blocks = ahead.iter().flat_map(Ahead::blocks).collect();
+        let query = PreludeQuery { blocks, ..call.prelude_query().sparing(store) };
+        let mut batch = ReadBatch::new();
+        let tickets = Prelude::ask(&mut batch, &query);
+        let failed = |error: StoreError| CniError::internal(error.to_string());
+        let prelude = match &ahead {
+            None => Prelude::from_answers(&store.read(&batch).await.map_err(failed)?, &tickets).map_err(failed)?,
+            Some(ahead) => {
+                let (answers, early) = ahead.read(store, call, &batch).await;
+                match answers.and_then(|answers| Prelude::from_answers(&answers, &tickets)) {
+                    Ok(mut prelude) => {
+                        early.join(&mut prelude);
+                        prelude
+                    }
+                    Err(error) => {
+                        early.forget(store, clock, call).await;
+                        return Err(failed(error));
+                    }
+                }
+            }
+        };
+        cni::add(store, clock, call, prelude, ahead.map(Ahead::into_lock)).await
+    }
+
+    async fn address(&self, container: &str) -> IpAddr {
+        self.add(&self.call(container)).await.unwrap().ips[0].address.addr()
+    }
+
+    fn assert_consistent(&self) {
+        assert_consistent(&self.cluster.store.pairs(), true);
+    }
+
+    fn held_by(&self, container: &str) -> Vec<IpAddr> {
+        held(&self.cluster.store.pairs()).remove(&HandleId::for_container("net", container)).unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn the_second_address_costs_one_read_and_two_writes() {
+    let node = Node::new();
+    node.address("a").await;
+    node.cluster.store.take_counts();
+    node.address("b").await;
+    // Everything with the block; the handle, meanwhile, and the block.
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    node.assert_consistent();
+}
+
+#[tokio::test]
+async fn a_full_block_is_no_hint_and_the_next_one_is() {
+    let node = Node::new();
+    for number in 0..20 {
+        node.address(&number.to_string()).await;
+        node.assert_consistent();
+    }
+    assert_eq!(held(&node.cluster.store.pairs()).len(), 20);
+}
+
+#[tokio::test]
+async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
+    for wrong in ["10.65.0.0/29", "10.99.0.0/29", "fd00::/122"] {
+        let node = Node::new();
+        node.address("a").await;
+        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", vec![cidr(wrong)]);
+        let address = node.address("b").await;
+        assert_eq!(node.held_by("b"), [address], "{wrong}");
+        node.assert_consistent();
+    }
+}
+
+/// What the hint names belongs to another node by now.
+#[tokio::test]
+async fn the_block_of_another_node_is_left_alone() {
+    let node = Node::new();
+    node.cluster.one("node2", "net.other").await.unwrap();
+    let (foreign, _) = node.cluster.store.pairs().list::<Block>(&None).remove(0);
+    RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", vec![foreign]);
+    let address = node.address("a").await;
+    assert!(!foreign.contains(address), "{address}");
+    node.assert_consistent();
+}
+
+#[tokio::test]
+async fn a_pool_that_was_disabled_meanwhile_is_not_taken_from() {
+    let node = Node::new();
+    node.address("a").await;
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
+    node.add(&node.call("b")).await.unwrap_err();
+    node.assert_consistent();
+    node.cluster.pool("other", "10.66.0.0/24", 29);
+    assert!(cidr("10.66.0.0/24").contains(node.address("c").await));
+    node.assert_consistent();
+}
+
+#[tokio::test]
+async fn each_namespace_and_network_has_a_hint_of_its_own() {
+    let node = Node::new();
+    let pod = |container: &str, namespace: &str, pool: &str| IpamCall {
+        pod: Some(Pod {
+            namespace: Namespace { name: namespace.into(), ..Namespace::default() },
+            name: container.into(),
+        }),
+        ipv4_pools: vec![pool.into()],
+        ..node.call(container)
+    };
+    node.cluster.pool("pool6", "10.66.0.0/24", 29);
+    for (container, namespace, pool) in [("a", "x", "pool4"), ("b", "y", "pool6")] {
+        node.add(&pod(container, namespace, pool)).await.unwrap();
+    }
+    for (container, namespace, pool) in [("c", "x", "pool4"), ("d", "y", "pool6")] {
+        node.cluster.store.take_counts();
+        node.add(&pod(container, namespace, pool)).await.unwrap();
+        assert_eq!(node.cluster.store.take_counts(), (1, 2), "{namespace}");
+    }
+    // The pod's own pools are not those of its namespace: what was counted ahead is taken back.
+    node.add(&pod("e", "x", "pool6")).await.unwrap();
+    node.assert_consistent();
+}
+
+#[tokio::test]
+async fn nothing_is_done_ahead_where_nothing_is_gained_or_known() {
+    let node = Node::new();
+    let store = &node.cluster.store;
+    let ahead = |call: &IpamCall| Ahead::of(call, store).is_some();
+    assert!(!ahead(&node.call("a")), "no hint yet");
+    node.address("a").await;
+    assert!(ahead(&node.call("b")));
+    assert!(Ahead::of(&node.call("b"), &MemoryStore::transactional()).is_none());
+    assert!(!ahead(&IpamCall { ip: Some("10.65.0.9".parse().unwrap()), ..node.call("b") }));
+    assert!(!ahead(&IpamCall { assign_ipv6: true, ..node.call("b") }), "one family of two");
+    assert!(!ahead(&IpamCall { lock_file: None, ..node.call("b") }));
+    assert!(!ahead(&IpamCall { recent_file: None, ..node.call("b") }));
+    let pod = Pod { namespace: Namespace::default(), name: "virt-launcher-vm1-x".into() };
+    assert!(!ahead(&IpamCall { pod: Some(pod), ..node.call("b") }));
+    let held: &Path = &node.lock_file();
+    let lock = HostLock::try_acquire(held).unwrap();
+    assert!(!ahead(&node.call("b")), "another process has the lock");
+    drop(lock);
+    assert!(ahead(&node.call("b")));
+}
+
+#[tokio::test]
+async fn of_two_families_both_are_read_ahead() {
+    let node = Node::new();
+    node.cluster.pool("pool6", "fd00:65::/116", 122);
+    let both = |container: &str| IpamCall { assign_ipv6: true, ..node.call(container) };
+    node.add(&both("a")).await.unwrap();
+    node.cluster.store.take_counts();
+    node.add(&both("b")).await.unwrap();
+    // The handle, and the two blocks.
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    assert_eq!(node.held_by("b").len(), 2);
+    node.assert_consistent();
+}
+
+/// A second ADD of a container that has an address: its handle is there, and counts for both.
+#[tokio::test]
+async fn a_handle_that_is_there_is_not_taken_for_ours() {
+    let node = Node::new();
+    node.address("a").await;
+    node.address("b").await;
+    node.address("b").await;
+    assert_eq!(node.held_by("b").len(), 2);
+    node.assert_consistent();
+}
+
+/// At each request in turn: refused, lost on the way there, lost on the way back. Whatever comes of it, nobody has an
+/// address twice, and the DEL leaves nothing.
+#[tokio::test]
+async fn faults_at_each_request() {
+    for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {
+        for at in 0..6 {
+            let node = Node::new();
+            let first = node.address("a").await;
+            node.cluster.store.before_each(move |number, _, _| if number == at { fault } else { Fault::None });
+            let outcome = node.add(&node.call("b")).await;
+            node.cluster.store.calm();
+            assert_consistent(&node.cluster.store.pairs(), false);
+            let kept = node.held_by("b");
+            match &outcome {
+                Ok(result) => assert_eq!(kept, [result.ips[0].address.addr()], "{fault:?} at {at}"),
+                Err(_) => assert!(kept.is_empty() || fault == Fault::LostAnswer, "{fault:?} at {at}: {kept:?}"),
+            }
+            assert!(!kept.contains(&first));
+            let handle = HandleId::for_container("net", "b");
+            node.cluster.release(&handle.to_string()).await.unwrap();
+            assert!(node.held_by("b").is_empty());
+            node.assert_consistent();
+        }
+    }
+}
+
+/// The read fails for good while the handle is created: the handle goes again.
+#[tokio::test]
+async fn a_failed_read_takes_the_handle_back() {
+    let node = Node::new();
+    node.address("a").await;
+    let mut failed = false;
+    node.cluster.store.before_each(move |_, writes, _| match (writes, failed) {
+        (None, false) => {
+            failed = true;
+            Fault::Refused
+        }
+        _ => Fault::None,
+    });
+    node.add(&node.call("b")).await.unwrap_err();
+    node.cluster.store.calm();
+    assert_eq!(node.cluster.handle(&HandleId::for_container("net", "b").to_string()), None);
+    node.assert_consistent();
+}
+
+/// An ADD that turns out not to need the allocator.
+#[tokio::test]
+async fn what_was_done_ahead_can_be_taken_back() {
+    let node = Node::new();
+    node.address("a").await;
+    let (store, clock) = (&node.cluster.store, &node.cluster.clock);
+    let call = node.call("b");
+    let ahead = Ahead::of(&call, store).unwrap();
+    let query = PreludeQuery { blocks: ahead.blocks().collect(), ..call.prelude_query().sparing(store) };
+    let mut batch = ReadBatch::new();
+    let tickets = Prelude::ask(&mut batch, &query);
+    let (answers, early) = ahead.read(store, &call, &batch).await;
+    let mut prelude = Prelude::from_answers(&answers.unwrap(), &tickets).unwrap();
+    early.join(&mut prelude);
+    assert!(node.cluster.handle(&call.handle().to_string()).is_some());
+    forget(store, clock, &call, &mut prelude).await;
+    assert_eq!((&prelude.handle, prelude.expected.len()), (&HandleState::Unread, 0));
+    node.assert_consistent();
+}

@@ -1,12 +1,14 @@
 //! The controllers.
 
 pub mod host_endpoints;
+pub mod load_balancer;
 pub mod mirror;
 pub mod namespace;
 pub mod node_deletion;
 pub mod node_labels;
 mod orchestrated;
 pub mod policy;
+mod refusal;
 mod rounds;
 pub mod service_account;
 #[cfg(test)]

@@ -13,3 +13,5 @@ mod rounds;
 pub mod service_account;
 #[cfg(test)]
 mod testing;
+mod work;
+pub mod workload_endpoint;

@@ -8,6 +8,7 @@ pub mod node_deletion;
 pub mod node_labels;
 mod orchestrated;
 pub mod policy;
+pub mod policy_names;
 mod refusal;
 mod rounds;
 pub mod service_account;

@@ -1,7 +1,7 @@
 //! [`Workloads`]: pods with their endpoints, as the feeds name them.
 
-use std::collections::hash_map::Entry as Slot;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};

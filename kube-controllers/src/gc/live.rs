@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::Sight;
-use libcalico::ipam::gc::{LiveFacts, PodFacts, Suspect};
+use libcalico::ipam::gc::{GoneNode, LiveFacts, PodFacts, Suspect};
 use libcalico::store::{Store, StoreError};
 
 use self::api::Api;
@@ -67,6 +67,14 @@ impl Reader<'_> {
                 .each(calico_nodes.into_iter().map(str::to_owned), async |name| self.calico_node(name).await)
                 .await,
         }
+    }
+
+    /// Whether a node is there, in Calico and in Kubernetes.
+    pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
+        let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
+        let api = Api { client: self.kubernetes, gate: self.gate };
+        let key = ObjectKey::global(name);
+        (Sight::Unknown, api.exists(&api::path("/api/v1", &key, "nodes"), &key).await)
     }
 
     async fn calico_node(&self, name: &str) -> Sight<()> {

@@ -1,7 +1,7 @@
 //! Single reads of the API server, by what they say about existence.
 
-use http::Request;
-use http::header::ACCEPT;
+use hyper::Request;
+use hyper::header::ACCEPT;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::Sight;
 use libcalico::kubernetes::escaped;

@@ -15,6 +15,7 @@ use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::Sight;
 use libcalico::ipam::gc::{GoneNode, LiveFacts, PodFacts, Suspect};
+use libcalico::kubernetes::NODES;
 use libcalico::store::{Store, StoreError};
 
 use self::api::Api;
@@ -56,11 +57,11 @@ impl Reader<'_> {
         Live {
             pods: pods::read(&api, suspects, self.parallel).await,
             machines: self.each(machines, async |key| machines::sight(&api, key).await).await,
-            services: self.each(services, async |key| api.exists(&api::path("/api/v1", key, "services"), key).await).await,
+            services: self.each(services, async |key| api.exists(api::SERVICES, key).await).await,
             kubernetes_nodes: self
                 .each(kubernetes_nodes.into_iter().map(str::to_owned), async |name| {
                     let key = ObjectKey::global(name.clone());
-                    api.exists(&api::path("/api/v1", &key, "nodes"), &key).await
+                    api.exists(NODES, &key).await
                 })
                 .await,
             calico_nodes: self
@@ -74,7 +75,7 @@ impl Reader<'_> {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
         let api = Api { client: self.kubernetes, gate: self.gate };
         let key = ObjectKey::global(name);
-        (Sight::Unknown, api.exists(&api::path("/api/v1", &key, "nodes"), &key).await)
+        (Sight::Unknown, api.exists(NODES, &key).await)
     }
 
     async fn calico_node(&self, name: &str) -> Sight<()> {

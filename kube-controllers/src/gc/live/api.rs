@@ -4,13 +4,17 @@ use hyper::Request;
 use hyper::header::ACCEPT;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::Sight;
-use libcalico::kubernetes::escaped;
+use libcalico::kubernetes::{Location, Resource};
 
 use crate::gc::gate::Gate;
 
 /// Only metadata: nodes are large.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const WHOLE: &str = "application/json";
+
+/// Services.
+pub(super) const SERVICES: Resource =
+    Resource { api_version: "v1", kind: "Service", plural: "services", namespaced: true };
 
 pub(super) struct Api<'a> {
     pub(super) client: &'a kube::Client,
@@ -19,18 +23,18 @@ pub(super) struct Api<'a> {
 
 impl Api<'_> {
     /// The object's JSON.
-    pub(super) async fn whole(&self, path: &str, key: &ObjectKey) -> Sight<String> {
-        self.read(path, WHOLE, key).await
+    pub(super) async fn whole(&self, resource: Resource, key: &ObjectKey) -> Sight<String> {
+        self.read(resource, WHOLE, key).await
     }
 
     /// The JSON of the object's metadata.
-    pub(super) async fn metadata(&self, path: &str, key: &ObjectKey) -> Sight<String> {
-        self.read(path, METADATA, key).await
+    pub(super) async fn metadata(&self, resource: Resource, key: &ObjectKey) -> Sight<String> {
+        self.read(resource, METADATA, key).await
     }
 
     /// Whether the object is there.
-    pub(super) async fn exists(&self, path: &str, key: &ObjectKey) -> Sight<()> {
-        match self.metadata(path, key).await {
+    pub(super) async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
+        match self.metadata(resource, key).await {
             Sight::Present(_) => Sight::Present(()),
             Sight::Absent => Sight::Absent,
             Sight::Unknown => Sight::Unknown,
@@ -44,9 +48,9 @@ impl Api<'_> {
     }
 
     /// Absent is only what the server says is not there by its name: that it lacks the whole kind says nothing.
-    async fn read(&self, path: &str, accept: &'static str, key: &ObjectKey) -> Sight<String> {
+    async fn read(&self, resource: Resource, accept: &'static str, key: &ObjectKey) -> Sight<String> {
         self.gate.pace(1).await;
-        let answer = match get(path, accept) {
+        let answer = match get(&location(resource, key), accept) {
             Ok(request) => self.client.request_text(request).await,
             Err(error) => Err(error),
         };
@@ -54,7 +58,7 @@ impl Api<'_> {
             Ok(json) => Sight::Present(json),
             Err(kube::Error::Api(status)) if status.code == 404 && names(&status, key) => Sight::Absent,
             Err(error) => {
-                tracing::warn!(object = %key, path, %error, "cannot look whether it is there; what it may hold stays");
+                tracing::warn!(kind = resource.kind, object = %key, %error, "cannot look whether it is there; what it may hold stays");
                 Sight::Unknown
             }
         }
@@ -69,24 +73,15 @@ fn get(target: &str, accept: &'static str) -> Result<Request<Vec<u8>>, kube::Err
     Request::get(target).header(ACCEPT, accept).body(Vec::new()).map_err(kube::Error::HttpError)
 }
 
-/// `<group>/namespaces/<namespace>/<resource>/<name>`.
-pub(super) fn path(group: &str, key: &ObjectKey, resource: &str) -> String {
-    let name = escaped(&key.name);
-    match &key.namespace {
-        Some(namespace) => format!("{group}/namespaces/{}/{resource}/{name}", escaped(namespace)),
-        None => format!("{group}/{resource}/{name}"),
-    }
+/// Where an object is.
+fn location(resource: Resource, key: &ObjectKey) -> String {
+    let ObjectKey { namespace, name } = key.clone();
+    Location { resource, namespace, name }.url_path()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_escaped() {
-        assert_eq!(path("/api/v1", &ObjectKey::namespaced("ns", "p"), "pods"), "/api/v1/namespaces/ns/pods/p");
-        assert_eq!(path("/api/v1", &ObjectKey::global("a/b"), "nodes"), "/api/v1/nodes/a%2Fb");
-    }
 
     #[test]
     fn only_an_object_that_the_server_names_is_absent() {

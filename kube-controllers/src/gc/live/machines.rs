@@ -2,19 +2,17 @@
 
 use libcalico::api::ObjectKey;
 use libcalico::ipam::Sight;
-use libcalico::kubernetes::VirtualMachineInstance;
+use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachineInstance};
 
-use super::api::{Api, path};
-
-const GROUP: &str = "/apis/kubevirt.io/v1";
+use super::api::Api;
 
 /// Whether there is a machine of that name, or an instance that belongs to none.
 pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> Sight<()> {
-    match api.exists(&path(GROUP, key, "virtualmachines"), key).await {
+    match api.exists(VIRTUAL_MACHINES, key).await {
         Sight::Absent => {}
         seen => return seen,
     }
-    match api.metadata(&path(GROUP, key, "virtualmachineinstances"), key).await {
+    match api.metadata(VIRTUAL_MACHINE_INSTANCES, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
         Sight::Present(json) => match serde_json::from_str::<VirtualMachineInstance>(&json) {

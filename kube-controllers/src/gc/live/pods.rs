@@ -7,11 +7,11 @@ use futures::stream;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
 use libcalico::ipam::{Evidence, Sight};
-use libcalico::kubernetes::escaped;
+use libcalico::kubernetes::{PODS, escaped};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::api::{Api, path};
+use super::api::Api;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
 /// From so many pods of one node on, a list of the node costs less than a request for each.
@@ -77,7 +77,7 @@ fn split(suspects: &[Suspect]) -> (Lists<'_>, BTreeSet<ObjectKey>) {
 }
 
 async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
-    match api.whole(&path("/api/v1", key, "pods"), key).await {
+    match api.whole(PODS, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
         Sight::Present(json) => match Pod::project(&json, &mut Words::default(), Wanted::default()) {

@@ -139,6 +139,9 @@ pub(super) mod tests {
         assert!(message.starts_with("took back 12 leaked address(es): 10.0.0.3 (its pod is gone), "), "{message}");
         assert!(message.ends_with(" and 2 more"), "{message}");
         assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");
-        assert_eq!((&event["involvedObject"]["kind"], &event["reason"]), (&"Node".into(), &"LeakedAddressesReclaimed".into()));
+        assert_eq!(
+            (&event["involvedObject"]["kind"], &event["reason"]),
+            (&"Node".into(), &"LeakedAddressesReclaimed".into())
+        );
     }
 }

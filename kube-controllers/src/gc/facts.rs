@@ -1,10 +1,8 @@
 //! What garbage collection reads out of watched objects.
 
-use std::collections::BTreeMap;
-
 use libcalico::api::Node as CalicoNode;
-use libcalico::ipam::gc::{NETWORK_STATUS, PodFacts, PodWords};
-use libcalico::kubernetes::PodAddresses;
+use libcalico::ipam::gc::{PodFacts, PodWords};
+use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 
 use crate::watched::{Node, Pod};
 
@@ -13,26 +11,21 @@ const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
 
 /// Where a pod is and which addresses it has.
 pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
-    let [from_lists, single, of_amazon] = PodAddresses::ANNOTATIONS;
     let said = &pod.annotations;
-    let annotations: BTreeMap<String, String> = [
-        (from_lists, &said.pod_ips),
-        (single, &said.pod_ip),
-        (of_amazon, &said.aws_pod_ips),
-        (NETWORK_STATUS, &said.network_status),
-    ]
-    .into_iter()
-    .filter_map(|(key, value)| Some((key.to_owned(), value.as_deref()?.to_owned())))
-    .collect();
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
     let addresses = PodAddresses {
         phase: &pod.phase,
         deleting: pod.deleting,
         pod_ip: pod.pod_ip.as_deref().unwrap_or_default(),
         pod_ips: &pod_ips,
-        annotations: &annotations,
+        annotations: AddressAnnotations {
+            pod_ip: said.pod_ip.as_deref(),
+            pod_ips: said.pod_ips.as_deref(),
+            aws_pod_ips: said.aws_pod_ips.as_deref(),
+        },
     };
-    let facts = PodFacts::read(&PodWords { node: &pod.node, reason: &pod.reason, addresses });
+    let network_status = said.network_status.as_deref();
+    let facts = PodFacts::read(&PodWords { node: &pod.node, reason: &pod.reason, network_status, addresses });
     PodFacts { node: &pod.node, addresses: facts.addresses, ended: facts.ended }
 }
 
@@ -94,10 +87,12 @@ mod tests {
     #[test]
     fn nodes_of_kubernetes_name_themselves() {
         let node = |spec: Value| {
-            let json = json!({"kind": "Node", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "c"}, "spec": spec});
+            let json =
+                json!({"kind": "Node", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "c"}, "spec": spec});
             serde_json::from_value::<CalicoNode>(json).unwrap()
         };
-        let named = json!({"orchRefs": [{"orchestrator": "other", "nodeName": "x"}, {"orchestrator": "k8s", "nodeName": "k"}]});
+        let named =
+            json!({"orchRefs": [{"orchestrator": "other", "nodeName": "x"}, {"orchestrator": "k8s", "nodeName": "k"}]});
         assert_eq!(kubernetes_name(&node(named)), Some("k"));
         assert_eq!(kubernetes_name(&node(json!({"orchRefs": [{"orchestrator": "k8s"}]}))), None);
         assert_eq!(kubernetes_name(&node(json!({}))), None);

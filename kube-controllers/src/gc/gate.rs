@@ -27,11 +27,14 @@ struct Pace {
 impl Gate {
     /// `ready` is whether the datastore is; no more than `per_second` requests are let through in a second, 0 for any
     /// number.
-    pub(super) fn new(leadership: Leadership, ready: Arc<AtomicBool>, stop: CancellationToken, per_second: u32) -> Self {
-        let pace = (per_second > 0).then(|| Pace {
-            interval: Duration::from_secs(1) / per_second,
-            next: Mutex::new(Instant::now()),
-        });
+    pub(super) fn new(
+        leadership: Leadership,
+        ready: Arc<AtomicBool>,
+        stop: CancellationToken,
+        per_second: u32,
+    ) -> Self {
+        let pace = (per_second > 0)
+            .then(|| Pace { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
         Gate { leadership, ready, stop, pace }
     }
 
@@ -104,12 +107,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_leader_writes() {
         let (_sender, tenure) = tokio::sync::watch::channel(crate::runtime::Tenure::No);
-        let gate = Gate::new(
-            Leadership::new(tenure),
-            Arc::new(AtomicBool::new(true)),
-            CancellationToken::new(),
-            0,
-        );
+        let gate = Gate::new(Leadership::new(tenure), Arc::new(AtomicBool::new(true)), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
     }
 }

@@ -11,7 +11,6 @@ use datastore::watch::WatchEvent;
 use ipam_plugin::mend_handles::{Suspect, mend_handles};
 use libcalico::ipam::gc::{OrphanHandles, SuspectHandle};
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, HandleId, Owner};
-use libcalico::store::Revision;
 use tokio::time::timeout;
 
 use super::gate::Gate;
@@ -132,7 +131,7 @@ impl HandleAudit {
 }
 
 fn suspect(suspect: SuspectHandle) -> Suspect {
-    Suspect { id: suspect.id, revision: suspect.revision.map(Revision), blocks: suspect.blocks }
+    Suspect { id: suspect.id, revision: suspect.revision, blocks: suspect.blocks }
 }
 
 /// The nodes that have affinities, with or without blocks.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libcalico::api::{ClusterInformation, IpPool, IpReservation, Node as CalicoNode, ObjectKey};
+use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
 use libcalico::ipam::Block;
 use libcalico::ipam::gc::{Feed, Index};
 use libcalico::net::Cidr;
@@ -60,15 +60,30 @@ impl Known {
             Services,
         };
         let awaited = BTreeSet::from([
-            Blocks, Pods, KubernetesNodes, CalicoNodes, Pools, Reservations, ClusterInformation, Services, Machines,
+            Blocks,
+            Pods,
+            KubernetesNodes,
+            CalicoNodes,
+            Pools,
+            Reservations,
+            ClusterInformation,
+            Services,
+            Machines,
             Instances,
         ]);
         // Until it says otherwise, as upstream.
         let ready = Arc::new(AtomicBool::new(true));
         let known = Known {
-            shared: Arc::new(Shared { index: Mutex::new(index), changed: Notify::new(), awaited: Mutex::new(awaited), ready }),
+            shared: Arc::new(Shared {
+                index: Mutex::new(index),
+                changed: Notify::new(),
+                awaited: Mutex::new(awaited),
+                ready,
+            }),
         };
-        feeds.blocks.subscribe(known.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
+        feeds
+            .blocks
+            .subscribe(known.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
         feeds.pods.subscribe(known.listener(Pods, Feed::Pods, put_pod, named(Index::pod_gone)));
         feeds.services.subscribe(known.listener(Services, Feed::Services, put_service, named(Index::service_gone)));
         feeds.machines.subscribe(known.listener(Machines, Feed::Machines, put_machine, named(Index::machine_gone)));
@@ -89,7 +104,7 @@ impl Known {
         ));
         known.subscribe_to_nodes(mode, feeds);
         let of_cluster = known.clone();
-        feeds.cluster_information.subscribe(move |event: &Event<'_, Entry<ClusterInformation>>| {
+        feeds.cluster_information.subscribe(move |event: &Event<'_, Entry<libcalico::api::ClusterInformation>>| {
             of_cluster.hear_cluster(event);
         });
         known
@@ -141,7 +156,7 @@ impl Known {
     }
 
     /// Ready unless it says that it is not; not without it (KC-425).
-    fn hear_cluster(&self, event: &Event<'_, Entry<ClusterInformation>>) {
+    fn hear_cluster(&self, event: &Event<'_, Entry<libcalico::api::ClusterInformation>>) {
         let ready = &self.shared.ready;
         match event {
             Event::Restarted => return,

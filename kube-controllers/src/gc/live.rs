@@ -27,10 +27,16 @@ use crate::watched::Pod;
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pods: BTreeMap<ObjectKey, Sight<Pod>>,
-    machines: BTreeMap<ObjectKey, Sight<()>>,
-    services: BTreeMap<ObjectKey, Sight<()>>,
-    kubernetes_nodes: BTreeMap<String, Sight<()>>,
-    calico_nodes: BTreeMap<String, Sight<()>>,
+    others: BTreeMap<Other, Sight<()>>,
+}
+
+/// Something of which only existence counts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Other {
+    Machine(ObjectKey),
+    Service(ObjectKey),
+    KubernetesNode(ObjectKey),
+    CalicoNode(ObjectKey),
 }
 
 /// From whom to read, and how much at once.
@@ -45,37 +51,32 @@ impl Reader<'_> {
     /// Reads everything that the suspects ask for, each thing once. What cannot be read is unknown, and whoever depends on
     /// it stays.
     pub(super) async fn read(&self, suspects: &[Suspect]) -> Live {
-        let api = Api { client: self.kubernetes, gate: self.gate };
-        let asked: Vec<_> = suspects.iter().map(Suspect::questions).collect();
-        let keys = |names: Vec<(&str, &str)>| -> BTreeSet<ObjectKey> {
-            names.into_iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)).collect()
-        };
-        let machines = keys(asked.iter().filter_map(|questions| questions.machine).collect());
-        let services = keys(asked.iter().filter_map(|questions| questions.service).collect());
-        let kubernetes_nodes: BTreeSet<&str> = asked.iter().filter_map(|questions| questions.kubernetes_node).collect();
-        let calico_nodes: BTreeSet<&str> = asked.iter().filter_map(|questions| questions.calico_node).collect();
+        let asked: BTreeSet<Other> = suspects.iter().flat_map(others).collect();
+        let looked = asked.into_iter().map(|other| self.look_for(other));
         Live {
-            pods: pods::read(&api, suspects, self.parallel).await,
-            machines: self.each(machines, async |key| machines::sight(&api, key).await).await,
-            services: self.each(services, async |key| api.exists(api::SERVICES, key).await).await,
-            kubernetes_nodes: self
-                .each(kubernetes_nodes.into_iter().map(str::to_owned), async |name| {
-                    let key = ObjectKey::global(name.clone());
-                    api.exists(NODES, &key).await
-                })
-                .await,
-            calico_nodes: self
-                .each(calico_nodes.into_iter().map(str::to_owned), async |name| self.calico_node(name).await)
-                .await,
+            pods: pods::read(&self.api(), suspects, self.parallel).await,
+            others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
         }
+    }
+
+    fn api(&self) -> Api<'_> {
+        Api { client: self.kubernetes, gate: self.gate }
+    }
+
+    async fn look_for(&self, other: Other) -> (Other, Sight<()>) {
+        let sight = match &other {
+            Other::Machine(key) => machines::sight(&self.api(), key).await,
+            Other::Service(key) => self.api().exists(api::SERVICES, key).await,
+            Other::KubernetesNode(key) => self.api().exists(NODES, key).await,
+            Other::CalicoNode(key) => self.calico_node(&key.name).await,
+        };
+        (other, sight)
     }
 
     /// Whether a node is there, in Calico and in Kubernetes.
     pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
-        let api = Api { client: self.kubernetes, gate: self.gate };
-        let key = ObjectKey::global(name);
-        (Sight::Unknown, api.exists(NODES, &key).await)
+        (Sight::Unknown, self.api().exists(NODES, &ObjectKey::global(name)).await)
     }
 
     async fn calico_node(&self, name: &str) -> Sight<()> {
@@ -89,47 +90,44 @@ impl Reader<'_> {
             }
         }
     }
-
-    async fn each<K: Ord, V>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        read: impl AsyncFn(&K) -> V,
-    ) -> BTreeMap<K, V> {
-        let read = &read;
-        let reads = keys.into_iter().map(|key| async move {
-            let value = read(&key).await;
-            (key, value)
-        });
-        stream::iter(reads).buffer_unordered(self.parallel).collect().await
-    }
 }
 
 impl Live {
     /// What was read for a suspect.
     pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
         let asked = suspect.questions();
-        let of = |map: &BTreeMap<ObjectKey, Sight<()>>, names: Option<(&str, &str)>| {
-            let found = names.and_then(|(namespace, name)| map.get(&ObjectKey::namespaced(namespace, name)));
+        let of = |other: Option<Other>| {
+            let found = other.and_then(|other| self.others.get(&other));
             found.copied().unwrap_or(Sight::Unknown)
-        };
-        let node = |map: &BTreeMap<String, Sight<()>>, name: Option<&str>| {
-            name.and_then(|name| map.get(name)).copied().unwrap_or(Sight::Unknown)
         };
         LiveFacts {
             pod: self.pod(asked.pod),
-            machine: of(&self.machines, asked.machine),
-            service: of(&self.services, asked.service),
-            kubernetes_node: node(&self.kubernetes_nodes, asked.kubernetes_node),
-            calico_node: node(&self.calico_nodes, asked.calico_node),
+            machine: of(asked.machine.map(key).map(Other::Machine)),
+            service: of(asked.service.map(key).map(Other::Service)),
+            kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode)),
+            calico_node: of(asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode)),
         }
     }
 
     fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodFacts<'_>> {
-        let found = names.and_then(|(namespace, name)| self.pods.get(&ObjectKey::namespaced(namespace, name)));
+        let found = names.and_then(|names| self.pods.get(&key(names)));
         match found {
             Some(Sight::Present(pod)) => Sight::Present(pod_facts(pod)),
             Some(Sight::Absent) => Sight::Absent,
             Some(Sight::Unknown) | None => Sight::Unknown,
         }
     }
+}
+
+fn key((namespace, name): (&str, &str)) -> ObjectKey {
+    ObjectKey::namespaced(namespace, name)
+}
+
+fn others(suspect: &Suspect) -> Vec<Other> {
+    let asked = suspect.questions();
+    let machine = asked.machine.map(key).map(Other::Machine);
+    let service = asked.service.map(key).map(Other::Service);
+    let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode);
+    let calico_node = asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode);
+    [machine, service, kubernetes_node, calico_node].into_iter().flatten().collect()
 }

@@ -111,10 +111,8 @@ fn families(index: &Index) -> Vec<MetricFamily> {
     let pools = index.pools();
     let real = |sample: &Sample<'_>| sample.pool.is_some();
     // Of a pool that is there, each node that is there has a value, though it be zero (KC-155).
-    let zeros: Values<(&str, &str)> = index
-        .calico_nodes()
-        .flat_map(|node| pools.iter().map(move |pool| ((pool.name, node), 0.0)))
-        .collect();
+    let zeros: Values<(&str, &str)> =
+        index.calico_nodes().flat_map(|node| pools.iter().map(move |pool| ((pool.name, node), 0.0))).collect();
     let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
     let mut blocks = Values::new();
     let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
@@ -122,11 +120,9 @@ fn families(index: &Index) -> Vec<MetricFamily> {
     for sample in index.samples() {
         let pool = sample.pool.unwrap_or(NO_POOL);
         let (node, owner) = (sample.node.unwrap_or(NO_NODE), sample.node.unwrap_or(NO_AFFINITY));
-        for (values, value) in [
-            (&mut in_use, sample.in_use),
-            (&mut borrowed, sample.borrowed),
-            (&mut candidates, sample.candidates),
-        ] {
+        for (values, value) in
+            [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
+        {
             // What is zero and has a value already keeps it.
             if value != 0 || (real(&sample) && values.contains_key(&(pool, node))) {
                 values.insert((pool, node), value as f64);

@@ -48,12 +48,8 @@ pub(super) struct Collector {
 impl Collector {
     pub(super) fn new(context: Context, known: Known, metrics: PassMetrics) -> Self {
         let limits = context.settings.borrow().gc_limits;
-        let gate = Gate::new(
-            context.leadership.clone(),
-            known.ready(),
-            context.stop.clone(),
-            limits.requests_per_second,
-        );
+        let gate =
+            Gate::new(context.leadership.clone(), known.ready(), context.stop.clone(), limits.requests_per_second);
         Collector {
             context,
             known,
@@ -252,13 +248,17 @@ impl Collector {
         let clock = SystemClock::start();
         let none = |_: &libcalico::ipam::Block| Vec::new();
         let outcome = release_batch(&*self.context.calico, &clock, &self.gate, &blocks, none, self.parallel()).await;
-        let failures = match outcome {
-            Ok(outcome) => outcome.failed,
-            Err(error) => vec![(blocks[0], error)],
-        };
-        for (block, error) in failures {
-            self.metrics.failed("rested");
-            tracing::warn!(%block, %error, "cannot free rested addresses");
+        match outcome {
+            Ok(outcome) => {
+                for (block, error) in outcome.failed {
+                    self.metrics.failed("rested");
+                    tracing::warn!(%block, %error, "cannot free rested addresses");
+                }
+            }
+            Err(error) => {
+                self.metrics.failed("rested");
+                tracing::warn!(%error, "cannot free rested addresses");
+            }
         }
     }
 
@@ -281,40 +281,44 @@ impl Collector {
     /// Gives up empty blocks of which their nodes have others (KC-455).
     async fn surrender_blocks(&self) {
         let surrendered = self.known.index().surrender(self.now());
-        let given_up = surrendered.into_iter().map(async |Surrender { block, node }| {
-            if !self.gate.admit(3).await {
-                return;
-            }
-            let clock = SystemClock::start();
-            match release_empty_block(&*self.context.calico, &clock, &Owner::Host(node.clone()), block).await {
-                Ok(()) => {
-                    tracing::info!(%block, node, "gave up an empty block of a node that has others");
-                    // At once, so that the next look keeps the node's last block.
-                    self.known.index().block_gone(&block);
-                }
-                Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, node, "block is in use again"),
-                Err(error) => {
-                    self.metrics.failed("blocks");
-                    tracing::warn!(%block, node, %error, "cannot give up an empty block");
-                }
-            }
-        });
+        let given_up = surrendered.into_iter().map(|surrender| self.surrender_block(surrender));
         stream::iter(given_up).buffer_unordered(self.parallel()).collect::<()>().await;
+    }
+
+    async fn surrender_block(&self, Surrender { block, node }: Surrender) {
+        if !self.gate.admit(3).await {
+            return;
+        }
+        let owner = Owner::Host(node);
+        match release_empty_block(&*self.context.calico, &SystemClock::start(), &owner, block).await {
+            Ok(()) => {
+                tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
+                // At once, so that the next look keeps the node's last block.
+                self.known.index().block_gone(&block);
+            }
+            Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
+            Err(error) => {
+                self.metrics.failed("blocks");
+                tracing::warn!(%block, %owner, %error, "cannot give up an empty block");
+            }
+        }
     }
 
     /// Gives up the blocks of nodes that are gone and hold no address any more (KC-460).
     async fn release_nodes(&self) {
         let gone = self.known.index().nodes_to_release(self.now());
-        let released = gone.into_iter().map(async |node| {
-            let done = self.release_node(&node).await;
-            let now = self.now();
-            let mut index = self.known.index();
-            match done {
-                true => index.node_released(&node.calico),
-                false => index.node_not_released(&node.calico, now),
-            }
-        });
+        let released = gone.into_iter().map(|node| self.release_gone_node(node));
         stream::iter(released).buffer_unordered(self.parallel()).collect::<()>().await;
+    }
+
+    async fn release_gone_node(&self, node: GoneNode) {
+        let done = self.release_node(&node).await;
+        let now = self.now();
+        let mut index = self.known.index();
+        match done {
+            true => index.node_released(&node.calico),
+            false => index.node_not_released(&node.calico, now),
+        }
     }
 
     async fn release_node(&self, node: &GoneNode) -> bool {

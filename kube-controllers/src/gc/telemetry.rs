@@ -41,7 +41,10 @@ impl PassMetrics {
                 "Leaked addresses that would have been released, were this not only a report.",
             )?,
             handles: IntCounterVec::new(handles, &["how"])?,
-            wrong_handles: IntGauge::new("kube_controllers_gc_wrong_handles", "Handles that seem to count wrongly now.")?,
+            wrong_handles: IntGauge::new(
+                "kube_controllers_gc_wrong_handles",
+                "Handles that seem to count wrongly now.",
+            )?,
             failures: IntCounterVec::new(failures, &["phase"])?,
             duration: HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"])?,
             last_full: IntGauge::new(

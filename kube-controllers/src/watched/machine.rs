@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn an_instance_of_a_machine_is_owned() {
-        let owner = r#","ownerReferences":[{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","name":"vm","uid":"u"}]"#;
+        let owner =
+            r#","ownerReferences":[{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","name":"vm","uid":"u"}]"#;
         for (owner, owned) in [("", false), (owner, true)] {
             let json = format!(r#"{{"metadata":{{"name":"vm","namespace":"ns"{owner}}},"spec":{{"a":1}}}}"#);
             let instance = MachineInstance::project(&json, &mut Words::default(), Wanted::default()).unwrap();

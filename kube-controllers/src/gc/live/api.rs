@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn only_an_object_that_the_server_names_is_absent() {
         let status = |name: &str| {
-            let json = serde_json::json!({"code": 404, "reason": "NotFound", "details": {"name": name, "kind": "pods"}});
+            let json =
+                serde_json::json!({"code": 404, "reason": "NotFound", "details": {"name": name, "kind": "pods"}});
             serde_json::from_value::<kube::core::Status>(json).unwrap()
         };
         let key = ObjectKey::namespaced("ns", "p");

@@ -24,7 +24,7 @@ pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -
     let (lists, gets) = split(suspects);
     let mut found = BTreeMap::new();
     let listed = lists.into_iter().map(|(node, keys)| async move {
-        let on_node = of_node(api, node).await;
+        let on_node = of_node(api, &node).await;
         (node, keys, on_node)
     });
     let mut listed = stream::iter(listed).buffer_unordered(parallel.div_ceil(4));
@@ -52,17 +52,17 @@ pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -
     found
 }
 
-type Lists<'s> = BTreeMap<&'s str, BTreeSet<ObjectKey>>;
+type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
 
 /// Which pods are read by lists of nodes, and which one by one. Only of a pod that the cache no longer knows is a list of
 /// its node proof enough: another may be on a node that the list is not of.
-fn split(suspects: &[Suspect]) -> (Lists<'_>, BTreeSet<ObjectKey>) {
+fn split(suspects: &[Suspect]) -> (Lists, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
     for suspect in suspects {
         let Some((namespace, name)) = suspect.questions().pod else { continue };
         let key = ObjectKey::namespaced(namespace, name);
         match suspect.kubernetes_node.as_deref().filter(|_| suspect.evidence == Evidence::PodGone) {
-            Some(node) => _ = lists.entry(node).or_default().insert(key),
+            Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
             None => _ = gets.insert(key),
         }
     }

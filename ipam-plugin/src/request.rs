@@ -120,7 +120,7 @@ pub fn workload_attributes(node: &str, pod: Option<(&str, &str)>, now: OffsetDat
 }
 
 /// Go's default text for a UTC time, `2026-08-22 01:02:03.1234 +0000 UTC` (IPAM-28).
-fn go_time(at: OffsetDateTime) -> String {
+pub fn go_time(at: OffsetDateTime) -> String {
     let at = at.to_offset(time::UtcOffset::UTC);
     let (hour, minute, second, nanos) = at.time().as_hms_nano();
     let mut fraction = if nanos == 0 { String::new() } else { format!(".{nanos:09}") };

@@ -8,6 +8,8 @@
 pub mod context;
 pub mod controllers;
 pub mod feed;
+pub mod gc;
+pub mod leader;
 pub mod live;
 pub mod runtime;
 pub mod settings;

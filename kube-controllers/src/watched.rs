@@ -1,5 +1,6 @@
 //! The projections: of each watched object only what a controller reads, taken out while it is decoded.
 
+mod machine;
 mod namespace;
 mod network_policy;
 mod node;
@@ -8,6 +9,7 @@ mod service;
 mod service_account;
 mod words;
 
+pub use machine::{Machine, MachineInstance};
 pub use namespace::Namespace;
 pub use network_policy::NetworkPolicy;
 pub use node::Node;

@@ -13,6 +13,7 @@ pub mod ipam;
 pub mod kubernetes;
 pub mod names;
 pub mod net;
+pub mod orphaned_endpoint;
 pub mod selector;
 pub mod store;
 pub mod validation;

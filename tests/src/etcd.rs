@@ -113,6 +113,12 @@ impl Etcd {
         post("kv/deleterange", &json!({ "key": BASE64.encode(key) })).map(|_| ())
     }
 
+    /// Forgets all history: only what is there now can still be read.
+    pub fn compact(&self) -> Result<()> {
+        let answer = post("kv/range", &json!({ "key": BASE64.encode("/") }))?;
+        post("kv/compaction", &json!({ "revision": answer["header"]["revision"], "physical": true })).map(|_| ())
+    }
+
     /// Every pair, values as raw bytes.
     pub fn dump_raw(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         // Key and range end of one zero byte: from the first key to the last.

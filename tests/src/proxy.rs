@@ -33,6 +33,8 @@ pub enum Point {
     Answer(usize),
     /// Before each request, for as long as the proxy is armed so.
     EveryRequest,
+    /// Before each n-th request, for as long as the proxy is armed so.
+    EachNth(usize),
     /// Before the first request of this method whose path contains this text.
     First(&'static str, &'static str),
 }
@@ -155,6 +157,14 @@ impl Proxy {
         self.state.gone.send_replace(true);
     }
 
+    /// Breaks all connections; new ones work, and the plan stays.
+    pub fn cut(&self) {
+        self.state.gone.send_replace(true);
+        // Each connection must have seen it.
+        thread::sleep(Duration::from_millis(20));
+        self.state.gone.send_replace(false);
+    }
+
     /// Proves itself to new connections with another certificate.
     pub fn present(&self, own: &ServerCertificate) -> Result<()> {
         *self.state.acceptor() = Some(own.acceptor()?);
@@ -231,6 +241,7 @@ impl State {
         plan.take(|point| match point {
             Point::Request(at) => at == number,
             Point::EveryRequest => true,
+            Point::EachNth(nth) => number % nth == nth - 1,
             Point::First(of, part) => method == of && target.contains(part),
             Point::Answer(_) => false,
         })
@@ -249,7 +260,7 @@ impl Plan {
     fn take(&mut self, is_here: impl Fn(Point) -> bool) -> Option<Fault> {
         let (point, fault) = self.fault.filter(|(point, _)| is_here(*point))?;
         self.fired = true;
-        if point != Point::EveryRequest {
+        if !matches!(point, Point::EveryRequest | Point::EachNth(_)) {
             self.fault = None;
         }
         Some(fault)

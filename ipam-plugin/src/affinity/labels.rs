@@ -9,7 +9,7 @@ use libcalico::store::{Store, StoreError};
 
 /// Sees to it that `owner`'s claims have labels. Only a store that lists by label needs it. The file `marker`, if given,
 /// is there when it was done since the node started.
-pub(crate) async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
+pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.has_transactions() || marker.is_some_and(Path::exists) {
         return Ok(());
     }

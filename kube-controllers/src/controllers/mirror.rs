@@ -10,9 +10,7 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::Resource;
@@ -21,6 +19,7 @@ use prometheus::{IntGauge, Opts};
 
 use self::known::Known;
 use self::reconcile::Reconciler;
+use super::work::Work;
 use crate::context::{Context, Controller, Mode};
 use crate::feed::{Event, Feed, Feeds};
 use crate::runtime::{self, Queue};
@@ -73,27 +72,9 @@ pub struct Mirror<M: Mirrored> {
     queue: Queue<Work>,
 }
 
-/// One piece of work.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Work {
-    /// Compare everything.
-    All,
-    /// Bring the mirror of this key in order.
-    One(ObjectKey),
-}
-
 impl<S> From<S> for Reflection<S> {
     fn from(spec: S) -> Self {
         Reflection { spec, left_out: Vec::new() }
-    }
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Work::All => f.write_str("all"),
-            Work::One(key) => key.fmt(f),
-        }
     }
 }
 
@@ -151,10 +132,4 @@ fn gauge(controller: &str) -> Option<IntGauge> {
     let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
     IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
         .ok()
-}
-
-/// How often everything is compared; `None` for the first time only.
-fn period(context: &Context, controller: ControllerName) -> Option<Duration> {
-    let period = context.settings.borrow().reconcile_period.get(&controller).copied();
-    period.filter(|period| !period.is_zero())
 }

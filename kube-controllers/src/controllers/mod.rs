@@ -1,13 +1,18 @@
 //! The controllers.
 
 pub mod host_endpoints;
+pub mod load_balancer;
 pub mod mirror;
 pub mod namespace;
 pub mod node_deletion;
 pub mod node_labels;
 mod orchestrated;
 pub mod policy;
+pub mod policy_names;
+mod refusal;
 mod rounds;
 pub mod service_account;
 #[cfg(test)]
 mod testing;
+mod work;
+pub mod workload_endpoint;

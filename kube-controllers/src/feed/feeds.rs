@@ -11,7 +11,7 @@ use libcalico::store::Entry;
 use super::running::{Running, follow};
 use super::{Feed, kubernetes};
 use crate::context::Context;
-use crate::watched::{Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Wanted};
+use crate::watched::{Machine, MachineInstance, Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Wanted};
 
 /// One line per kind: those of Kubernetes' own have a projection, Calico's are whole.
 macro_rules! feeds {
@@ -63,6 +63,10 @@ feeds! {
         network_policies: NetworkPolicy,
         /// Services.
         services: Service,
+        /// Virtual machines of KubeVirt, where it is installed.
+        machines: Machine,
+        /// Running virtual machines of KubeVirt.
+        machine_instances: MachineInstance,
     }
     calico {
         /// Blocks.

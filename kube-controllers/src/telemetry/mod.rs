@@ -5,12 +5,11 @@
 //! scripts search the text for names (KC-153).
 
 mod feed;
-mod ipam;
+mod migration;
 mod process;
 mod work;
 
 pub use feed::FeedMetrics;
-pub use ipam::Ipam;
 pub use work::Work;
 
 use std::sync::Arc;
@@ -28,7 +27,6 @@ struct Shared {
     registry: Registry,
     work: work::Vectors,
     feeds: feed::Vectors,
-    ipam: Ipam,
     leads: IntGaugeVec,
 }
 
@@ -47,11 +45,10 @@ impl Metrics {
         let build = registered(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registered(&registry, process::ProcessMetrics::new());
-        ipam::migration_duration(&registry);
+        migration::migration_duration(&registry);
         let shared = Shared {
             work: work::Vectors::new(&registry),
             feeds: feed::Vectors::new(&registry),
-            ipam: Ipam::new(&registry),
             leads: registered(&registry, IntGaugeVec::new(leads, &["name"])),
             registry,
         };
@@ -81,11 +78,6 @@ impl Metrics {
     /// The feed of one kind.
     pub fn feed(&self, kind: &str) -> FeedMetrics {
         self.shared.feeds.of(kind)
-    }
-
-    /// Addresses and blocks.
-    pub fn ipam(&self) -> &Ipam {
-        &self.shared.ipam
     }
 
     /// Shows whether this replica leads by the Lease of that name.

@@ -11,27 +11,12 @@ fn families(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// What upstream serves, with its labels.
-fn recorded() -> Vec<(String, String, Vec<String>)> {
-    include_str!("../../../tests/golden/controllers/metrics.tsv")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| {
-            let mut fields = line.split('\t');
-            let mut field = || fields.next().expect("three fields").to_owned();
-            let (name, kind, labels) = (field(), field(), field());
-            (name, kind, labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect())
-        })
-        .collect()
-}
-
 #[test]
 fn a_scrape_of_a_process_that_has_done_nothing_yet() {
     let text = Metrics::new().text().expect("encodes");
     let expected = [
         "calico_migration_duration_seconds",
         "kube_controllers_build_info",
-        "kube_controllers_gc_last_full_pass_timestamp_seconds",
         "process_cpu_seconds_total",
         "process_max_fds",
         "process_open_fds",
@@ -62,36 +47,6 @@ fn the_process_metrics_are_those_of_this_process() {
 }
 
 #[test]
-fn what_upstream_serves_is_there_with_its_type_and_labels() {
-    let metrics = Metrics::new();
-    let ipam = metrics.ipam();
-    for gauge in [&ipam.in_use, &ipam.borrowed, &ipam.blocks, &ipam.gc_candidates] {
-        gauge.with_label_values(&["pool", "node-a"]).set(4);
-    }
-    for gauge in [&ipam.pool_size, &ipam.pool_reserved] {
-        gauge.with_label_values(&["pool"]).set(4);
-    }
-    for gauge in [&ipam.in_use_per_node, &ipam.borrowed_per_node, &ipam.blocks_per_node] {
-        gauge.with_label_values(&["node-a"]).set(4);
-    }
-    ipam.gc_reclamations.with_label_values(&["pool", "node-a"]).inc_by(4);
-    let text = metrics.text().expect("encodes");
-    // The order of labels that upstream's own tests match.
-    assert!(text.contains("\nipam_allocations_in_use{ippool=\"pool\",node=\"node-a\"} 4\n"), "{text}");
-    assert!(text.contains("\nipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4\n"), "{text}");
-    let recorded = recorded();
-    assert!(recorded.len() >= 10, "{recorded:?}");
-    for (name, kind, labels) in recorded {
-        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}: {text}");
-        if !labels.is_empty() {
-            let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).expect("a sample");
-            let shown: Vec<_> = line.split(['{', ',']).filter_map(|part| Some(part.split_once('=')?.0)).collect();
-            assert_eq!(shown, labels, "{line}");
-        }
-    }
-}
-
-#[test]
 fn no_name_stands_in_the_help_of_another() {
     let metrics = everything();
     let families = metrics.registry().gather();
@@ -108,17 +63,5 @@ fn everything() -> Metrics {
     metrics.work("policy");
     metrics.feed("Pod");
     metrics.show_leader("calico-kube-controllers", true);
-    let ipam = metrics.ipam();
-    for gauge in [&ipam.in_use, &ipam.borrowed, &ipam.blocks, &ipam.gc_candidates] {
-        gauge.with_label_values(&["pool", "node"]);
-    }
-    for gauge in [&ipam.pool_size, &ipam.pool_reserved, &ipam.unattributed] {
-        gauge.with_label_values(&["pool"]);
-    }
-    for gauge in [&ipam.in_use_per_node, &ipam.borrowed_per_node, &ipam.blocks_per_node] {
-        gauge.with_label_values(&["node"]);
-    }
-    ipam.gc_reclamations.with_label_values(&["pool", "node"]);
-    ipam.pass_duration.with_label_values(&["full"]);
     metrics
 }

@@ -51,6 +51,9 @@ pub struct AddressAnnotations {
     /// `vpc.amazonaws.com/pod-ips`.
     #[serde(rename = "vpc.amazonaws.com/pod-ips", default)]
     pub aws_pod_ips: Option<Box<str>>,
+    /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus tells them (IPAM-194).
+    #[serde(rename = "k8s.v1.cni.cncf.io/network-status", default)]
+    pub network_status: Option<Box<str>>,
 }
 
 impl Watched for Pod {

@@ -58,7 +58,10 @@ pub use pod_patch::{CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH};
 pub use quantity::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
-pub use resource::{Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, escaped};
+pub use resource::{
+    Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES, escaped,
+};
 pub use revision::{Foreign, ObjectRevision};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};

@@ -35,14 +35,14 @@ pub const NETWORK_POLICIES: Resource = Resource {
 };
 
 /// Running virtual machines of KubeVirt.
-pub(super) const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
+pub const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
     api_version: "kubevirt.io/v1",
     kind: "VirtualMachineInstance",
     plural: "virtualmachineinstances",
     namespaced: true,
 };
 /// Virtual machines of KubeVirt.
-pub(super) const VIRTUAL_MACHINES: Resource =
+pub const VIRTUAL_MACHINES: Resource =
     Resource { api_version: "kubevirt.io/v1", kind: "VirtualMachine", plural: "virtualmachines", namespaced: true };
 
 impl Resource {

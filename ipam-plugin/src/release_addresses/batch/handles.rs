@@ -38,7 +38,8 @@ pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
         true => MOST_IN_TRANSACTION,
         false => parallel.div_ceil(PARTS),
     };
-    let parts = ids.chunks(part).map(|ids| settle_part(store, clock, gate, &counts, ids.to_vec()));
+    let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
+    let parts = parts.into_iter().map(|ids| settle_part(store, clock, gate, &counts, ids));
     let mut settled = stream::iter(parts).buffer_unordered(PARTS);
     while let Some(part) = settled.next().await {
         outcome.handles_written += part.written;

@@ -9,8 +9,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::known::Known;
-use super::{Mirrored, Reflection, Work, period};
+use super::{Mirrored, Reflection};
 use crate::context::Context;
+use crate::controllers::work::Work;
 use crate::live;
 use crate::runtime::{Failure, Next, Queue, Reconcile};
 
@@ -67,7 +68,13 @@ impl<M: Mirrored> Reconciler<M> {
         }
         let missing = self.known.mirrors().into_iter().filter(|key| !right.contains(key));
         missing.for_each(|key| self.queue.add(Work::One(key)));
-        Ok(period(&self.context, M::CONTROLLER).map_or(Next::Done, Next::After))
+        Ok(self.next_comparison())
+    }
+
+    /// Without a period there is none after the first.
+    fn next_comparison(&self) -> Next {
+        let period = self.context.settings.borrow().reconcile_period.get(&M::CONTROLLER).copied();
+        period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
     }
 
     async fn mirror(&self, key: &ObjectKey) -> Result<Next, Failure> {

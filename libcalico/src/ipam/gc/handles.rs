@@ -9,14 +9,14 @@ use super::watchlist::Watchlist;
 use crate::ipam::audit::miscounted;
 use crate::ipam::{Block, Handle, HandleId};
 use crate::net::Cidr;
-use crate::store::Entry;
+use crate::store::{Entry, Revision};
 
 /// Handles that disagree with the blocks. The list of all handles goes through here from time to time; only what is wrong
 /// is remembered.
 #[derive(Debug, Default)]
 pub struct OrphanHandles {
     /// By id, with the revision that was seen; none for a handle that is not there.
-    wrong: Watchlist<HandleId, Option<String>>,
+    wrong: Watchlist<HandleId, Option<Revision>>,
     blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
     /// Of the list under way: handles that blocks name.
     named: HashSet<Row>,
@@ -29,6 +29,8 @@ pub struct OrphanHandles {
 pub struct SuspectHandle {
     /// Which.
     pub id: HandleId,
+    /// Its revision all that time; none for one that is not there. One that was written since is somebody's work.
+    pub revision: Option<Revision>,
     /// The blocks to read before [`repair`]: those that it names and those that name it.
     pub blocks: BTreeSet<Cidr>,
 }
@@ -65,7 +67,7 @@ impl OrphanHandles {
         }
         self.seen.insert(entry.key.clone());
         self.blocks.insert(entry.key.clone(), counted.keys().chain(held.keys()).copied().collect());
-        self.wrong.suspect(entry.key.clone(), Some(entry.revision.to_string()), now);
+        self.wrong.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
     /// The list is complete: handles that blocks name and it did not are missing.
@@ -86,7 +88,11 @@ impl OrphanHandles {
     /// Handles that have been wrong, and untouched, for `grace`. It must be longer than an ADD may take, since that writes
     /// the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
-        let suspect = |id: HandleId| SuspectHandle { blocks: self.blocks.get(&id).cloned().unwrap_or_default(), id };
+        let suspect = |id: HandleId| SuspectHandle {
+            revision: self.wrong.state(&id).cloned().flatten(),
+            blocks: self.blocks.get(&id).cloned().unwrap_or_default(),
+            id,
+        };
         self.wrong.due(now, grace).into_iter().map(suspect).collect()
     }
 
@@ -104,6 +110,11 @@ impl OrphanHandles {
     /// When the next one is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.wrong.next_deadline(now, grace)
+    }
+
+    /// Whether it is wrong.
+    pub fn is_wrong(&self, id: &HandleId) -> bool {
+        self.wrong.state(id).is_some()
     }
 
     /// How many are wrong.

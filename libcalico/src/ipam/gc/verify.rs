@@ -130,7 +130,7 @@ impl Index {
             ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
             let pool = self.pools.get(block.pool).is_none_or(|pool| pool.cidr.covers(&block.cidr));
             ensure(
-                pool && (block.pool == NONE) == !self.pools.iter().any(|(_, pool)| pool.cidr.covers(&block.cidr)),
+                pool && (block.pool != NONE) == self.pools.iter().any(|(_, pool)| pool.cidr.covers(&block.cidr)),
                 || format!("{} is in the wrong pool", block.cidr),
             )?;
             ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {

@@ -33,6 +33,11 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
         }
     }
 
+    /// The state in which it looks wrong.
+    pub fn state(&self, key: &K) -> Option<&S> {
+        self.watched.get(key).map(|watched| &watched.state)
+    }
+
     /// Nothing is wrong with it, or it is gone.
     pub fn clear(&mut self, key: &K) {
         self.watched.remove(key);

@@ -1,0 +1,280 @@
+//! Addresses of Services of type LoadBalancer out of Calico's pools (KC-500..KC-512), in either datastore.
+//!
+//! What was heard says whether there is anything to do; what is done is decided again from what is stored, and nothing is
+//! given back before the live Service was asked. The addresses are in blocks of nobody's host, `virtual:load-balancer`.
+
+mod addresses;
+mod decision;
+mod memory;
+mod pools;
+mod request;
+mod service;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ipam_plugin::affinity::ensure_labels;
+use k8s_openapi::api::core::v1::{Namespace, Service as KubernetesService};
+use kube::Api;
+use kube::api::PostParams;
+use libcalico::api::{IpPool, ObjectKey};
+use libcalico::ipam::{Block, HandleId, Labels, Owner};
+use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::store::Entry;
+use tokio::sync::watch;
+
+use self::addresses::Addresses;
+use self::decision::{Assign, Decision, Held, decide, is_misstated};
+use self::memory::{Memory, Seen};
+use self::pools::LoadBalancerPool;
+use self::service::Balanced;
+use super::refusal::{failure, is_not_found};
+use super::rounds::rounds;
+use crate::context::{Context, Controller};
+use crate::feed::{Event, Feeds};
+use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use crate::settings::{AssignIps, Settings};
+use crate::watched::Service;
+
+/// How soon to look again when what was heard lags behind what is there.
+const LAG: Duration = Duration::from_secs(1);
+/// Longest wait between attempts to label old claims.
+const LABEL_PAUSE: Duration = Duration::from_secs(10);
+
+/// The controller. Its keys are names of Services.
+pub struct LoadBalancer {
+    queue: Queue<ObjectKey>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Controller for LoadBalancer {
+    const NAME: &'static str = "load-balancer";
+
+    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+        let (queue, memory) = (Queue::default(), Arc::<Mutex<Memory>>::default());
+        let services = (queue.clone(), memory.clone());
+        feeds.services.subscribe(move |event: &Event<'_, Service>| {
+            let touched = locked(&services.1).hear_service(event);
+            touched.into_iter().for_each(|key| services.0.add(key));
+        });
+        let pools = (queue.clone(), memory.clone());
+        feeds.ip_pools.subscribe(move |event: &Event<'_, Entry<IpPool>>| {
+            let touched = locked(&pools.1).hear_pool(event);
+            touched.into_iter().for_each(|key| pools.0.add(key));
+        });
+        let blocks = (queue.clone(), memory.clone());
+        feeds.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
+            let touched = locked(&blocks.1).hear_block(event);
+            touched.into_iter().for_each(|key| blocks.0.add(key));
+        });
+        LoadBalancer { queue, memory }
+    }
+
+    async fn run(self, context: Context) {
+        tokio::select! {
+            () = context.stop.cancelled() => return,
+            () = label_claims(&context) => {}
+        }
+        let all = || {
+            let keys = locked(&self.memory).all();
+            keys.into_iter().for_each(|key| self.queue.add(key));
+        };
+        let balancer = Arc::new(Balancer {
+            addresses: Addresses::new(context.calico.clone()),
+            kubernetes: context.kubernetes.clone(),
+            settings: context.settings.clone(),
+            memory: self.memory.clone(),
+        });
+        tokio::join!(runtime::run(balancer, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+    }
+}
+
+/// Sees to it that the claims of an older release are found (KC-503).
+async fn label_claims(context: &Context) {
+    let owner = Owner::Virtual(LOAD_BALANCER_HOST.into());
+    let mut pause = Duration::from_millis(100);
+    loop {
+        context.leadership.clone().gained().await;
+        match ensure_labels(&*context.calico, &owner, None).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, "cannot label old claims of Services' blocks"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LABEL_PAUSE);
+    }
+}
+
+fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Balancer {
+    addresses: Addresses,
+    kubernetes: kube::Client,
+    settings: watch::Receiver<Arc<Settings>>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Reconcile for Balancer {
+    const NAME: &'static str = LoadBalancer::NAME;
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        let seen = locked(&self.memory).of(key);
+        let Some(Seen { service, held, pools }) = seen else { return Ok(Next::Done) };
+        let assign = self.settings.borrow().assign_ips;
+        let is_own = |held: &Held| service.as_ref().is_some_and(|service| service.handle == held.handle);
+        let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
+        if !others.is_empty() && !self.release_handles(key, &others).await? {
+            return Ok(Next::After(LAG));
+        }
+        let Some(service) = service else { return Ok(Next::Done) };
+        match self.decide(key, &service, &own, &pools, assign)? {
+            Decision::Leave => Ok(Next::Done),
+            Decision::NoPool => {
+                // Whether it is so, or the pool was not heard of yet: the pool's event brings the Service again.
+                Err(Failure::Permanent(format!(
+                    "Service {key}: there is no pool for LoadBalancer to take an address from"
+                )))
+            }
+            Decision::Withdraw => self.withdraw(key, &service.handle, &own, &pools, assign).await,
+            Decision::Serve { release, assign: Assign::Nothing }
+                if release.is_empty() && !is_misstated(&service.published, &own) =>
+            {
+                locked(&self.memory).set_unserved(key, false);
+                Ok(Next::Done)
+            }
+            Decision::Serve { .. } => self.serve(key, &service, &pools, assign).await,
+        }
+    }
+}
+
+impl Balancer {
+    fn decide(
+        &self,
+        key: &ObjectKey,
+        service: &Balanced,
+        held: &[Held],
+        pools: &[LoadBalancerPool],
+        assign: AssignIps,
+    ) -> Result<Decision, Failure> {
+        decide(Some(service), held, pools, assign)
+            .map_err(|error| Failure::Permanent(format!("Service {key}: {error}")))
+    }
+
+    /// Gives back what a Service held that is gone, is of another type by now, or was a namesake (B-30). Not if it is
+    /// there after all and was not heard of yet; then false.
+    async fn release_handles(&self, key: &ObjectKey, held: &[Held]) -> Result<bool, Failure> {
+        let live = self.live(key).await?.as_ref().and_then(Balanced::live);
+        let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
+        handles.dedup();
+        if live.is_some_and(|live| handles.contains(&&live.handle)) {
+            return Ok(false);
+        }
+        for handle in handles {
+            self.addresses.release_all(handle).await?;
+        }
+        Ok(true)
+    }
+
+    /// No longer shows what the Service holds, then gives it back: in this order nobody is told an address that is
+    /// another's, and a crash in between is seen.
+    async fn withdraw(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+        held: &[Held],
+        pools: &[LoadBalancerPool],
+        assign: AssignIps,
+    ) -> Result<Next, Failure> {
+        if let Some(mut live) = self.live(key).await?
+            && let Some(service) = Balanced::live(&live)
+            && service.handle == *handle
+        {
+            if decide(Some(&service), held, pools, assign) != Ok(Decision::Withdraw) {
+                return Ok(Next::After(LAG));
+            }
+            let addresses: Vec<IpAddr> = held.iter().map(|held| held.ip).collect();
+            self.write_status(key, &mut live, |service| status::hide(service, &addresses)).await?;
+        }
+        self.addresses.release_all(handle).await?;
+        Ok(Next::Done)
+    }
+
+    /// Gives back what does not fit, assigns what is missing and shows what there is, as it is stored by now.
+    async fn serve(
+        &self,
+        key: &ObjectKey,
+        service: &Balanced,
+        pools: &[LoadBalancerPool],
+        assign: AssignIps,
+    ) -> Result<Next, Failure> {
+        let held = self.addresses.held(&service.handle).await?;
+        let Decision::Serve { release, assign: missing } = self.decide(key, service, &held, pools, assign)? else {
+            return Ok(Next::After(LAG));
+        };
+        if !release.is_empty() {
+            self.addresses.release(&release).await?;
+        }
+        let assigned = match missing {
+            Assign::Nothing => Ok(()),
+            missing => match self.labels(key).await {
+                Ok(labels) => self.addresses.assign(key, &service.handle, &missing, labels).await,
+                Err(failure) => Err(failure),
+            },
+        };
+        locked(&self.memory).set_unserved(key, assigned.is_err());
+        let held: Vec<IpAddr> = self.addresses.held(&service.handle).await?.iter().map(|held| held.ip).collect();
+        if let Some(mut live) = self.live(key).await?
+            && Balanced::live(&live).is_some_and(|live| live.handle == service.handle)
+        {
+            self.write_status(key, &mut live, |service| status::show(service, &held)).await?;
+        }
+        match assigned {
+            Ok(()) => Ok(Next::Done),
+            Err(Failure::Retry(text)) => Err(Failure::Retry(format!("Service {key}: {text}"))),
+            Err(Failure::Permanent(text)) => Err(Failure::Permanent(format!("Service {key}: {text}"))),
+        }
+    }
+
+    /// Labels of the Service's namespace, which pools may select by.
+    async fn labels(&self, key: &ObjectKey) -> Result<Labels, Failure> {
+        let name = key.namespace.as_deref().unwrap_or_default();
+        let namespace = Api::<Namespace>::all(self.kubernetes.clone()).get(name).await;
+        let namespace = namespace.map_err(|error| failure(&format!("get namespace {name}"), &error))?;
+        Ok(namespace.metadata.labels.unwrap_or_default())
+    }
+
+    async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, Failure> {
+        let found = self.services(key).get_opt(&key.name).await;
+        found.map_err(|error| failure(&format!("get Service {key}"), &error))
+    }
+
+    /// Writes the status if `change` changed it, at the version that was read.
+    async fn write_status(
+        &self,
+        key: &ObjectKey,
+        live: &mut KubernetesService,
+        change: impl FnOnce(&mut KubernetesService),
+    ) -> Result<(), Failure> {
+        let before = live.status.clone();
+        change(live);
+        if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
+            == before.as_ref().and_then(|status| status.load_balancer.as_ref())
+        {
+            return Ok(());
+        }
+        match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
+            Err(error) if is_not_found(&error) => Ok(()),
+            outcome => outcome.map(drop).map_err(|error| failure(&format!("write status of Service {key}"), &error)),
+        }
+    }
+
+    fn services(&self, key: &ObjectKey) -> Api<KubernetesService> {
+        Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default())
+    }
+}

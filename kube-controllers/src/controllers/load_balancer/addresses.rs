@@ -1,0 +1,140 @@
+//! [`Addresses`]: what Services hold, as it is stored now, and its changes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datastore::Datastore;
+use ipam_plugin::assign::assign;
+use ipam_plugin::assign_address::assign_address;
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::error::IpamError;
+use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::{ReleasePrelude, release};
+use ipam_plugin::release_addresses::release_addresses;
+use ipam_plugin::request::{AssignRequest, Namespace, go_time};
+use libcalico::api::{AllowedUse, ObjectKey};
+use libcalico::ipam::{Block, Handle, HandleId, Labels};
+use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store, StoreError};
+use time::OffsetDateTime;
+
+use super::decision::{Assign, Held};
+use crate::runtime::Failure;
+
+/// The addresses of all Services.
+pub(super) struct Addresses {
+    store: Arc<Datastore>,
+}
+
+impl Addresses {
+    pub(super) fn new(store: Arc<Datastore>) -> Self {
+        Addresses { store }
+    }
+
+    /// What `handle` holds now.
+    pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<Held>, StoreError> {
+        let blocks = match self.store.get::<Handle>(handle).await {
+            Ok(found) => found.value.block,
+            Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = blocks.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
+        let answers = self.store.read(&batch).await?;
+        let mut all = Vec::new();
+        for ticket in &tickets {
+            let Some(block) = answers.get(ticket)? else { continue };
+            let held = block.value.allocated().filter(|held| !held.is_cooling());
+            let held = held.filter(|held| held.handle().as_ref() == Some(handle));
+            all.extend(held.map(|held| Held { ip: held.ip, handle: handle.clone(), sequence: held.sequence }));
+        }
+        all.sort_by_key(|held| held.ip);
+        Ok(all)
+    }
+
+    /// Gives back everything that `handle` holds. That it holds nothing is success (B-32).
+    pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), Failure> {
+        let prelude = ReleasePrelude::read(&*self.store, std::slice::from_ref(handle)).await?;
+        let released = release(&*self.store, &SystemClock::start(), prelude).await;
+        let released = released.map_err(|error| failure(&error))?;
+        tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
+        Ok(())
+    }
+
+    /// Gives back single addresses.
+    pub(super) async fn release(&self, held: &[Held]) -> Result<(), Failure> {
+        let requests: Vec<_> = held.iter().map(Held::release).collect();
+        let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;
+        released.map(drop).map_err(|error| failure(&error))
+    }
+
+    /// Assigns what is missing, as far as it can be had; an error says what could not.
+    pub(super) async fn assign(
+        &self,
+        service: &ObjectKey,
+        handle: &HandleId,
+        missing: &Assign,
+        labels: Labels,
+    ) -> Result<(), Failure> {
+        let namespace = service.namespace.clone().unwrap_or_default();
+        let mut request = AssignRequest::workload(handle.clone(), LOAD_BALANCER_HOST);
+        request.purpose = AllowedUse::LoadBalancer;
+        request.attributes = attributes(service);
+        request.namespace = Some(Namespace { name: namespace, labels });
+        match missing {
+            Assign::Nothing => Ok(()),
+            Assign::Addresses(addresses) => {
+                for ip in addresses {
+                    self.assign_one(&request, *ip).await?;
+                }
+                Ok(())
+            }
+            Assign::Families { v4, v6, request: asked } => {
+                request.num4 = usize::from(*v4);
+                request.num6 = usize::from(*v6);
+                request.pools4 = asked.pools4.iter().map(Cidr::to_string).collect();
+                request.pools6 = asked.pools6.iter().map(Cidr::to_string).collect();
+                let clock = SystemClock::start();
+                let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
+                let assigned =
+                    assign(&*self.store, &clock, &request, prelude).await.map_err(|error| failure(&error))?;
+                match assigned.shortfalls.into_iter().next() {
+                    Some(shortfall) => Err(Failure::Permanent(shortfall.to_string())),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), Failure> {
+        let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
+        let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, prelude).await;
+        assigned.map(drop).map_err(|error| match &error {
+            IpamError::AlreadyAssigned { holder, .. } => {
+                Failure::Permanent(format!("{ip} is assigned already: {holder}"))
+            }
+            _ => failure(&error),
+        })
+    }
+}
+
+/// What is stored with each address (KC-509).
+fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
+    let texts = [
+        ("service", service.name.clone()),
+        ("namespace", service.namespace.clone().unwrap_or_default()),
+        ("type", "LoadBalancer".into()),
+        ("timestamp", go_time(OffsetDateTime::now_utc())),
+    ];
+    texts.map(|(key, text)| (key.to_owned(), text)).into()
+}
+
+/// What depends on the store may pass by itself. What pools and blocks refuse passes when they change, which is heard.
+fn failure(error: &IpamError) -> Failure {
+    match error {
+        IpamError::Store(_) | IpamError::Contention => Failure::Retry(error.to_string()),
+        _ => Failure::Permanent(error.to_string().trim_end().to_owned()),
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Request`]: what a Service asks for in its annotations (KC-511).
+
+use std::net::IpAddr;
+
+use libcalico::net::{Cidr, IpVersion};
+
+use super::pools::LoadBalancerPool;
+use super::service::{ADDRESSES, Balanced, IPV4_POOLS, IPV6_POOLS};
+
+/// What a Service asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Just these addresses; empty: any.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Whether [`Request::addresses`] are of the annotation, and not `spec.loadBalancerIP`, which asks without insisting.
+    pub(super) insists: bool,
+    /// Ranges of IPv4 pools; empty: any.
+    pub(super) pools4: Vec<Cidr>,
+    /// Ranges of IPv6 pools; empty: any.
+    pub(super) pools6: Vec<Cidr>,
+}
+
+/// An annotation that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error("{field}: {text:?} is no JSON list of texts: {reason}")]
+    NoList { field: &'static str, text: String, reason: String },
+    #[error("{field}: {text:?} is no IP address")]
+    NoAddress { field: &'static str, text: String },
+    #[error("{field}: there may be one address of each family, found {text}")]
+    TooMany { field: &'static str, text: String },
+    #[error("{field}: {text:?} is neither the range nor the name of a pool for LoadBalancer")]
+    NoPool { field: &'static str, text: String },
+    #[error("{field}: the pool {text:?} is not of IPv{wanted}")]
+    Family { field: &'static str, text: String, wanted: IpVersion },
+}
+
+impl Request {
+    /// Reads it.
+    pub(super) fn of(service: &Balanced, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
+        let mut request = Request {
+            addresses: addresses(service.addresses.as_deref())?,
+            insists: false,
+            pools4: ranges(IPV4_POOLS, service.pools4.as_deref(), IpVersion::V4, pools)?,
+            pools6: ranges(IPV6_POOLS, service.pools6.as_deref(), IpVersion::V6, pools)?,
+        };
+        request.insists = !request.addresses.is_empty();
+        if let (false, Some(text)) = (request.insists, &service.address) {
+            request.addresses.push(address("spec.loadBalancerIP", text)?);
+        }
+        Ok(request)
+    }
+}
+
+fn addresses(text: Option<&str>) -> Result<Vec<IpAddr>, RequestError> {
+    let addresses: Result<Vec<IpAddr>, _> =
+        list(ADDRESSES, text)?.iter().map(|text| address(ADDRESSES, text)).collect();
+    let addresses = addresses?;
+    let of_family = |version| addresses.iter().filter(|ip| IpVersion::of(**ip) == version).count();
+    if of_family(IpVersion::V4) > 1 || of_family(IpVersion::V6) > 1 {
+        return Err(RequestError::TooMany { field: ADDRESSES, text: text.unwrap_or_default().into() });
+    }
+    Ok(addresses)
+}
+
+fn ranges(
+    field: &'static str,
+    text: Option<&str>,
+    wanted: IpVersion,
+    pools: &[LoadBalancerPool],
+) -> Result<Vec<Cidr>, RequestError> {
+    let range = |text: String| {
+        let named = pools.iter().find(|pool| pool.name == text).map(|pool| pool.cidr);
+        match text.parse().ok().or(named) {
+            None => Err(RequestError::NoPool { field, text }),
+            Some(cidr) if cidr.version() != wanted => Err(RequestError::Family { field, text, wanted }),
+            Some(cidr) => Ok(cidr),
+        }
+    };
+    list(field, text)?.into_iter().map(range).collect()
+}
+
+fn list(field: &'static str, text: Option<&str>) -> Result<Vec<String>, RequestError> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let no_list =
+        |error: serde_json::Error| RequestError::NoList { field, text: text.into(), reason: error.to_string() };
+    serde_json::from_str(text).map_err(no_list)
+}
+
+fn address(field: &'static str, text: &str) -> Result<IpAddr, RequestError> {
+    text.parse().map_err(|_| RequestError::NoAddress { field, text: text.into() })
+}

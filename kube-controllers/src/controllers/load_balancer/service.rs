@@ -1,0 +1,139 @@
+//! [`Balanced`]: a Service of type LoadBalancer, as far as its addresses depend on it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service as KubernetesService, ServiceSpec};
+use libcalico::api::ObjectKey;
+use libcalico::ipam::HandleId;
+use libcalico::names::load_balancer_handle;
+
+use crate::settings::AssignIps;
+use crate::watched::Service;
+
+/// Pools to take IPv4 addresses from.
+pub(super) const IPV4_POOLS: &str = "projectcalico.org/ipv4pools";
+/// Pools to take IPv6 addresses from.
+pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
+/// The addresses that are wanted.
+pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
+
+/// The class whose Services are ours whatever else is said.
+const CLASS: &str = "calico";
+
+/// A Service of type LoadBalancer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Balanced {
+    /// What holds its addresses: it tells the Service from a namesake.
+    pub(super) handle: HandleId,
+    /// `spec.loadBalancerClass`.
+    class: Option<String>,
+    /// Whether it is to have IPv4 addresses.
+    pub(super) wants4: bool,
+    /// Whether it is to have IPv6 addresses.
+    pub(super) wants6: bool,
+    /// Annotation [`IPV4_POOLS`].
+    pub(super) pools4: Option<String>,
+    /// Annotation [`IPV6_POOLS`].
+    pub(super) pools6: Option<String>,
+    /// Annotation [`ADDRESSES`].
+    pub(super) addresses: Option<String>,
+    /// `spec.loadBalancerIP`.
+    pub(super) address: Option<String>,
+    /// The addresses in its status, in order.
+    pub(super) published: Vec<IpAddr>,
+}
+
+impl Balanced {
+    /// `None` for a Service of another type.
+    pub(super) fn watched(service: &Service) -> Option<Self> {
+        let status = service.load_balancer.as_ref();
+        Self::of(&service.name, &service.uid, &service.annotations, &service.spec, status)
+    }
+
+    /// The same of a Service as the API server sends it.
+    pub(super) fn live(service: &KubernetesService) -> Option<Self> {
+        let metadata = &service.metadata;
+        let name = ObjectKey::namespaced(
+            metadata.namespace.as_deref().unwrap_or_default(),
+            metadata.name.as_deref().unwrap_or_default(),
+        );
+        let annotations = metadata.annotations.clone().unwrap_or_default();
+        let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+        Self::of(&name, metadata.uid.as_deref().unwrap_or_default(), &annotations, service.spec.as_ref()?, status)
+    }
+
+    fn of(
+        name: &ObjectKey,
+        uid: &str,
+        annotations: &BTreeMap<String, String>,
+        spec: &ServiceSpec,
+        status: Option<&LoadBalancerStatus>,
+    ) -> Option<Self> {
+        if spec.type_.as_deref() != Some("LoadBalancer") {
+            return None;
+        }
+        let said = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
+        let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
+        let entries = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+        Some(Balanced {
+            handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
+            class: spec.load_balancer_class.clone(),
+            wants4: wants("IPv4"),
+            wants6: wants("IPv6"),
+            pools4: said(annotations.get(IPV4_POOLS)),
+            pools6: said(annotations.get(IPV6_POOLS)),
+            addresses: said(annotations.get(ADDRESSES)),
+            address: said(spec.load_balancer_ip.as_ref()),
+            published: entries.filter_map(|entry| entry.ip.as_deref()?.parse().ok()).collect(),
+        })
+    }
+
+    /// Whether its addresses are ours to give (KC-501).
+    pub(super) fn is_managed(&self, assign: AssignIps) -> bool {
+        match (assign, self.class.as_deref()) {
+            (AssignIps::None, _) => false,
+            (_, Some(CLASS)) => true,
+            (_, Some(_)) => false,
+            (AssignIps::AllServices, None) => true,
+            (AssignIps::RequestedServicesOnly, None) => {
+                [&self.pools4, &self.pools6, &self.addresses, &self.address].iter().any(|asked| asked.is_some())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn balanced(spec: Value, annotations: Value) -> Option<Balanced> {
+        let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
+        Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    #[test]
+    fn the_class_and_what_is_asked_for_decide() {
+        use AssignIps::{AllServices, None, RequestedServicesOnly};
+        let plain = || json!({"type": "LoadBalancer"});
+        let class = |class: &str| json!({"type": "LoadBalancer", "loadBalancerClass": class});
+        let asked = || json!({ADDRESSES: "[\"10.0.0.1\"]"});
+        for (spec, annotations, all, requested) in [
+            (plain(), json!({}), true, false),
+            (plain(), asked(), true, true),
+            (plain(), json!({IPV4_POOLS: "[\"p\"]"}), true, true),
+            (plain(), json!({IPV6_POOLS: ""}), true, false),
+            (json!({"type": "LoadBalancer", "loadBalancerIP": "10.0.0.1"}), json!({}), true, true),
+            (class("calico"), json!({}), true, true),
+            (class("other"), json!({}), false, false),
+            (class("other"), asked(), false, false),
+        ] {
+            let service = balanced(spec.clone(), annotations.clone()).unwrap();
+            let managed = [AllServices, RequestedServicesOnly, None].map(|assign| service.is_managed(assign));
+            assert_eq!(managed, [all, requested, false], "{spec} {annotations}");
+        }
+        assert_eq!(balanced(json!({"type": "NodePort"}), asked()), Option::None);
+    }
+}

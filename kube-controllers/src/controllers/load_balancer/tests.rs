@@ -1,0 +1,229 @@
+//! The decisions, the requests, the status, and what is remembered (spec 6.5). The whole is tested on a real API server:
+//! tests/tests/controllers_nodes.rs.
+
+use k8s_openapi::api::core::v1::Service as KubernetesService;
+use libcalico::api::IpPoolSpec;
+use libcalico::ipam::{AssignRequest as BlockRequest, Reservations};
+use libcalico::net::Cidr;
+use libcalico::store::Revision;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+
+use super::request::{Request, RequestError};
+use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
+use super::*;
+
+fn pool(name: &str, cidr: &str, automatic: bool) -> LoadBalancerPool {
+    LoadBalancerPool { name: name.into(), cidr: cidr.parse().unwrap(), automatic }
+}
+
+fn pools() -> Vec<LoadBalancerPool> {
+    vec![pool("v4", "10.0.0.0/24", true), pool("manual", "10.9.0.0/24", false), pool("v6", "fd00::/112", true)]
+}
+
+fn service(families: Value, annotations: Value) -> Balanced {
+    let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
+    let spec = json!({"type": "LoadBalancer", "ipFamilies": families});
+    Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+}
+
+fn held(ips: &[&str]) -> Vec<Held> {
+    let one = |ip: &&str| Held { ip: ip.parse().unwrap(), handle: HandleId::new("lb-x"), sequence: Some(7) };
+    ips.iter().map(one).collect()
+}
+
+/// Addresses to give back, and what to assign, in words.
+fn served(service: &Balanced, ips: &[&str]) -> (Vec<String>, String) {
+    let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
+    let Decision::Serve { release, assign } = decision else { panic!("{decision:?}") };
+    let assign = match assign {
+        Assign::Nothing => "nothing".into(),
+        Assign::Addresses(ips) => format!("{ips:?}"),
+        Assign::Families { v4, v6, .. } => format!("v4 {v4} v6 {v6}"),
+    };
+    (release.iter().map(|held| held.ip.to_string()).collect(), assign)
+}
+
+#[test]
+fn each_family_is_served_by_itself() {
+    let none: [String; 0] = [];
+    for (families, ips, expected) in [
+        (json!(["IPv4"]), &[][..], "v4 true v6 false"),
+        (json!(["IPv4"]), &["10.0.0.1"], "nothing"),
+        (json!(["IPv6"]), &[], "v4 false v6 true"),
+        (json!(["IPv4", "IPv6"]), &[], "v4 true v6 true"),
+        (json!(["IPv4", "IPv6"]), &["10.0.0.1"], "v4 false v6 true"),
+        (json!(["IPv6", "IPv4"]), &["fd00::1"], "v4 true v6 false"),
+        (json!(["IPv4", "IPv6"]), &["10.0.0.1", "fd00::1"], "nothing"),
+        (json!(null), &[], "nothing"),
+    ] {
+        let found = served(&service(families.clone(), json!({})), ips);
+        assert_eq!(found, (none.to_vec(), expected.to_owned()), "{families} {ips:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_given_back() {
+    let v4 = json!(["IPv4"]);
+    for (annotations, ips, released, assign) in [
+        (json!({}), "10.9.0.1", vec!["10.9.0.1"], "v4 true v6 false"),
+        (json!({}), "172.16.0.1", vec![], "nothing"),
+        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.1", vec!["10.0.0.1"], "[10.0.0.7]"),
+        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.7", vec![], "nothing"),
+        (json!({IPV4_POOLS: r#"["manual"]"#}), "10.0.0.1", vec!["10.0.0.1"], "v4 true v6 false"),
+        (json!({IPV4_POOLS: r#"["10.9.0.0/24"]"#}), "10.9.0.1", vec![], "nothing"),
+    ] {
+        let found = served(&service(v4.clone(), annotations.clone()), &[ips]);
+        assert_eq!(found, (released.iter().map(|ip| ip.to_string()).collect(), assign.to_owned()), "{annotations}");
+    }
+    let service = |spec: Value| {
+        let metadata = json!({"name": "s", "namespace": "n", "uid": "u"});
+        Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+    };
+    let asks = service(json!({"type": "LoadBalancer", "loadBalancerIP": "10.9.0.5", "ipFamilies": ["IPv4"]}));
+    assert_eq!(served(&asks, &[]), (vec![], "[10.9.0.5]".to_owned()));
+    assert_eq!(served(&asks, &["10.9.0.5"]), (vec![], "nothing".to_owned()), "although its pool is manual");
+}
+
+#[test]
+fn services_that_are_not_ours_lose_what_they_hold_and_no_more() {
+    let other: KubernetesService = serde_json::from_value(json!({
+        "metadata": {"name": "s", "namespace": "n", "uid": "u"},
+        "spec": {"type": "LoadBalancer", "loadBalancerClass": "other"},
+    }))
+    .unwrap();
+    let other = Balanced::live(&other);
+    let ours = Some(service(json!(["IPv4"]), json!({})));
+    let all = AssignIps::AllServices;
+    for (service, ips, pools, expected) in [
+        (&other, &[][..], pools(), Decision::Leave),
+        (&other, &["10.0.0.1"], pools(), Decision::Withdraw),
+        (&None, &[], pools(), Decision::Leave),
+        (&None, &["10.0.0.1"], pools(), Decision::Withdraw),
+        (&ours, &[], Vec::new(), Decision::NoPool),
+        (&ours, &["10.0.0.1"], Vec::new(), Decision::Withdraw),
+    ] {
+        assert_eq!(decide(service.as_ref(), &held(ips), &pools, all), Ok(expected));
+    }
+}
+
+#[test]
+fn annotations_that_cannot_be_followed() {
+    let error = |annotations: Value| Request::of(&service(json!([]), annotations), &pools()).unwrap_err();
+    assert!(matches!(error(json!({ADDRESSES: "10.0.0.1"})), RequestError::NoList { .. }));
+    assert!(matches!(error(json!({ADDRESSES: r#"["x"]"#})), RequestError::NoAddress { .. }));
+    assert!(matches!(error(json!({ADDRESSES: r#"["10.0.0.1","10.0.0.2"]"#})), RequestError::TooMany { .. }));
+    assert!(matches!(error(json!({IPV4_POOLS: r#"["nope"]"#})), RequestError::NoPool { .. }));
+    assert!(matches!(error(json!({IPV4_POOLS: r#"["v6"]"#})), RequestError::Family { .. }));
+    assert!(matches!(error(json!({IPV6_POOLS: r#"["10.0.0.0/24"]"#})), RequestError::Family { .. }));
+    let both = json!({ADDRESSES: r#"["10.0.0.1","fd00::1"]"#, IPV4_POOLS: r#"["v4"]"#, IPV6_POOLS: r#"["v6"]"#});
+    let request = Request::of(&service(json!([]), both), &pools()).unwrap();
+    assert_eq!((request.addresses.len(), request.pools4.len(), request.pools6.len()), (2, 1, 1));
+}
+
+fn with_status(ingress: Value) -> KubernetesService {
+    serde_json::from_value(json!({"metadata": {"name": "s"}, "status": {"loadBalancer": {"ingress": ingress}}}))
+        .unwrap()
+}
+
+fn ingress(service: &KubernetesService) -> Value {
+    serde_json::to_value(&service.status).unwrap()["loadBalancer"]["ingress"].clone()
+}
+
+#[test]
+fn what_others_say_in_the_status_stays() {
+    let ips = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+    let proxied = json!({"ip": "10.0.0.1", "ipMode": "Proxy", "ports": [{"port": 80, "protocol": "TCP"}]});
+    let mut service = with_status(json!([proxied, {"hostname": "h"}, {"ip": "10.0.0.9"}]));
+    status::show(&mut service, &ips(&["10.0.0.2", "10.0.0.1"]));
+    assert_eq!(ingress(&service), json!([proxied, {"ip": "10.0.0.2"}, {"hostname": "h"}]));
+    status::hide(&mut service, &ips(&["10.0.0.2"]));
+    assert_eq!(ingress(&service), json!([proxied, {"hostname": "h"}]));
+    status::show(&mut service, &[]);
+    status::hide(&mut service, &[]);
+    assert_eq!(ingress(&service), json!([{"hostname": "h"}]));
+    let mut bare = KubernetesService::default();
+    status::show(&mut bare, &ips(&["fd00::1"]));
+    assert_eq!(ingress(&bare), json!([{"ip": "fd00::1"}]));
+    assert!(!is_misstated(&ips(&["10.0.0.2", "10.0.0.1"]), &held(&["10.0.0.1", "10.0.0.2"])));
+    assert!(is_misstated(&ips(&["10.0.0.2"]), &held(&[])) && is_misstated(&[], &held(&["10.0.0.1"])));
+}
+
+// === what is remembered ===
+
+fn watched(name: &str, uid: &str) -> Service {
+    Service {
+        name: ObjectKey::namespaced("n", name),
+        uid: uid.into(),
+        resource_version: "1".into(),
+        annotations: Default::default(),
+        spec: serde_json::from_value(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})).unwrap(),
+        load_balancer: None,
+    }
+}
+
+fn stored_pool() -> Entry<IpPool> {
+    let spec: IpPoolSpec =
+        serde_json::from_value(json!({"cidr": "10.0.0.0/24", "allowedUses": ["LoadBalancer"]})).unwrap();
+    let value = IpPool::new("p", spec);
+    Entry { key: value.key(), value, revision: Revision("1".into()) }
+}
+
+/// A block with an address for each of these Services, by the index of its address.
+fn block(owner: &Owner, services: &[&str]) -> Entry<Block> {
+    let cidr: Cidr = "10.0.0.0/29".parse().unwrap();
+    let mut value = Block::new(cidr, owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+    for name in services {
+        let attributes = [("service", *name), ("namespace", "n")].map(|(key, text)| (key.to_owned(), text.to_owned()));
+        let (handle, attributes) = (HandleId::new(format!("lb-{name}")), attributes.into());
+        let request =
+            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: owner, check_affinity: false };
+        value.assign(1, &request, &Reservations::none()).unwrap();
+    }
+    Entry { key: cidr, value, revision: Revision("1".into()) }
+}
+
+fn memory() -> Memory {
+    let mut memory = Memory::default();
+    memory.hear_service(&Event::Put(&watched("a", "1")));
+    memory.hear_service(&Event::Synced);
+    memory.hear_pool(&Event::Put(&stored_pool()));
+    assert_eq!(memory.hear_pool(&Event::Synced), [], "blocks are not known yet");
+    assert!(memory.of(&ObjectKey::namespaced("n", "a")).is_none());
+    memory
+}
+
+#[test]
+fn services_are_looked_at_when_all_was_heard_of() {
+    let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
+    let mut memory = memory();
+    let ours = Owner::Virtual(LOAD_BALANCER_HOST.into());
+    assert_eq!(memory.hear_block(&Event::Put(&block(&ours, &["a", "b", "b"]))), []);
+    assert_eq!(memory.hear_block(&Event::Synced), [a.clone(), b.clone()], "b is gone and holds addresses");
+    assert_eq!(memory.of(&b).unwrap().held.len(), 2);
+    assert!(memory.of(&b).unwrap().service.is_none());
+
+    let waiting = ObjectKey::namespaced("n", "waiting");
+    memory.set_unserved(&waiting, true);
+    assert_eq!(memory.hear_block(&Event::Put(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
+    let freed = memory.hear_block(&Event::Put(&block(&ours, &["a"])));
+    assert_eq!(freed, [a.clone(), b.clone(), waiting], "who waits is looked at when an address becomes free");
+    assert!(memory.of(&b).unwrap().held.is_empty());
+    assert_eq!(memory.all(), [a.clone()], "b is forgotten with its last address (B-32)");
+    memory.hear_block(&Event::Gone(&"10.0.0.0/29".parse().unwrap()));
+    assert!(memory.of(&a).unwrap().held.is_empty());
+}
+
+#[test]
+fn blocks_of_nodes_and_resting_addresses_are_nobodys() {
+    let mut memory = memory();
+    memory.hear_block(&Event::Put(&block(&Owner::Host("node-1".into()), &["a"])));
+    memory.hear_block(&Event::Synced);
+    let a = ObjectKey::namespaced("n", "a");
+    assert!(memory.of(&a).unwrap().held.is_empty());
+    let mut resting = block(&Owner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
+    let handle = HandleId::new("lb-a");
+    resting.value.release_by_handle(&handle, None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
+    assert_eq!(memory.hear_block(&Event::Put(&resting)), []);
+    assert!(memory.of(&a).unwrap().held.is_empty());
+}

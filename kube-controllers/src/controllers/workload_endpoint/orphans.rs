@@ -1,0 +1,122 @@
+//! Endpoints that have outlived their pod or node.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use libcalico::api::{ClusterInformation, Node as CalicoNode, ObjectKey, WorkloadEndpoint};
+use libcalico::kubernetes::{NODES, PODS, Pod};
+use libcalico::net::Cidr;
+use libcalico::orphaned_endpoint::{NodeSight, Orphaned, PodSight, orphaned};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use tokio::time::Instant;
+
+use super::reconcile::Reconciler;
+use crate::controllers::orchestrated::kubernetes_name;
+use crate::live;
+use crate::runtime::{Failure, Reconcile};
+use crate::settings::Gc;
+
+/// What the datastore says at this moment.
+struct Stored {
+    endpoint: Entry<WorkloadEndpoint>,
+    /// What Kubernetes calls the node.
+    node: ObjectKey,
+    /// Nobody upgrades the datastore.
+    is_ready: bool,
+}
+
+impl Reconciler {
+    /// Deletes an endpoint that has looked like an orphan for the grace period, and still does when everybody is asked.
+    /// When to come again, if it is not over.
+    pub(super) async fn judge(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<Option<Duration>, Failure> {
+        let (grace, mode) = {
+            let settings = self.context.settings.borrow();
+            (settings.orphan_endpoint_grace_period, settings.gc)
+        };
+        if grace.is_zero() {
+            return Ok(None);
+        }
+        let Some(stored) = self.stored(endpoint).await? else {
+            self.suspects().clear(endpoint);
+            return Ok(None);
+        };
+        let age = self.suspects().age(endpoint, &stored.endpoint.value.metadata.uid, Instant::now());
+        if age < grace {
+            return Ok(Some(grace - age));
+        }
+        let Some(why) = self.verdict(pod, &stored).await? else {
+            self.suspects().clear(endpoint);
+            return Ok(None);
+        };
+        match mode {
+            Gc::Report => self.report(endpoint, why),
+            Gc::Reclaim if !stored.is_ready => return Ok(Some(grace)),
+            Gc::Reclaim => self.delete(&stored.endpoint, why).await?,
+        }
+        Ok(None)
+    }
+
+    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<Stored>, Failure> {
+        let Some((_, node)) = super::workloads::whose(endpoint) else { return Ok(None) };
+        let node = ObjectKey::global(node);
+        let mut batch = ReadBatch::new();
+        let endpoint = batch.get::<WorkloadEndpoint>(endpoint);
+        let calico_node = batch.get::<CalicoNode>(&node);
+        let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
+        let answers = self.context.calico.read(&batch).await?;
+        let endpoint = match answers.get(&endpoint) {
+            Ok(Some(endpoint)) => endpoint,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(Failure::Permanent(error.to_string())),
+        };
+        let calico_node = answers.get(&calico_node)?;
+        let in_kubernetes = calico_node.as_ref().and_then(|entry| kubernetes_name(&entry.value)).map(ObjectKey::global);
+        let is_ready = answers.get(&cluster)?.is_some_and(|entry| entry.value.spec.datastore_ready == Some(true));
+        Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node), is_ready }))
+    }
+
+    /// By what Kubernetes says at this moment.
+    async fn verdict(&self, pod: &ObjectKey, stored: &Stored) -> Result<Option<Orphaned>, Failure> {
+        let kubernetes = &self.context.kubernetes;
+        let pod = live::object::<Pod>(kubernetes, PODS, pod).await?;
+        let held: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
+        let pod = pod.as_ref().map(|pod| PodSight { node: &pod.spec.node_name, addresses: &held });
+        // Whether a node is there matters only for a pod that is.
+        let exists = pod.is_none() || live::exists(kubernetes, NODES, &stored.node).await?;
+        let networks = &stored.endpoint.value.spec.ip_networks;
+        let networks: Vec<Cidr> = networks.iter().filter_map(|network| network.parse().ok()).collect();
+        Ok(orphaned(&networks, pod, NodeSight { name: &stored.node.name, exists }))
+    }
+
+    fn report(&self, endpoint: &ObjectKey, why: Orphaned) {
+        if self.suspects().report(endpoint) {
+            self.count("reported");
+            tracing::info!(controller = Self::NAME, %endpoint, "dry run: would be deleted, for {why}");
+        }
+    }
+
+    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, why: Orphaned) -> Result<(), Failure> {
+        self.may_write()?;
+        match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
+            Ok(()) => {
+                self.count("deleted");
+                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted, for {why}");
+            }
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.suspects().clear(&endpoint.key);
+        Ok(())
+    }
+
+    fn count(&self, action: &str) {
+        if let Some(orphans) = &self.orphans {
+            orphans.with_label_values(&[action]).inc();
+        }
+    }
+}
+
+fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
+    let listed = pod.status.pod_ips.iter().map(|address| address.ip.as_str());
+    listed.chain([pod.status.pod_ip.as_str()]).filter_map(|address| address.parse().ok())
+}

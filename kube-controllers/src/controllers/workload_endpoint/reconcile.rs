@@ -1,0 +1,141 @@
+//! [`Reconciler`]: brings the endpoints of one pod in order.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libcalico::api::{ObjectKey, WorkloadEndpoint};
+use libcalico::kubernetes::{PODS, Pod};
+use libcalico::store::{Store, StoreError};
+use prometheus::IntCounterVec;
+
+use super::labels::Said;
+use super::suspects::Suspects;
+use super::{Shared, WorkloadEndpoints};
+use crate::context::{Context, Controller};
+use crate::controllers::work::Work;
+use crate::live;
+use crate::runtime::{Failure, Next, Queue, Reconcile};
+use crate::settings::ControllerName;
+
+/// Works on the endpoints of pods.
+pub(super) struct Reconciler {
+    pub(super) workloads: Shared,
+    pub(super) queue: Queue<Work>,
+    pub(super) context: Context,
+    pub(super) orphans: Option<IntCounterVec>,
+    suspects: Mutex<Suspects>,
+}
+
+/// What an endpoint needs.
+enum Need {
+    /// It is to say something else of its pod.
+    Labels,
+    /// It may be an orphan.
+    Verdict,
+    /// Nothing.
+    Nothing,
+}
+
+impl Reconcile for Reconciler {
+    const NAME: &'static str = WorkloadEndpoints::NAME;
+    type Key = Work;
+
+    async fn reconcile(&self, work: &Work) -> Result<Next, Failure> {
+        match work {
+            Work::All => Ok(self.compare_all()),
+            Work::One(pod) => self.pod(pod).await,
+        }
+    }
+}
+
+impl Reconciler {
+    pub(super) fn new(workloads: Shared, queue: Queue<Work>, context: Context, orphans: Option<IntCounterVec>) -> Self {
+        Reconciler { workloads, queue, context, orphans, suspects: Mutex::default() }
+    }
+
+    fn compare_all(&self) -> Next {
+        let doubtful = {
+            let workloads = self.workloads.lock();
+            if !workloads.is_complete() {
+                // The last list that is completed brings this work again.
+                return Next::Done;
+            }
+            self.suspects().retain(|endpoint| workloads.has(endpoint));
+            workloads.doubtful()
+        };
+        doubtful.into_iter().for_each(|pod| self.queue.add(Work::One(pod)));
+        let period = self.context.settings.borrow().reconcile_period.get(&ControllerName::WorkloadEndpoint).copied();
+        period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
+    }
+
+    /// One endpoint that fails does not stop the others of the pod.
+    async fn pod(&self, pod: &ObjectKey) -> Result<Next, Failure> {
+        let (mut next, mut failure) = (None::<Duration>, None);
+        for (endpoint, need) in self.needs(pod) {
+            let outcome = match need {
+                Need::Nothing => {
+                    self.suspects().clear(&endpoint);
+                    Ok(None)
+                }
+                Need::Labels => {
+                    self.suspects().clear(&endpoint);
+                    self.label(pod, &endpoint).await.map(|()| None)
+                }
+                Need::Verdict => self.judge(pod, &endpoint).await,
+            };
+            match outcome {
+                Ok(later) => next = next.into_iter().chain(later).min(),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(next.map_or(Next::Done, Next::After)),
+        }
+    }
+
+    fn needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, Need)> {
+        let workloads = self.workloads.lock();
+        let Some(workload) = workloads.get(pod).filter(|_| workloads.is_complete()) else { return Vec::new() };
+        let need = |endpoint| match () {
+            () if workloads.is_suspicious(workload, endpoint) => Need::Verdict,
+            () if workload.is_mislabelled(endpoint) => Need::Labels,
+            () => Need::Nothing,
+        };
+        let key = |name: &str| ObjectKey { namespace: pod.namespace.clone(), name: name.to_owned() };
+        workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
+    }
+
+    /// Makes an endpoint say what its pod is now. Both are read afresh: what the CNI plugin wrote in the meantime stays, and
+    /// the compare-and-swap sees to what it writes at this moment.
+    async fn label(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), Failure> {
+        let Some(live) = live::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
+        let namespace = pod.namespace.as_deref().unwrap_or_default();
+        let said = Said::of_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
+        let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error @ StoreError::Corrupt { .. }) => return Err(Failure::Permanent(error.to_string())),
+            found => found?,
+        };
+        if Said::by(&entry.value) == said {
+            return Ok(());
+        }
+        said.put_into(&mut entry.value);
+        self.may_write()?;
+        self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
+        tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
+        Ok(())
+    }
+
+    pub(super) fn suspects(&self) -> MutexGuard<'_, Suspects> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Right before each write.
+    pub(super) fn may_write(&self) -> Result<(), Failure> {
+        match self.context.leadership.holds() {
+            true => Ok(()),
+            false => Err(Failure::Retry("another replica leads now".into())),
+        }
+    }
+}

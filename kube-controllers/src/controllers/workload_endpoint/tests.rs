@@ -1,0 +1,347 @@
+//! On the embedded datastore, and an API server that has the pods and nodes of the test.
+
+use std::time::Duration;
+
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, NodeSpec, ObjectKey, OrchRef};
+use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::store::{Store, StoreError};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::*;
+use crate::controllers::testing::{embedded, kubernetes, settings};
+use crate::runtime::{Leadership, Next, Reconcile};
+use crate::settings::Gc;
+use crate::telemetry::Metrics;
+use crate::watched::{AddressAnnotations, Labels};
+
+const GRACE: Duration = Duration::from_millis(60);
+
+struct Host {
+    reconciler: Reconciler,
+    queue: Queue<Work>,
+    shared: Shared,
+    /// What the API server has: `pods` and `nodes`.
+    live: Arc<Mutex<Value>>,
+    _dir: tempfile::TempDir,
+}
+
+/// A pod on n1 with the address 10.0.0.1.
+fn pod(label: &str) -> Pod {
+    Pod {
+        name: ObjectKey::namespaced("ns", "web-0"),
+        uid: "u1".into(),
+        node: "n1".into(),
+        host_network: false,
+        service_account: "robot".into(),
+        labels: Labels::from([("app".to_owned(), label.to_owned())]),
+        deleting: false,
+        phase: "Running".into(),
+        reason: "".into(),
+        pod_ip: Some("10.0.0.1".into()),
+        pod_ips: vec!["10.0.0.1".into()],
+        annotations: AddressAnnotations::default(),
+    }
+}
+
+fn live(pod: &Pod) -> Value {
+    json!({
+        "metadata": {"name": pod.name.name, "namespace": "ns", "uid": pod.uid, "labels": pod.labels},
+        "spec": {"nodeName": &*pod.node, "serviceAccountName": &*pod.service_account},
+        "status": {"podIP": pod.pod_ip, "podIPs": [{"ip": pod.pod_ip}]},
+    })
+}
+
+/// As the CNI plugin writes it on that node.
+fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
+    let facts = EndpointFacts {
+        node: node.into(),
+        container_id: "c1".into(),
+        endpoint: "eth0".into(),
+        orchestrator: Orchestrator::Kubernetes(PodFacts {
+            namespace: "ns".into(),
+            name: "web-0".into(),
+            labels: Labels::from([("app".to_owned(), label.to_owned())]),
+            service_account: "robot".into(),
+            ..PodFacts::default()
+        }),
+    };
+    let mut endpoint = facts.create(&["10.0.0.1".parse().unwrap()]).unwrap();
+    endpoint.metadata.uid = "e1".into();
+    endpoint
+}
+
+impl Host {
+    fn new(mode: Gc) -> Self {
+        let (dir, calico) = embedded();
+        let live = Arc::new(Mutex::new(json!({"pods": [], "nodes": [{}]})));
+        let there = live.clone();
+        let mut settings = settings();
+        settings.orphan_endpoint_grace_period = GRACE;
+        settings.gc = mode;
+        let context = Context {
+            kubernetes: kubernetes(move |uri| {
+                let kind = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                json!({"items": there.lock().unwrap()[kind]})
+            }),
+            calico,
+            mode: Mode::Etcd,
+            settings: watch::channel(Arc::new(settings)).1,
+            leadership: Leadership::always(),
+            metrics: Metrics::new(),
+            stop: tokio_util::sync::CancellationToken::new(),
+        };
+        let (shared, queue) = (Shared::default(), Queue::default());
+        let reconciler = Reconciler::new(shared.clone(), queue.clone(), context, counter());
+        Host { reconciler, queue, shared, live, _dir: dir }
+    }
+
+    /// All feeds have named what there is: this pod, the node n1, and what is stored.
+    async fn list(&self, pods: &[Pod]) {
+        let ready = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
+        let ready = ClusterInformation::new("default", ready);
+        let _ = self.reconciler.context.calico.create(&ready.key(), &ready).await;
+        add(&self.queue, self.shared.lock().hear_pod(&Event::Restarted));
+        pods.iter().for_each(|pod| add(&self.queue, self.shared.lock().hear_pod(&Event::Put(pod))));
+        add(&self.queue, self.shared.lock().hear_pod(&Event::Synced));
+        let node = Node { name: ObjectKey::global("n1"), uid: "k1".into(), labels: Labels::new() };
+        for event in [Event::Restarted, Event::Put(&node), Event::Synced] {
+            add(&self.queue, self.shared.lock().hear_node(&event));
+        }
+        let nodes = self.reconciler.context.calico.list::<CalicoNode>(&Default::default()).await.unwrap();
+        add(&self.queue, self.shared.lock().hear_calico_node(&Event::Restarted));
+        nodes.iter().for_each(|node| add(&self.queue, self.shared.lock().hear_calico_node(&Event::Put(node))));
+        add(&self.queue, self.shared.lock().hear_calico_node(&Event::Synced));
+        self.list_endpoints().await;
+    }
+
+    async fn list_endpoints(&self) {
+        let all = self.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+        add(&self.queue, self.shared.lock().hear_endpoint(&Event::Restarted));
+        all.iter().for_each(|entry| add(&self.queue, self.shared.lock().hear_endpoint(&Event::Put(entry))));
+        add(&self.queue, self.shared.lock().hear_endpoint(&Event::Synced));
+    }
+
+    fn hear_pod(&self, event: Event<'_, Pod>) {
+        add(&self.queue, self.shared.lock().hear_pod(&event));
+    }
+
+    async fn store(&self, endpoint: &WorkloadEndpoint) -> ObjectKey {
+        self.reconciler.context.calico.create(&endpoint.key(), endpoint).await.unwrap();
+        endpoint.key()
+    }
+
+    async fn stored(&self, key: &ObjectKey) -> Option<Entry<WorkloadEndpoint>> {
+        match self.reconciler.context.calico.get(key).await {
+            Err(StoreError::NotFound { .. }) => None,
+            found => Some(found.unwrap()),
+        }
+    }
+
+    /// Works until nothing waits.
+    async fn work(&self) {
+        while !self.queue.is_empty() {
+            let work = self.queue.next().await;
+            let next = self.reconciler.reconcile(&work).await.unwrap();
+            self.queue.done(&work);
+            if let (Next::After(later), Work::One(_)) = (next, &work) {
+                self.queue.add_after(work, later);
+            }
+        }
+    }
+
+    /// Works on what is still there when the grace period is over.
+    async fn after_grace(&self) {
+        self.work().await;
+        sleep(GRACE + Duration::from_millis(20)).await;
+        self.work().await;
+    }
+
+    fn set_live(&self, kind: &str, objects: Value) {
+        self.live.lock().unwrap()[kind] = objects;
+    }
+
+    fn counted(&self, action: &str) -> u64 {
+        self.reconciler.orphans.as_ref().unwrap().with_label_values(&[action]).get()
+    }
+}
+
+#[tokio::test]
+async fn labels_follow_the_pod_and_nothing_else_changes() {
+    let host = Host::new(Gc::Reclaim);
+    let mut before = endpoint("n1", "web");
+    before.spec.mac = "aa:bb:cc:dd:ee:ff".into();
+    let key = host.store(&before).await;
+    host.set_live("pods", json!([live(&pod("web"))]));
+    host.list(&[pod("web")]).await;
+    host.work().await;
+    let unchanged = host.stored(&key).await.unwrap();
+    assert_eq!(unchanged.value.metadata.labels, before.metadata.labels);
+
+    let mut changed = pod("shop");
+    changed.service_account = "s".repeat(63).into();
+    host.set_live("pods", json!([live(&changed)]));
+    host.hear_pod(Event::Put(&changed));
+    host.work().await;
+    let after = host.stored(&key).await.unwrap();
+    assert_eq!(after.value.spec.service_account_name, "s".repeat(63));
+    let expected = json!({"app": "shop", "projectcalico.org/namespace": "ns", "projectcalico.org/orchestrator": "k8s"});
+    assert_eq!(json!(after.value.metadata.labels), expected, "replaced, and no label that cannot hold the account");
+    let mut rest = after.value.clone();
+    rest.metadata.labels = before.metadata.labels.clone();
+    rest.spec.service_account_name = before.spec.service_account_name.clone();
+    rest.metadata.resource_version.clear();
+    assert_eq!(rest, before);
+    // The feed has not told of our own write yet: nothing is written again.
+    host.queue.add(Work::All);
+    host.work().await;
+    assert_eq!(host.stored(&key).await.unwrap().revision, after.revision);
+}
+
+#[tokio::test]
+async fn what_others_write_to_the_labels_is_put_right() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "stale")).await;
+    host.set_live("pods", json!([live(&pod("web"))]));
+    host.list(&[pod("web")]).await;
+    host.work().await;
+    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web");
+}
+
+#[tokio::test]
+async fn a_pod_without_address_or_endpoint_is_left_alone() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "stale")).await;
+    let mut waiting = pod("web");
+    (waiting.pod_ip, waiting.pod_ips) = (None, vec![]);
+    let mut other = pod("web");
+    other.name = ObjectKey::namespaced("ns", "other");
+    host.set_live("pods", json!([live(&waiting)]));
+    host.list(&[waiting, other]).await;
+    host.after_grace().await;
+    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "stale");
+    assert_eq!(host.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_endpoint_without_pod_goes_after_the_grace_period() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    host.set_live("pods", json!([live(&pod("web"))]));
+    host.list(&[pod("web")]).await;
+    host.after_grace().await;
+    host.set_live("pods", json!([]));
+    host.hear_pod(Event::Gone(&pod("web").name));
+    host.work().await;
+    assert!(host.stored(&key).await.is_some(), "not at once");
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_none());
+    assert_eq!(host.counted("deleted"), 1);
+}
+
+#[tokio::test]
+async fn what_went_while_nobody_looked_is_found() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    host.list(&[]).await;
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_none());
+}
+
+#[tokio::test]
+async fn an_endpoint_is_kept_whose_pod_is_there_after_all() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    host.set_live("pods", json!([live(&pod("web"))]));
+    // The watch lags behind.
+    host.list(&[]).await;
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_some());
+}
+
+#[tokio::test]
+async fn an_endpoint_that_was_made_anew_gets_its_own_grace_period() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    host.list(&[]).await;
+    host.work().await;
+    sleep(GRACE / 2).await;
+    let mut entry = host.stored(&key).await.unwrap();
+    entry.value.metadata.uid = "e2".into();
+    host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();
+    host.list_endpoints().await;
+    host.work().await;
+    sleep(GRACE / 2 + Duration::from_millis(10)).await;
+    host.queue.add(Work::All);
+    host.work().await;
+    assert!(host.stored(&key).await.is_some());
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_none());
+}
+
+#[tokio::test]
+async fn a_pod_that_moved_leaves_an_orphan_unless_it_has_the_address() {
+    for (address, kept) in [("10.0.0.2", false), ("10.0.0.1", true)] {
+        let host = Host::new(Gc::Reclaim);
+        let key = host.store(&endpoint("n1", "web")).await;
+        let moved =
+            Pod { node: "n2".into(), pod_ip: Some(address.into()), pod_ips: vec![address.into()], ..pod("web") };
+        host.set_live("pods", json!([live(&moved)]));
+        host.list(&[moved]).await;
+        host.after_grace().await;
+        assert_eq!(host.stored(&key).await.is_some(), kept, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_on_a_node_that_is_gone_leaves_an_orphan() {
+    for (nodes, kept) in [(json!([]), false), (json!([{}]), true)] {
+        let host = Host::new(Gc::Reclaim);
+        let key = host.store(&endpoint("lost", "web")).await;
+        let there = Pod { node: "lost".into(), ..pod("web") };
+        host.set_live("pods", json!([live(&there)]));
+        host.set_live("nodes", nodes);
+        host.list(&[there]).await;
+        host.after_grace().await;
+        assert_eq!(host.stored(&key).await.is_some(), kept);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_calico_calls_otherwise_is_the_same_node() {
+    let host = Host::new(Gc::Reclaim);
+    let reference = OrchRef { node_name: "n1".into(), orchestrator: "k8s".into(), ..OrchRef::default() };
+    let node = CalicoNode::new("calico-1", NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
+    host.reconciler.context.calico.create(&node.key(), &node).await.unwrap();
+    let key = host.store(&endpoint("calico-1", "stale")).await;
+    let fresh = Pod { pod_ip: Some("10.0.0.9".into()), ..pod("web") };
+    host.set_live("pods", json!([live(&fresh)]));
+    host.list(&[fresh]).await;
+    host.after_grace().await;
+    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web", "labelled, and not an orphan");
+}
+
+#[tokio::test]
+async fn a_dry_run_says_once_what_would_go() {
+    let host = Host::new(Gc::Report);
+    let key = host.store(&endpoint("n1", "web")).await;
+    host.list(&[]).await;
+    host.after_grace().await;
+    host.queue.add(Work::All);
+    host.work().await;
+    assert!(host.stored(&key).await.is_some());
+    assert_eq!((host.counted("reported"), host.counted("deleted")), (1, 0));
+}
+
+#[tokio::test]
+async fn endpoints_of_others_are_no_concern() {
+    let host = Host::new(Gc::Reclaim);
+    let mut container = endpoint("n1", "web");
+    container.metadata.name = "n1-cni-c1-eth0".into();
+    container.spec.orchestrator = "cni".into();
+    let key = host.store(&container).await;
+    host.list(&[]).await;
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_some());
+}

@@ -1,0 +1,239 @@
+//! [`Workloads`]: pods with their endpoints, as the feeds name them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+
+use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
+use libcalico::conversion::KUBERNETES;
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::Entry;
+
+use super::labels::Said;
+use crate::controllers::orchestrated::{NodeNames, kubernetes_name};
+use crate::controllers::work::Work;
+use crate::feed::{Cache, Event};
+use crate::watched::{Node, Pod, Words};
+
+/// All pods and all endpoints of pods. One of 150,000 takes a few hundred bytes.
+#[derive(Default)]
+pub(super) struct Workloads {
+    workloads: HashMap<ObjectKey, Workload>,
+    pods: List,
+    endpoints: List,
+    nodes: Cache<ObjectKey, ()>,
+    calico_nodes: Cache<ObjectKey, ObjectKey>,
+    names: NodeNames,
+    words: Words,
+}
+
+/// A pod and its endpoints; either may be missing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Workload {
+    pub(super) pod: Option<KnownPod>,
+    pub(super) endpoints: Vec<KnownEndpoint>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KnownPod {
+    /// The node it was scheduled to, as Kubernetes calls it; empty before.
+    pub(super) node: Arc<str>,
+    /// Whether its endpoint is to follow it: it has a network of its own, an address and a node (KC-261).
+    pub(super) is_networked: bool,
+    /// What its endpoints are to say.
+    pub(super) says: u64,
+    list: u64,
+}
+
+/// An endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KnownEndpoint {
+    pub(super) name: Box<str>,
+    /// The node it is on, as Calico calls it.
+    pub(super) node: Arc<str>,
+    /// What it says.
+    pub(super) says: u64,
+    list: u64,
+}
+
+/// Which full list is the last, and whether one was complete.
+#[derive(Debug, Default)]
+struct List {
+    number: u64,
+    complete: bool,
+}
+
+impl Workloads {
+    /// What there is to do after an event about a pod.
+    pub(super) fn hear_pod(&mut self, event: &Event<'_, Pod>) -> Vec<Work> {
+        match event {
+            Event::Restarted => self.pods.number += 1,
+            Event::Synced => {
+                self.pods.complete = true;
+                self.drop_unlisted_pods();
+                return vec![Work::All];
+            }
+            Event::Put(pod) => {
+                let says = Said::of_pod(namespace(&pod.name), &pod.labels, &pod.service_account).fingerprint();
+                let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
+                let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
+                let node = pod.node.clone();
+                let known = KnownPod { node, is_networked, says, list: self.pods.number };
+                let workload = self.workloads.entry(pod.name.clone()).or_default();
+                let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&known));
+                workload.pod = Some(known);
+                return self.work_for(is_news, &pod.name);
+            }
+            Event::Gone(pod) => {
+                let was_there = self.workloads.get_mut(*pod).is_some_and(|workload| workload.pod.take().is_some());
+                let work = self.work_for(was_there, pod);
+                self.forget_if_empty(pod);
+                return work;
+            }
+        }
+        Vec::new()
+    }
+
+    /// What there is to do after an event about an endpoint.
+    pub(super) fn hear_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<Work> {
+        match event {
+            Event::Restarted => self.endpoints.number += 1,
+            Event::Synced => {
+                self.endpoints.complete = true;
+                let last = self.endpoints.number;
+                self.workloads.values_mut().for_each(|workload| workload.endpoints.retain(|one| one.list == last));
+                self.workloads.retain(|_, workload| !workload.is_empty());
+                return vec![Work::All];
+            }
+            Event::Put(entry) => {
+                let Some((pod, node)) = whose(&entry.key) else { return Vec::new() };
+                let known = KnownEndpoint {
+                    name: entry.key.name.as_str().into(),
+                    node: self.words.share(&node),
+                    says: Said::by(&entry.value).fingerprint(),
+                    list: self.endpoints.number,
+                };
+                let endpoints = &mut self.workloads.entry(pod.clone()).or_default().endpoints;
+                match endpoints.iter_mut().find(|one| one.name == known.name) {
+                    Some(before) => *before = known,
+                    None => endpoints.push(known),
+                }
+                return self.work_for(true, &pod);
+            }
+            Event::Gone(key) => {
+                let Some((pod, _)) = whose(key) else { return Vec::new() };
+                if let Some(workload) = self.workloads.get_mut(&pod) {
+                    workload.endpoints.retain(|one| *one.name != *key.name);
+                }
+                self.forget_if_empty(&pod);
+            }
+        }
+        Vec::new()
+    }
+
+    /// A node that came or went may change what is said of all that is on it.
+    pub(super) fn hear_node(&mut self, event: &Event<'_, Node>) -> Vec<Work> {
+        let changed = self.nodes.follow(event, |_| Some(()));
+        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
+    }
+
+    /// The same for what Calico calls the nodes.
+    pub(super) fn hear_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<Work> {
+        let changed = self.calico_nodes.follow(event, |entry| kubernetes_name(&entry.value).map(ObjectKey::global));
+        for node in &changed {
+            self.names.set(node, self.calico_nodes.get(node).cloned());
+        }
+        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
+    }
+
+    /// Whether all that exists has been named, so that what was not does not exist.
+    pub(super) fn is_complete(&self) -> bool {
+        self.pods.complete && self.endpoints.complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
+    }
+
+    /// A pod and its endpoints.
+    pub(super) fn get(&self, pod: &ObjectKey) -> Option<&Workload> {
+        self.workloads.get(pod)
+    }
+
+    /// Whether the endpoint is there.
+    pub(super) fn has(&self, endpoint: &ObjectKey) -> bool {
+        let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
+        workload.is_some_and(|workload| workload.endpoints.iter().any(|one| *one.name == *endpoint.name))
+    }
+
+    /// Pods with an endpoint that does not say what it is to say, or may be an orphan.
+    pub(super) fn doubtful(&self) -> Vec<ObjectKey> {
+        let doubtful = self.workloads.iter().filter(|(_, workload)| {
+            workload
+                .endpoints
+                .iter()
+                .any(|endpoint| workload.is_mislabelled(endpoint) || self.is_suspicious(workload, endpoint))
+        });
+        doubtful.map(|(pod, _)| pod.clone()).collect()
+    }
+
+    /// Whether an endpoint looks like an orphan, as far as is known without asking anybody.
+    pub(super) fn is_suspicious(&self, workload: &Workload, endpoint: &KnownEndpoint) -> bool {
+        let Some(pod) = &workload.pod else { return true };
+        let node = self.kubernetes_node(&endpoint.node);
+        let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
+        is_elsewhere || (*node.name == *pod.node && self.nodes.get(&node).is_none())
+    }
+
+    /// What Kubernetes calls the node; the same as Calico, unless Calico's node says otherwise.
+    fn kubernetes_node(&self, calico: &str) -> ObjectKey {
+        let calico = ObjectKey::global(calico);
+        self.names.kubernetes(&calico).cloned().unwrap_or(calico)
+    }
+
+    fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<Work> {
+        let has_endpoints = self.workloads.get(pod).is_some_and(|workload| !workload.endpoints.is_empty());
+        if is_news && has_endpoints { vec![Work::One(pod.clone())] } else { Vec::new() }
+    }
+
+    fn drop_unlisted_pods(&mut self) {
+        let last = self.pods.number;
+        for workload in self.workloads.values_mut() {
+            workload.pod.take_if(|pod| pod.list != last);
+        }
+        self.workloads.retain(|_, workload| !workload.is_empty());
+    }
+
+    fn forget_if_empty(&mut self, pod: &ObjectKey) {
+        if let Slot::Occupied(slot) = self.workloads.entry(pod.clone())
+            && slot.get().is_empty()
+        {
+            slot.remove();
+        }
+    }
+}
+
+impl Workload {
+    /// Whether the endpoint is to say something else of its pod.
+    pub(super) fn is_mislabelled(&self, endpoint: &KnownEndpoint) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.says != endpoint.says)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pod.is_none() && self.endpoints.is_empty()
+    }
+}
+
+impl KnownPod {
+    fn is_like(&self, other: &KnownPod) -> bool {
+        self.node == other.node && self.is_networked == other.is_networked && self.says == other.says
+    }
+}
+
+/// The pod that an endpoint is of, and the node it is on; `None` for one that is no pod's.
+pub(super) fn whose(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> {
+    let ids = EndpointIdentifiers::parse(&endpoint.name).ok()?;
+    let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty() && !ids.endpoint.is_empty();
+    is_pods.then(|| (ObjectKey { namespace: endpoint.namespace.clone(), name: ids.pod }, ids.node))
+}
+
+fn namespace(pod: &ObjectKey) -> &str {
+    pod.namespace.as_deref().unwrap_or_default()
+}

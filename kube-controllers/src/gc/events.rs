@@ -1,0 +1,147 @@
+//! Events that tell what garbage collection took from a node: one for each node and pass.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::Request;
+use libcalico::ipam::gc::Suspect;
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Who says so.
+const COMPONENT: &str = "calico-kube-controllers";
+/// Where events about objects without namespace are.
+const NAMESPACE: &str = "default";
+/// As many addresses as are named in one event; a pass may take thousands.
+const NAMED: usize = 10;
+
+/// What is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Taken back.
+    Reclaimed,
+    /// Would be taken back, were this not only a report.
+    WouldReclaim,
+}
+
+/// Writes events, if that is allowed.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    forbidden: AtomicBool,
+}
+
+impl Events {
+    /// Tells of `suspects`. Nothing depends on it: what cannot be written is only logged.
+    pub(super) async fn tell(&self, client: &kube::Client, told: Told, suspects: &[&Suspect]) {
+        for (node, suspects) in by_node(suspects) {
+            if self.forbidden.load(Ordering::Relaxed) {
+                return;
+            }
+            let body = event(node, told, &suspects, SystemTime::now()).to_string().into_bytes();
+            let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
+                .header(hyper::header::CONTENT_TYPE, "application/json")
+                .body(body);
+            let Ok(request) = request else { return };
+            match client.request_text(request).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    self.forbidden.store(true, Ordering::Relaxed);
+                    tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
+                }
+                Err(error) => tracing::debug!(node, %error, "cannot create an event"),
+            }
+        }
+    }
+}
+
+/// By name in Kubernetes where it is known. An address without node concerns no node.
+fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
+    let mut by_node = BTreeMap::<&str, Vec<&Suspect>>::new();
+    for suspect in suspects {
+        if let Some(node) = suspect.kubernetes_node.as_deref().or(suspect.node.as_deref()) {
+            by_node.entry(node).or_default().push(suspect);
+        }
+    }
+    by_node
+}
+
+fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> serde_json::Value {
+    let (reason, verb) = match told {
+        Told::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
+        Told::WouldReclaim => ("LeakedAddressesFound", "would take back"),
+    };
+    let named: Vec<String> =
+        suspects.iter().take(NAMED).map(|suspect| format!("{} ({})", suspect.address, suspect.evidence)).collect();
+    let more = match suspects.len().checked_sub(NAMED) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more"),
+    };
+    let message = format!("{verb} {} leaked address(es): {}{more}", suspects.len(), named.join(", "));
+    let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let at = at.format(&Rfc3339).unwrap_or_default();
+    // As client-go names them: no two in one nanosecond.
+    let nanoseconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": format!("{node}.{nanoseconds:x}"), "namespace": NAMESPACE },
+        // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
+        "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": node },
+        "reason": reason,
+        "message": message,
+        "type": "Normal",
+        "source": { "component": COMPONENT },
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use libcalico::ipam::gc::Holder;
+    use libcalico::ipam::{ClaimKind, Evidence, HandleId};
+
+    use super::*;
+
+    /// A leaked address of a pod of a node.
+    pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
+        let address = std::net::Ipv4Addr::new(10, 0, 0, number).into();
+        Suspect {
+            block: "10.0.0.0/26".parse().unwrap(),
+            address,
+            handle: HandleId::new(format!("net.{number}")),
+            sequence: Some(7),
+            holder: Holder { kind: ClaimKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
+            node: node.map(str::to_owned),
+            kubernetes_node: node.map(str::to_owned),
+            pool: Some("pool".into()),
+            evidence: Evidence::PodGone,
+            by_node: false,
+        }
+    }
+
+    #[test]
+    fn one_event_for_each_node() {
+        let suspects: Vec<Suspect> =
+            (1..=14).map(|n| suspect(n, (n > 1).then_some(if n == 2 { "b" } else { "a" }))).collect();
+        let suspects: Vec<&Suspect> = suspects.iter().collect();
+        let by_node = by_node(&suspects);
+        assert_eq!(by_node.iter().map(|(node, of)| (*node, of.len())).collect::<Vec<_>>(), [("a", 12), ("b", 1)]);
+        let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        let event = event("a", Told::Reclaimed, &by_node["a"], at);
+        let message = event["message"].as_str().unwrap();
+        assert!(message.starts_with("took back 12 leaked address(es): 10.0.0.3 (its pod is gone), "), "{message}");
+        assert!(message.ends_with(" and 2 more"), "{message}");
+        assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");
+        assert_eq!(
+            (&event["involvedObject"]["kind"], &event["reason"]),
+            (&"Node".into(), &"LeakedAddressesReclaimed".into())
+        );
+    }
+}

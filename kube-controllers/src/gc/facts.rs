@@ -1,0 +1,100 @@
+//! What garbage collection reads out of watched objects.
+
+use libcalico::api::Node as CalicoNode;
+use libcalico::ipam::gc::{PodFacts, PodWords};
+use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
+
+use crate::watched::{Node, Pod};
+
+/// Says that a node's pods are being moved here from Flannel, unless it says `calico` (KC-457).
+const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
+
+/// Where a pod is and which addresses it has.
+pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
+    let said = &pod.annotations;
+    let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
+    let addresses = PodAddresses {
+        phase: &pod.phase,
+        deleting: pod.deleting,
+        pod_ip: pod.pod_ip.as_deref().unwrap_or_default(),
+        pod_ips: &pod_ips,
+        annotations: AddressAnnotations {
+            pod_ip: said.pod_ip.as_deref(),
+            pod_ips: said.pod_ips.as_deref(),
+            aws_pod_ips: said.aws_pod_ips.as_deref(),
+        },
+    };
+    let network_status = said.network_status.as_deref();
+    let facts = PodFacts::read(&PodWords { node: &pod.node, reason: &pod.reason, network_status, addresses });
+    PodFacts { node: &pod.node, addresses: facts.addresses, ended: facts.ended }
+}
+
+/// The name in Kubernetes of one of Calico's nodes; `None` for one that is none of its (KC-402).
+pub(super) fn kubernetes_name(node: &CalicoNode) -> Option<&str> {
+    let of_kubernetes = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
+    Some(of_kubernetes.node_name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// Whether a node still belongs to Flannel.
+pub(super) fn is_migrating(node: &Node) -> bool {
+    node.labels.get(MIGRATION_LABEL).is_some_and(|network| network != "calico")
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::ipam::Ended;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::watched::{Projection, Wanted, Words};
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {}},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        change(&mut pod);
+        Pod::project(&pod.to_string(), &mut Words::default(), Wanted::default()).unwrap()
+    }
+
+    fn has(pod: &Pod, address: &str) -> Option<bool> {
+        pod_facts(pod).sight(address.parse().unwrap()).has
+    }
+
+    #[test]
+    fn what_a_pod_says_of_an_address() {
+        let running = pod(|_| {});
+        assert_eq!((has(&running, "10.0.0.1"), has(&running, "10.0.0.2")), (Some(true), Some(false)));
+        assert_eq!(pod_facts(&running).node, "n1");
+        assert_eq!(has(&pod(|pod| pod["status"] = json!({})), "10.0.0.2"), None);
+        let more = pod(|pod| {
+            let status = r#"[{"name":"second","ips":["10.0.0.7"]}]"#;
+            pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/network-status": status});
+        });
+        assert_eq!((has(&more, "10.0.0.7"), has(&more, "10.0.0.8")), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn a_pod_whose_network_was_taken_down_has_ended() {
+        let down = pod(|pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z");
+            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIP": ""});
+        });
+        assert_eq!(pod_facts(&down).ended, Some(Ended::Finished));
+    }
+
+    #[test]
+    fn nodes_of_kubernetes_name_themselves() {
+        let node = |spec: Value| {
+            let json =
+                json!({"kind": "Node", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "c"}, "spec": spec});
+            serde_json::from_value::<CalicoNode>(json).unwrap()
+        };
+        let named =
+            json!({"orchRefs": [{"orchestrator": "other", "nodeName": "x"}, {"orchestrator": "k8s", "nodeName": "k"}]});
+        assert_eq!(kubernetes_name(&node(named)), Some("k"));
+        assert_eq!(kubernetes_name(&node(json!({"orchRefs": [{"orchestrator": "k8s"}]}))), None);
+        assert_eq!(kubernetes_name(&node(json!({}))), None);
+    }
+}

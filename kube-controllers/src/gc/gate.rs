@@ -1,0 +1,113 @@
+//! [`Gate`]: whether a write may be sent now, and how fast requests may follow each other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ipam_plugin::release_addresses::WriteGate;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Leadership;
+
+/// Asked before each write: this replica leads, the datastore is ready, and the process is not to end.
+pub(super) struct Gate {
+    leadership: Leadership,
+    ready: Arc<AtomicBool>,
+    stop: CancellationToken,
+    pace: Option<Pace>,
+}
+
+struct Pace {
+    interval: Duration,
+    /// When the next request may go.
+    next: Mutex<Instant>,
+}
+
+impl Gate {
+    /// `ready` is whether the datastore is; no more than `per_second` requests are let through in a second, 0 for any
+    /// number.
+    pub(super) fn new(
+        leadership: Leadership,
+        ready: Arc<AtomicBool>,
+        stop: CancellationToken,
+        per_second: u32,
+    ) -> Self {
+        let pace = (per_second > 0)
+            .then(|| Pace { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
+        Gate { leadership, ready, stop, pace }
+    }
+
+    /// Whether writes are allowed at this moment.
+    pub(super) fn is_open(&self) -> bool {
+        self.leadership.holds() && self.ready.load(Ordering::Acquire) && !self.stop.is_cancelled()
+    }
+
+    /// Waits until so many more requests may go.
+    pub(super) async fn pace(&self, requests: usize) {
+        if let Some(pace) = &self.pace {
+            let at = pace.take(u32::try_from(requests).unwrap_or(u32::MAX), Instant::now());
+            sleep_until(at).await;
+        }
+    }
+}
+
+impl Pace {
+    /// When a request may go that comes `now`, and with it `requests` - 1 others.
+    fn take(&self, requests: u32, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = (*next).max(now);
+        *next = at + self.interval.saturating_mul(requests);
+        at
+    }
+}
+
+impl WriteGate for Gate {
+    async fn admit(&self, writes: usize) -> bool {
+        self.pace(writes).await;
+        // Asked last: waiting may have taken longer than the lease.
+        self.is_open()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(per_second: u32) -> (Gate, Arc<AtomicBool>, CancellationToken) {
+        let (ready, stop) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+        (Gate::new(Leadership::always(), ready.clone(), stop.clone(), per_second), ready, stop)
+    }
+
+    #[tokio::test]
+    async fn it_closes_with_the_datastore_and_with_the_process() {
+        let (gate, ready, stop) = gate(0);
+        assert!(gate.admit(1).await);
+        ready.store(false, Ordering::Release);
+        assert!(!gate.admit(1).await);
+        ready.store(true, Ordering::Release);
+        assert!(gate.admit(1).await);
+        stop.cancel();
+        assert!(!gate.admit(1).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_follow_each_other_as_fast_as_was_set() {
+        let (gate, ..) = gate(10);
+        let begin = Instant::now();
+        for _ in 0..11 {
+            assert!(gate.admit(1).await);
+        }
+        assert_eq!(begin.elapsed(), Duration::from_secs(1));
+        gate.admit(10).await;
+        gate.admit(1).await;
+        assert_eq!(begin.elapsed(), Duration::from_millis(2100));
+    }
+
+    #[tokio::test]
+    async fn only_the_leader_writes() {
+        let (_sender, tenure) = tokio::sync::watch::channel(crate::runtime::Tenure::No);
+        let gate = Gate::new(Leadership::new(tenure), Arc::new(AtomicBool::new(true)), CancellationToken::new(), 0);
+        assert!(!gate.admit(1).await);
+    }
+}

@@ -1,0 +1,287 @@
+//! Everything that the feeds tell goes into the index, on the feeds' own tasks.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
+use libcalico::ipam::Block;
+use libcalico::ipam::gc::{Feed, Index};
+use libcalico::net::Cidr;
+use libcalico::store::Entry;
+use tokio::sync::Notify;
+
+use super::facts::{is_migrating, kubernetes_name, pod_facts};
+use crate::context::Mode;
+use crate::feed::{Event, Feeds};
+use crate::watched::{Machine, MachineInstance, Node, Pod, Service, Watched};
+
+/// What the feeds know, and that they know something new. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Known {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    index: Mutex<Index>,
+    changed: Notify,
+    /// Feeds that have not named everything yet.
+    awaited: Mutex<BTreeSet<Awaited>>,
+    ready: Arc<AtomicBool>,
+}
+
+/// The feeds without which nothing can be judged, and those of which garbage collection can do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Awaited {
+    Blocks,
+    Pods,
+    KubernetesNodes,
+    CalicoNodes,
+    Pools,
+    Reservations,
+    ClusterInformation,
+    Services,
+    Machines,
+    Instances,
+}
+
+impl Awaited {
+    /// What is for a Service or a virtual machine is held until those are known.
+    fn can_wait(self) -> bool {
+        matches!(self, Awaited::Services | Awaited::Machines | Awaited::Instances | Awaited::Reservations)
+    }
+}
+
+impl Known {
+    /// Subscribes.
+    pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
+        use Awaited::{
+            Blocks, CalicoNodes, ClusterInformation, Instances, KubernetesNodes, Machines, Pods, Pools, Reservations,
+            Services,
+        };
+        let awaited = BTreeSet::from([
+            Blocks,
+            Pods,
+            KubernetesNodes,
+            CalicoNodes,
+            Pools,
+            Reservations,
+            ClusterInformation,
+            Services,
+            Machines,
+            Instances,
+        ]);
+        // Until it says otherwise, as upstream.
+        let ready = Arc::new(AtomicBool::new(true));
+        let known = Known {
+            shared: Arc::new(Shared {
+                index: Mutex::new(index),
+                changed: Notify::new(),
+                awaited: Mutex::new(awaited),
+                ready,
+            }),
+        };
+        feeds
+            .blocks
+            .subscribe(known.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
+        feeds.pods.subscribe(known.listener(Pods, Feed::Pods, put_pod, named(Index::pod_gone)));
+        feeds.services.subscribe(known.listener(Services, Feed::Services, put_service, named(Index::service_gone)));
+        feeds.machines.subscribe(known.listener(Machines, Feed::Machines, put_machine, named(Index::machine_gone)));
+        feeds.machine_instances.subscribe(known.listener(
+            Instances,
+            Feed::Instances,
+            put_instance,
+            named(Index::instance_gone),
+        ));
+        feeds.ip_pools.subscribe(known.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
+            index.pool_gone(&key.name);
+        }));
+        feeds.ip_reservations.subscribe(known.listener(
+            Reservations,
+            Feed::Reservations,
+            |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
+            |index, key: &ObjectKey| index.reservation_gone(&key.name),
+        ));
+        known.subscribe_to_nodes(mode, feeds);
+        let of_cluster = known.clone();
+        feeds.cluster_information.subscribe(move |event: &Event<'_, Entry<libcalico::api::ClusterInformation>>| {
+            of_cluster.hear_cluster(event);
+        });
+        known
+    }
+
+    /// In Kubernetes mode a node of Calico is a node of Kubernetes, and one feed tells of both.
+    fn subscribe_to_nodes(&self, mode: Mode, feeds: &mut Feeds) {
+        match mode {
+            Mode::Etcd => {
+                feeds.nodes.subscribe(self.listener(
+                    Awaited::KubernetesNodes,
+                    Feed::KubernetesNodes,
+                    |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
+                    |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
+                ));
+                feeds.calico_nodes.subscribe(self.listener(
+                    Awaited::CalicoNodes,
+                    Feed::CalicoNodes,
+                    |index, node: &Entry<CalicoNode>| {
+                        index.put_calico_node(&node.key.name, kubernetes_name(&node.value));
+                    },
+                    |index, key: &ObjectKey| index.calico_node_gone(&key.name),
+                ));
+            }
+            Mode::Kubernetes(_) => {
+                let known = self.clone();
+                feeds.nodes.subscribe(move |event: &Event<'_, Node>| known.hear_node(event));
+            }
+        }
+    }
+
+    fn hear_node(&self, event: &Event<'_, Node>) {
+        let mut index = self.index();
+        match event {
+            Event::Restarted => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
+            Event::Put(node) => {
+                let name = &node.name.name;
+                [index.put_kubernetes_node(name, is_migrating(node)), index.put_calico_node(name, Some(name))]
+            }
+            Event::Gone(key) => [index.kubernetes_node_gone(&key.name), index.calico_node_gone(&key.name)],
+            Event::Synced => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_ends(feed)),
+        };
+        drop(index);
+        if matches!(event, Event::Synced) {
+            self.complete(Awaited::KubernetesNodes);
+            self.complete(Awaited::CalicoNodes);
+        }
+        self.shared.changed.notify_one();
+    }
+
+    /// Ready unless it says that it is not; not without it (KC-425).
+    fn hear_cluster(&self, event: &Event<'_, Entry<libcalico::api::ClusterInformation>>) {
+        let ready = &self.shared.ready;
+        match event {
+            Event::Restarted => return,
+            Event::Put(information) => {
+                if let Some(said) = information.value.spec.datastore_ready {
+                    ready.store(said, Ordering::Release);
+                }
+            }
+            Event::Gone(_) => ready.store(false, Ordering::Release),
+            Event::Synced => self.complete(Awaited::ClusterInformation),
+        }
+        self.shared.changed.notify_one();
+    }
+
+    fn listener<T: Watched>(
+        &self,
+        awaited: Awaited,
+        feed: Feed,
+        put: impl Fn(&mut Index, &T) + Send + 'static,
+        gone: impl Fn(&mut Index, &T::Key) + Send + 'static,
+    ) -> impl FnMut(&Event<'_, T>) + Send + 'static {
+        let known = self.clone();
+        move |event| {
+            let mut index = known.index();
+            match event {
+                Event::Restarted => index.list_begins(feed),
+                Event::Put(object) => put(&mut index, object),
+                Event::Gone(key) => gone(&mut index, key),
+                Event::Synced => index.list_ends(feed),
+            }
+            drop(index);
+            if matches!(event, Event::Synced) {
+                known.complete(awaited);
+            }
+            known.shared.changed.notify_one();
+        }
+    }
+
+    fn complete(&self, feed: Awaited) {
+        self.awaited().remove(&feed);
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, BTreeSet<Awaited>> {
+        self.shared.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether enough is known to judge.
+    pub(super) fn is_complete(&self) -> bool {
+        self.awaited().iter().all(|feed| feed.can_wait())
+    }
+
+    /// Whether all virtual machines are known.
+    pub(super) fn knows_machines(&self) -> bool {
+        let awaited = self.awaited();
+        !awaited.contains(&Awaited::Machines) && !awaited.contains(&Awaited::Instances)
+    }
+
+    /// Whether all Services are known.
+    pub(super) fn knows_services(&self) -> bool {
+        !self.awaited().contains(&Awaited::Services)
+    }
+
+    /// Whether the datastore may be written.
+    pub(super) fn ready(&self) -> Arc<AtomicBool> {
+        self.shared.ready.clone()
+    }
+
+    /// Waits until a feed tells something.
+    pub(super) async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// Whoever panicked while changing the index left it half changed; what a full list tells mends most of that, and what
+    /// goes is looked at in the API first.
+    pub(super) fn index(&self) -> MutexGuard<'_, Index> {
+        self.shared.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn named(gone: fn(&mut Index, &str, &str)) -> impl Fn(&mut Index, &ObjectKey) + Send + 'static {
+    move |index, key| gone(index, key.namespace.as_deref().unwrap_or_default(), &key.name)
+}
+
+fn names(key: &ObjectKey) -> (&str, &str) {
+    (key.namespace.as_deref().unwrap_or_default(), &key.name)
+}
+
+fn put_block(index: &mut Index, block: &Entry<Block>) {
+    if let Err(problem) = index.put_block(&block.value) {
+        tracing::error!(block = %block.key, %problem, "a block is left out; `calico-ipam check` tells more");
+    }
+}
+
+fn put_pod(index: &mut Index, pod: &Pod) {
+    let (namespace, name) = names(&pod.name);
+    // A pod on the host's network has the host's addresses, which are no concern of ours; it is there all the same.
+    index.put_pod(namespace, name, &pod_facts(pod));
+}
+
+fn put_service(index: &mut Index, service: &Service) {
+    let (namespace, name) = names(&service.name);
+    match service.spec.type_.as_deref() {
+        Some("LoadBalancer") => index.put_service(namespace, name),
+        _ => index.service_gone(namespace, name),
+    }
+}
+
+fn put_machine(index: &mut Index, machine: &Machine) {
+    let (namespace, name) = names(&machine.name);
+    index.put_machine(namespace, name);
+}
+
+fn put_instance(index: &mut Index, instance: &MachineInstance) {
+    let (namespace, name) = names(&instance.name);
+    index.put_instance(namespace, name, instance.owned);
+}
+
+fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
+    let name = &pool.key.name;
+    match pool.value.spec.cidr.parse::<Cidr>() {
+        Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
+        Ok(_) => index.pool_gone(name),
+        Err(error) => {
+            tracing::warn!(pool = name, %error, "a pool is left out of the metrics");
+            index.pool_gone(name);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The last look before something goes: whoever a leaked address was for, read fresh from the API, never from a cache.
+//!
+//! Pods of a node of which many are in question are read with one list of that node; everything else with a request each,
+//! side by side over the one connection.
+
+mod api;
+mod machines;
+mod pods;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use datastore::Datastore;
+use futures::StreamExt;
+use futures::stream;
+use libcalico::api::{Node as CalicoNode, ObjectKey};
+use libcalico::ipam::Sight;
+use libcalico::ipam::gc::{GoneNode, LiveFacts, PodFacts, Suspect};
+use libcalico::kubernetes::NODES;
+use libcalico::store::{Store, StoreError};
+
+use self::api::Api;
+use super::facts::pod_facts;
+use super::gate::Gate;
+use crate::watched::Pod;
+
+/// What was read for one pass.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    pods: BTreeMap<ObjectKey, Sight<Pod>>,
+    others: BTreeMap<Other, Sight<()>>,
+}
+
+/// Something of which only existence counts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Other {
+    Machine(ObjectKey),
+    Service(ObjectKey),
+    KubernetesNode(ObjectKey),
+    CalicoNode(ObjectKey),
+}
+
+/// From whom to read, and how much at once.
+pub(super) struct Reader<'a> {
+    pub(super) kubernetes: &'a kube::Client,
+    pub(super) calico: &'a Datastore,
+    pub(super) gate: &'a Gate,
+    pub(super) parallel: usize,
+}
+
+impl Reader<'_> {
+    /// Reads everything that the suspects ask for, each thing once. What cannot be read is unknown, and whoever depends on
+    /// it stays.
+    pub(super) async fn read(&self, suspects: &[Suspect]) -> Live {
+        let asked: BTreeSet<Other> = suspects.iter().flat_map(others).collect();
+        let looked = asked.into_iter().map(|other| self.look_for(other));
+        Live {
+            pods: pods::read(&self.api(), suspects, self.parallel).await,
+            others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
+        }
+    }
+
+    fn api(&self) -> Api<'_> {
+        Api { client: self.kubernetes, gate: self.gate }
+    }
+
+    async fn look_for(&self, other: Other) -> (Other, Sight<()>) {
+        let sight = match &other {
+            Other::Machine(key) => machines::sight(&self.api(), key).await,
+            Other::Service(key) => self.api().exists(api::SERVICES, key).await,
+            Other::KubernetesNode(key) => self.api().exists(NODES, key).await,
+            Other::CalicoNode(key) => self.calico_node(&key.name).await,
+        };
+        (other, sight)
+    }
+
+    /// Whether a node is there, in Calico and in Kubernetes.
+    pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
+        let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
+        (Sight::Unknown, self.api().exists(NODES, &ObjectKey::global(name)).await)
+    }
+
+    async fn calico_node(&self, name: &str) -> Sight<()> {
+        self.gate.pace(1).await;
+        match self.calico.get::<CalicoNode>(&ObjectKey::global(name)).await {
+            Ok(_) => Sight::Present(()),
+            Err(StoreError::NotFound { .. }) => Sight::Absent,
+            Err(error) => {
+                tracing::warn!(node = name, %error, "cannot look whether a node of Calico is there");
+                Sight::Unknown
+            }
+        }
+    }
+}
+
+impl Live {
+    /// What was read for a suspect.
+    pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
+        let asked = suspect.questions();
+        let of = |other: Option<Other>| {
+            let found = other.and_then(|other| self.others.get(&other));
+            found.copied().unwrap_or(Sight::Unknown)
+        };
+        LiveFacts {
+            pod: self.pod(asked.pod),
+            machine: of(asked.machine.map(key).map(Other::Machine)),
+            service: of(asked.service.map(key).map(Other::Service)),
+            kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode)),
+            calico_node: of(asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode)),
+        }
+    }
+
+    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodFacts<'_>> {
+        let found = names.and_then(|names| self.pods.get(&key(names)));
+        match found {
+            Some(Sight::Present(pod)) => Sight::Present(pod_facts(pod)),
+            Some(Sight::Absent) => Sight::Absent,
+            Some(Sight::Unknown) | None => Sight::Unknown,
+        }
+    }
+}
+
+fn key((namespace, name): (&str, &str)) -> ObjectKey {
+    ObjectKey::namespaced(namespace, name)
+}
+
+fn others(suspect: &Suspect) -> Vec<Other> {
+    let asked = suspect.questions();
+    let machine = asked.machine.map(key).map(Other::Machine);
+    let service = asked.service.map(key).map(Other::Service);
+    let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode);
+    let calico_node = asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode);
+    [machine, service, kubernetes_node, calico_node].into_iter().flatten().collect()
+}

@@ -1,0 +1,125 @@
+//! Pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt;
+use futures::stream;
+use libcalico::api::ObjectKey;
+use libcalico::ipam::gc::Suspect;
+use libcalico::ipam::{Evidence, Sight};
+use libcalico::kubernetes::{PODS, escaped};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::api::Api;
+use crate::watched::{Pod, Projection, Wanted, Watched, Words};
+
+/// From so many pods of one node on, a list of the node costs less than a request for each.
+const MANY: usize = 16;
+/// Pods on a page.
+const PAGE: usize = 250;
+
+/// Reads the pods of the suspects.
+pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
+    let (lists, gets) = split(suspects);
+    let mut found = BTreeMap::new();
+    let listed = lists.into_iter().map(|(node, keys)| async move {
+        let on_node = of_node(api, &node).await;
+        (node, keys, on_node)
+    });
+    let mut listed = stream::iter(listed).buffer_unordered(parallel.div_ceil(4));
+    let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
+    while let Some((node, keys, on_node)) = listed.next().await {
+        match on_node {
+            Ok(mut on_node) => found.extend(keys.into_iter().map(|key| {
+                let sight = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
+                (key, sight)
+            })),
+            Err(error) => {
+                tracing::warn!(node, error, "cannot list the pods of a node; they are read one by one");
+                gets.extend(keys);
+            }
+        }
+    }
+    let mut gets = stream::iter(gets.into_iter().map(|key| async move {
+        let sight = one(api, &key).await;
+        (key, sight)
+    }))
+    .buffer_unordered(parallel);
+    while let Some((key, sight)) = gets.next().await {
+        found.insert(key, sight);
+    }
+    found
+}
+
+type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
+
+/// Which pods are read by lists of nodes, and which one by one. Only of a pod that the cache no longer knows is a list of
+/// its node proof enough: another may be on a node that the list is not of.
+fn split(suspects: &[Suspect]) -> (Lists, BTreeSet<ObjectKey>) {
+    let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
+    for suspect in suspects {
+        let Some((namespace, name)) = suspect.questions().pod else { continue };
+        let key = ObjectKey::namespaced(namespace, name);
+        match suspect.kubernetes_node.as_deref().filter(|_| suspect.evidence == Evidence::PodGone) {
+            Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
+            None => _ = gets.insert(key),
+        }
+    }
+    lists.retain(|_, keys| {
+        let worth_it = keys.len() >= MANY;
+        if !worth_it {
+            gets.append(keys);
+        }
+        worth_it
+    });
+    (lists, gets)
+}
+
+async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
+    match api.whole(PODS, key).await {
+        Sight::Absent => Sight::Absent,
+        Sight::Unknown => Sight::Unknown,
+        Sight::Present(json) => match Pod::project(&json, &mut Words::default(), Wanted::default()) {
+            Ok(pod) => Sight::Present(pod),
+            Err(error) => {
+                tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
+                Sight::Unknown
+            }
+        },
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+struct PageMetadata {
+    #[serde(rename = "continue", default)]
+    token: Option<String>,
+}
+
+/// All pods of a node. One that cannot be read spoils the list: nobody would know that it is there.
+async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
+    let mut words = Words::default();
+    let mut found = BTreeMap::new();
+    let first = format!("/api/v1/pods?limit={PAGE}&fieldSelector=spec.nodeName%3D{}", escaped(node));
+    let mut target = first.clone();
+    loop {
+        let json = api.list(&target).await.map_err(|error| error.to_string())?;
+        let page: Page<'_> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+        for item in page.items.into_iter().flatten() {
+            let pod = Pod::project(item.get(), &mut words, Wanted::default()).map_err(|error| error.to_string())?;
+            found.insert(pod.key(), pod);
+        }
+        match page.metadata.token.filter(|token| !token.is_empty()) {
+            Some(token) => target = format!("{first}&continue={}", escaped(&token)),
+            None => return Ok(found),
+        }
+    }
+}

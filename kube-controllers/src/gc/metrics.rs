@@ -1,0 +1,215 @@
+//! The metrics of addresses and blocks, under upstream's names and with its labels (KC-153..KC-156).
+//!
+//! Whoever scrapes reads the counters that the index keeps while things change; nothing is counted for it (B-44). A family
+//! without a sample shows nothing at all, as upstream's do, and what belongs to a pool that is gone goes with it.
+
+use std::collections::BTreeMap;
+
+use libcalico::ipam::gc::{Index, Sample};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::listen::Known;
+
+const NO_POOL: &str = "no_ippool";
+const NO_NODE: &str = "unknown_node";
+const NO_AFFINITY: &str = "no_affinity";
+
+/// Name, help, labels. No name stands in the help of another (KC-153).
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+}
+
+const POOL: &[&str] = &["ippool"];
+const NODE: &[&str] = &["node"];
+const POOL_AND_NODE: &[&str] = &["ippool", "node"];
+
+const IN_USE: Family = Family { name: "ipam_allocations_in_use", help: "Addresses in use.", labels: POOL_AND_NODE };
+const BORROWED: Family = Family {
+    name: "ipam_allocations_borrowed",
+    help: "Addresses in use from a block of another node, or of none.",
+    labels: POOL_AND_NODE,
+};
+const BLOCKS: Family = Family { name: "ipam_blocks", help: "Blocks.", labels: POOL_AND_NODE };
+const CANDIDATES: Family = Family {
+    name: "ipam_allocations_gc_candidates",
+    help: "Addresses that look leaked, confirmed or not.",
+    labels: POOL_AND_NODE,
+};
+const RECLAMATIONS: Family = Family {
+    name: "ipam_allocations_gc_reclamations",
+    help: "Leaked addresses that were taken back.",
+    labels: POOL_AND_NODE,
+};
+const SIZE: Family = Family { name: "ipam_ippool_size", help: "Addresses of the pool.", labels: POOL };
+const RESERVED: Family =
+    Family { name: "ipam_ippool_reserved", help: "Addresses of the pool that are reserved.", labels: POOL };
+const PER_NODE: Family =
+    Family { name: "ipam_allocations_per_node", help: "Addresses in use by the node.", labels: NODE };
+const BORROWED_PER_NODE: Family = Family {
+    name: "ipam_allocations_borrowed_per_node",
+    help: "Addresses in use by the node from blocks that are not its own.",
+    labels: NODE,
+};
+const BLOCKS_PER_NODE: Family = Family { name: "ipam_blocks_per_node", help: "Blocks of the node.", labels: NODE };
+const UNKNOWN_OWNER: Family = Family {
+    name: "kube_controllers_gc_unknown_owner_addresses",
+    help: "Addresses of which nobody can tell whether they are held: they are never taken back.",
+    labels: POOL,
+};
+
+const ALL: [&Family; 11] = [
+    &IN_USE,
+    &BORROWED,
+    &BLOCKS,
+    &CANDIDATES,
+    &RECLAMATIONS,
+    &SIZE,
+    &RESERVED,
+    &PER_NODE,
+    &BORROWED_PER_NODE,
+    &BLOCKS_PER_NODE,
+    &UNKNOWN_OWNER,
+];
+
+/// Reads the index when somebody scrapes.
+pub(super) struct IpamMetrics {
+    known: Known,
+    descriptions: Vec<Desc>,
+}
+
+impl IpamMetrics {
+    pub(super) fn new(known: Known) -> Result<Self, prometheus::Error> {
+        let describe = |family: &&Family| {
+            let labels = family.labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(family.name.into(), family.help.into(), labels, Default::default())
+        };
+        Ok(IpamMetrics { known, descriptions: ALL.iter().map(describe).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Collector for IpamMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    /// Nothing before everything is known (KC-156).
+    fn collect(&self) -> Vec<MetricFamily> {
+        if !self.known.is_complete() {
+            return Vec::new();
+        }
+        families(&self.known.index())
+    }
+}
+
+type Values<K> = BTreeMap<K, f64>;
+
+/// The families of what the index counts.
+fn families(index: &Index) -> Vec<MetricFamily> {
+    let pools = index.pools();
+    let real = |sample: &Sample<'_>| sample.pool.is_some();
+    // Of a pool that is there, each node that is there has a value, though it be zero (KC-155).
+    let zeros: Values<(&str, &str)> =
+        index.calico_nodes().flat_map(|node| pools.iter().map(move |pool| ((pool.name, node), 0.0))).collect();
+    let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
+    let mut blocks = Values::new();
+    let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
+    let mut unknown_owner = Values::new();
+    for sample in index.samples() {
+        let pool = sample.pool.unwrap_or(NO_POOL);
+        let (node, owner) = (sample.node.unwrap_or(NO_NODE), sample.node.unwrap_or(NO_AFFINITY));
+        for (values, value) in
+            [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
+        {
+            // What is zero and has a value already keeps it.
+            if value != 0 || (real(&sample) && values.contains_key(&(pool, node))) {
+                values.insert((pool, node), value as f64);
+            }
+        }
+        add(&mut blocks, (pool, owner), sample.blocks);
+        add(&mut blocks_per_node, owner, sample.blocks);
+        add(&mut unknown_owner, pool, sample.unknown_owner);
+        if let Some(node) = sample.node {
+            add(&mut per_node, node, sample.in_use);
+            add(&mut borrowed_per_node, node, sample.borrowed);
+        }
+    }
+    let reclaimed = index.reclaimed().map(|reclaimed| {
+        let key = (reclaimed.pool.unwrap_or(NO_POOL), reclaimed.node.unwrap_or(NO_NODE));
+        (key, reclaimed.addresses as f64)
+    });
+    // The names may be the same by now: a pool that went and one that never was.
+    let mut reclamations = Values::new();
+    reclaimed.for_each(|(key, value)| *reclamations.entry(key).or_default() += value);
+    vec![
+        family(&IN_USE, MetricType::GAUGE, of_two(in_use)),
+        family(&BORROWED, MetricType::GAUGE, of_two(borrowed)),
+        family(&BLOCKS, MetricType::GAUGE, of_two(blocks)),
+        family(&CANDIDATES, MetricType::GAUGE, of_two(candidates)),
+        family(&RECLAMATIONS, MetricType::COUNTER, of_two(reclamations)),
+        family(&SIZE, MetricType::GAUGE, of_one(pools.iter().map(|pool| (pool.name, pool.size as f64)))),
+        family(&RESERVED, MetricType::GAUGE, of_one(pools.iter().map(|pool| (pool.name, saturated(pool.reserved))))),
+        family(&PER_NODE, MetricType::GAUGE, of_one(per_node)),
+        family(&BORROWED_PER_NODE, MetricType::GAUGE, of_one(borrowed_per_node)),
+        family(&BLOCKS_PER_NODE, MetricType::GAUGE, of_one(blocks_per_node)),
+        family(&UNKNOWN_OWNER, MetricType::GAUGE, of_one(unknown_owner)),
+    ]
+}
+
+fn add<K: Ord>(values: &mut Values<K>, key: K, value: i64) {
+    if value != 0 {
+        *values.entry(key).or_default() += value as f64;
+    }
+}
+
+/// As upstream counts them, in 64 bits.
+fn saturated(count: u128) -> f64 {
+    i64::try_from(count).unwrap_or(i64::MAX) as f64
+}
+
+type Row = (Vec<String>, f64);
+
+fn of_two<'a>(values: impl IntoIterator<Item = ((&'a str, &'a str), f64)>) -> impl Iterator<Item = Row> {
+    values.into_iter().map(|((pool, node), value)| (vec![pool.to_owned(), node.to_owned()], value))
+}
+
+fn of_one<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> impl Iterator<Item = Row> {
+    values.into_iter().map(|(label, value)| (vec![label.to_owned()], value))
+}
+
+fn family(family: &Family, kind: MetricType, rows: impl Iterator<Item = Row>) -> MetricFamily {
+    let metric = |(values, value): Row| {
+        let labels = family.labels.iter().zip(values).map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).into());
+            pair.set_value(value);
+            pair
+        });
+        let mut metric = Metric::default();
+        metric.set_label(labels.collect());
+        match kind {
+            MetricType::COUNTER => {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            }
+            _ => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            }
+        }
+        metric
+    };
+    let mut told = MetricFamily::default();
+    told.set_name(family.name.into());
+    told.set_help(family.help.into());
+    told.set_field_type(kind);
+    told.set_metric(rows.map(metric).collect());
+    told
+}
+
+#[cfg(test)]
+mod tests;

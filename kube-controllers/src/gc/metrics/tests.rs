@@ -1,0 +1,160 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use libcalico::ipam::gc::{Scope, Settings};
+use libcalico::ipam::{AssignRequest, Block, HandleId, Owner, Reservations};
+use prometheus::{Registry, TextEncoder};
+use time::macros::datetime;
+
+use super::*;
+
+/// Families that somebody else made.
+struct Made(Vec<MetricFamily>, Vec<Desc>);
+
+impl Collector for Made {
+    fn desc(&self) -> Vec<&Desc> {
+        self.1.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.0.clone()
+    }
+}
+
+fn text(index: &Index) -> String {
+    let registry = Registry::new();
+    let description = Desc::new("x".into(), "x".into(), vec![], Default::default()).unwrap();
+    registry.register(Box::new(Made(families(index), vec![description]))).unwrap();
+    TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+}
+
+/// The samples of a family, without its name.
+fn samples(text: &str, name: &str) -> Vec<String> {
+    let of = |line: &str| line.strip_prefix(name).filter(|rest| rest.starts_with('{')).map(str::to_owned);
+    text.lines().filter_map(of).collect()
+}
+
+/// A block with addresses of pods `<node>-<n>` on these nodes.
+fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
+    let host = Owner::Host(owner.unwrap_or("nobody").into());
+    let mut block = Block::new(cidr.parse().unwrap(), &host, datetime!(2026-11-21 21:00 UTC)).unwrap();
+    for (n, node) in on.iter().enumerate() {
+        let id = HandleId::new(format!("net.{cidr}-{n}"));
+        let pod = format!("{node}-{n}");
+        let attributes = BTreeMap::from(
+            [("node", *node), ("pod", &pod), ("namespace", "ns")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        let request =
+            AssignRequest { handle: Some(&id), attributes: &attributes, requester: &host, check_affinity: false };
+        block.assign(1, &request, &Reservations::default()).unwrap();
+    }
+    if owner.is_none() {
+        block.clear_affinity();
+    }
+    block
+}
+
+/// Two nodes and a pool; `node-a` has a block and borrows from another.
+fn cluster() -> Index {
+    let mut index = Index::new(Settings { leak_grace: Some(Duration::from_secs(60)), ..Settings::default() });
+    for node in ["node-a", "node-b"] {
+        index.put_kubernetes_node(node, false);
+        index.put_calico_node(node, Some(node));
+    }
+    index.put_pool("test-ippool-1", "192.168.0.0/24".parse().unwrap());
+    index.put_block(&block("192.168.0.0/26", Some("node-a"), &["node-a"; 3])).unwrap();
+    index.put_block(&block("192.168.0.64/26", Some("node-b"), &["node-a"])).unwrap();
+    index
+}
+
+#[test]
+fn an_empty_cluster_has_a_zero_for_each_node() {
+    let mut index = Index::new(Settings::default());
+    for node in ["node-a", "node-b"] {
+        index.put_kubernetes_node(node, false);
+        index.put_calico_node(node, Some(node));
+    }
+    assert_eq!(text(&index), "", "without pools there is nothing to tell");
+    index.put_pool("test-ippool-1", "192.168.0.0/24".parse().unwrap());
+    let text = text(&index);
+    for name in ["ipam_allocations_in_use", "ipam_allocations_borrowed", "ipam_allocations_gc_candidates"] {
+        let zeros = ["node-a", "node-b"].map(|node| format!("{{ippool=\"test-ippool-1\",node=\"{node}\"}} 0"));
+        assert_eq!(samples(&text, name), zeros, "{text}");
+    }
+    assert_eq!(samples(&text, "ipam_ippool_size"), ["{ippool=\"test-ippool-1\"} 256"]);
+    assert_eq!(samples(&text, "ipam_ippool_reserved"), ["{ippool=\"test-ippool-1\"} 0"]);
+    for absent in ["ipam_blocks", "ipam_allocations_per_node", "ipam_allocations_gc_reclamations", "borrowed_per_node"]
+    {
+        assert!(!text.contains(absent), "{text}");
+    }
+}
+
+#[test]
+fn what_is_in_use_borrowed_and_leaked() {
+    let mut index = cluster();
+    let now = text(&index);
+    let of_pool = |node: &str, n: u32| format!("{{ippool=\"test-ippool-1\",node=\"{node}\"}} {n}");
+    assert_eq!(samples(&now, "ipam_allocations_in_use"), [of_pool("node-a", 4), of_pool("node-b", 0)]);
+    assert_eq!(samples(&now, "ipam_allocations_borrowed"), [of_pool("node-a", 1), of_pool("node-b", 0)]);
+    assert_eq!(samples(&now, "ipam_blocks"), [of_pool("node-a", 1), of_pool("node-b", 1)]);
+    assert_eq!(samples(&now, "ipam_allocations_per_node"), ["{node=\"node-a\"} 4"]);
+    assert_eq!(samples(&now, "ipam_allocations_borrowed_per_node"), ["{node=\"node-a\"} 1"]);
+    assert_eq!(samples(&now, "ipam_blocks_per_node"), ["{node=\"node-a\"} 1", "{node=\"node-b\"} 1"]);
+    index.examine(Duration::ZERO, Scope::Everything);
+    assert_eq!(samples(&text(&index), "ipam_allocations_gc_candidates"), [of_pool("node-a", 4), of_pool("node-b", 0)]);
+    index.examine(Duration::from_secs(60), Scope::Changed);
+    for suspect in index.suspects(Duration::from_secs(60), 10) {
+        index.released(&suspect);
+    }
+    let after = text(&index);
+    assert_eq!(samples(&after, "ipam_allocations_gc_reclamations"), [of_pool("node-a", 4)]);
+    assert_eq!(samples(&after, "ipam_allocations_in_use"), [of_pool("node-a", 0), of_pool("node-b", 0)]);
+    assert!(!after.contains("borrowed_per_node"), "{after}");
+}
+
+#[test]
+fn blocks_of_no_pool_and_of_no_node() {
+    let mut index = cluster();
+    index.put_block(&block("10.9.0.0/26", None, &["node-b", ""])).unwrap();
+    let now = text(&index);
+    assert_eq!(samples(&now, "ipam_blocks_per_node")[0], "{node=\"no_affinity\"} 1");
+    let nowhere = |node: &str| format!("{{ippool=\"no_ippool\",node=\"{node}\"}} 1");
+    assert_eq!(samples(&now, "ipam_allocations_in_use")[..2], [nowhere("node-b"), nowhere("unknown_node")]);
+    assert_eq!(samples(&now, "ipam_blocks")[0], nowhere("no_affinity"));
+    assert_eq!(samples(&now, "ipam_allocations_borrowed")[0], nowhere("node-b"), "never of an unknown node");
+    assert!(!now.contains("no_ippool\",node=\"node-a"), "no zeros where there is no pool: {now}");
+    // The pool goes: its blocks are in none, its counters and its size go with it.
+    index.pool_gone("test-ippool-1");
+    let after = text(&index);
+    assert!(!after.contains("test-ippool-1"), "{after}");
+    assert!(after.contains("ipam_allocations_in_use{ippool=\"no_ippool\",node=\"node-a\"} 4\n"), "{after}");
+}
+
+#[test]
+fn names_types_and_labels_are_upstreams() {
+    let mut index = cluster();
+    index.examine(Duration::ZERO, Scope::Everything);
+    index.examine(Duration::from_secs(60), Scope::Changed);
+    let suspects = index.suspects(Duration::from_secs(60), 10);
+    index.released(&suspects[0]);
+    let text = text(&index);
+    let recorded = include_str!("../../../../tests/golden/controllers/metrics.tsv");
+    let recorded: Vec<Vec<&str>> =
+        recorded.lines().filter(|line| line.starts_with("ipam_")).map(|line| line.split('\t').collect()).collect();
+    assert!(recorded.len() >= 9, "{recorded:?}");
+    for line in recorded {
+        let [name, kind, labels] = line[..] else { panic!("{line:?}") };
+        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}: {text}");
+        let sample = &samples(&text, name)[0];
+        let shown: Vec<&str> = sample.split(['{', ',']).filter_map(|part| Some(part.split_once('=')?.0)).collect();
+        assert_eq!(shown.join(","), labels, "{name}");
+    }
+}
+
+#[test]
+fn no_name_stands_in_the_help_of_another() {
+    for one in ALL {
+        assert!(ALL.iter().all(|other| !other.help.contains(one.name)), "{}", one.name);
+    }
+}

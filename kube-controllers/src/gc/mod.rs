@@ -1,0 +1,138 @@
+//! Garbage collection of addresses, blocks, affinities and handles (KC-400..KC-466).
+//!
+//! ```text
+//! feeds ─▶ index ─examine▶ confirmed leaks ─▶ a fresh look at the API ─▶ one write per block, one per handle
+//! ```
+//! What the feeds tell goes into an index at once ([`listen`]). When they fall silent, or a time has come, a pass judges what
+//! changed ([`pass`]). What is leaked for certain by the caches is looked up in the API ([`live`]) before it is released.
+//! Every replica judges; only the one that leads writes ([`gate`]).
+
+mod events;
+mod facts;
+mod gate;
+mod handles;
+mod listen;
+mod live;
+mod metrics;
+mod pass;
+mod telemetry;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use libcalico::ipam::gc::{Index, Scope, Settings};
+use time::OffsetDateTime;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use self::listen::Known;
+use self::metrics::IpamMetrics;
+use self::pass::Collector;
+use self::telemetry::PassMetrics;
+use crate::context::{Context, Controller};
+use crate::feed::Feeds;
+
+/// Everything is looked at again this often, though nothing happened: a safety net.
+const FULL_PASS: Duration = Duration::from_secs(300);
+/// Feeds that have been silent for so long have told what belongs together.
+const SILENCE: Duration = Duration::from_millis(50);
+/// Feeds that are never silent are not waited for longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// What writes that are under way may take when the process is to end.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+/// After a pass that panicked.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
+
+/// The controller.
+pub struct GarbageCollection {
+    known: Known,
+}
+
+impl Controller for GarbageCollection {
+    const NAME: &'static str = "gc";
+
+    fn new(context: &Context, feeds: &mut Feeds) -> Self {
+        GarbageCollection { known: Known::new(context.mode, Index::new(Settings::default()), feeds) }
+    }
+
+    async fn run(self, context: Context) {
+        let registered = IpamMetrics::new(self.known.clone())
+            .and_then(|ipam| context.metrics.register(ipam))
+            .and_then(|()| PassMetrics::new(&context.metrics));
+        let metrics = match registered {
+            Ok(metrics) => metrics,
+            // A second one in this process: that would be two that write.
+            Err(error) => return tracing::error!(%error, "garbage collection is not started: it has metrics already"),
+        };
+        let stop = context.stop.clone();
+        let too_late = async {
+            stop.cancelled().await;
+            sleep(LAST_WRITES).await;
+        };
+        // The gate closes with the process, so that a pass ends after the writes that are under way.
+        tokio::select! {
+            () = too_late => tracing::warn!("a pass of garbage collection was cut off"),
+            () = passes(Collector::new(context.clone(), self.known, metrics)) => {}
+        }
+    }
+}
+
+/// Pass after pass, until the process is to end.
+async fn passes(mut collector: Collector) {
+    let stop = collector.context.stop.clone();
+    let complete = async {
+        while !collector.known.is_complete() {
+            collector.known.changed().await;
+        }
+    };
+    stop.run_until_cancelled(complete).await;
+    let mut full_at = Instant::now();
+    while !stop.is_cancelled() {
+        let full = Instant::now() >= full_at;
+        let scope = if full { Scope::Everything } else { Scope::Changed };
+        let began = Instant::now();
+        match AssertUnwindSafe(collector.pass(scope)).catch_unwind().await {
+            Ok(()) => {
+                if full {
+                    full_at = Instant::now() + FULL_PASS;
+                    collector.forget_told();
+                }
+                let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
+                collector.metrics.passed(began.elapsed(), at);
+            }
+            Err(_) => {
+                tracing::error!("a pass of garbage collection panicked; it is tried again");
+                collector.metrics.failed("panic");
+                stop.run_until_cancelled(sleep(AFTER_PANIC)).await;
+            }
+        }
+        stop.run_until_cancelled(wait(&collector, full_at)).await;
+    }
+}
+
+/// Until there is something to do: the feeds told something and fell silent, a time has come, the settings changed, or
+/// this replica begins to lead.
+async fn wait(collector: &Collector, full_at: Instant) {
+    let now = (Instant::now(), collector.now());
+    let due = collector.next().saturating_sub(now.1);
+    let due = now.0.checked_add(due).map_or(full_at, |due| due.min(full_at));
+    let leads = collector.context.leadership.holds();
+    let (mut leadership, mut settings) = (collector.context.leadership.clone(), collector.context.settings.clone());
+    settings.mark_unchanged();
+    tokio::select! {
+        () = collector.known.changed() => {}
+        () = sleep_until(due) => return,
+        () = leadership.gained(), if !leads => return,
+        Ok(()) = settings.changed() => return,
+    }
+    let longest = Instant::now() + LONGEST_WAIT;
+    loop {
+        let silent = Instant::now() + SILENCE;
+        if silent >= longest || timeout_at(silent, collector.known.changed()).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

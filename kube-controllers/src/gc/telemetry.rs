@@ -1,0 +1,92 @@
+//! What passes tell of themselves.
+
+use std::time::Duration;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts};
+
+use super::handles::Mended;
+use crate::telemetry::Metrics;
+
+/// From one that looks at a few addresses to one that waits for the API server, in seconds.
+const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
+/// The metrics of passes.
+#[derive(Clone)]
+pub(super) struct PassMetrics {
+    /// Confirmed leaks.
+    pub(super) leaked: IntCounter,
+    /// Leaks taken back.
+    pub(super) reclaimed: IntCounter,
+    /// Leaks that a report told of.
+    pub(super) would_reclaim: IntCounter,
+    handles: IntCounterVec,
+    wrong_handles: IntGauge,
+    failures: IntCounterVec,
+    duration: HistogramVec,
+    last_full: IntGauge,
+}
+
+impl PassMetrics {
+    /// Registers them.
+    pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let counter = |name, help| IntCounter::new(name, help);
+        let handles = Opts::new("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.");
+        let failures = Opts::new("kube_controllers_gc_failures_total", "What could not be done, by phase.");
+        let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
+        let own = PassMetrics {
+            leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
+            reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
+            would_reclaim: counter(
+                "kube_controllers_gc_reported_total",
+                "Leaked addresses that would have been released, were this not only a report.",
+            )?,
+            handles: IntCounterVec::new(handles, &["how"])?,
+            wrong_handles: IntGauge::new(
+                "kube_controllers_gc_wrong_handles",
+                "Handles that seem to count wrongly now.",
+            )?,
+            failures: IntCounterVec::new(failures, &["phase"])?,
+            duration: HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"])?,
+            last_full: IntGauge::new(
+                "kube_controllers_gc_last_full_pass_timestamp_seconds",
+                "When everything was last looked at, in seconds since 1970.",
+            )?,
+        };
+        metrics.register(own.leaked.clone())?;
+        metrics.register(own.reclaimed.clone())?;
+        metrics.register(own.would_reclaim.clone())?;
+        metrics.register(own.handles.clone())?;
+        metrics.register(own.wrong_handles.clone())?;
+        metrics.register(own.failures.clone())?;
+        metrics.register(own.duration.clone())?;
+        metrics.register(own.last_full.clone())?;
+        Ok(own)
+    }
+
+    /// A phase could not do something.
+    pub(super) fn failed(&self, phase: &str) {
+        self.failures.with_label_values(&[phase]).inc();
+    }
+
+    /// What was done about handles, and how many seem wrong now.
+    pub(super) fn mended(&self, mended: Mended, wrong: usize) {
+        for (how, n) in [("deleted", mended.deleted), ("corrected", mended.corrected)] {
+            if n > 0 {
+                self.handles.with_label_values(&[how]).inc_by(n as u64);
+            }
+        }
+        for _ in 0..mended.failed {
+            self.failed("handles");
+        }
+        self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
+    }
+
+    /// A pass is over. `full` is the time of day when it looked at everything.
+    pub(super) fn passed(&self, took: Duration, full: Option<i64>) {
+        let scope = if full.is_some() { "full" } else { "changed" };
+        self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());
+        if let Some(at) = full {
+            self.last_full.set(at);
+        }
+    }
+}

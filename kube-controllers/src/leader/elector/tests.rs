@@ -1,0 +1,303 @@
+//! Candidates in virtual time, before an API server that fails as told.
+
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use proptest::prelude::*;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::runtime::Leadership;
+
+/// The one Lease, and who may write by it.
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    lease: Option<Lease>,
+    version: u64,
+    requests: usize,
+    writes: usize,
+    /// By identity.
+    leaderships: Vec<(String, Leadership)>,
+}
+
+/// One candidate's connection: what happens to its requests.
+struct Connection {
+    server: Server,
+    weather: Weather,
+}
+
+#[derive(Clone)]
+enum Weather {
+    Fair,
+    Forbidden(watch::Receiver<bool>),
+    /// Requests and answers are late or lost, until then.
+    Storm(Instant),
+}
+
+impl Connection {
+    /// What the request meets on its way there, and its answer on its way back.
+    async fn passage(&self) -> Result<(), LeaseError> {
+        match &self.weather {
+            Weather::Storm(end) if Instant::now() < *end => {
+                let late = match fastrand::u8(0..20) {
+                    0 | 1 => return Err(LeaseError::Other("connection refused".into())),
+                    2 => 60_000,
+                    3..8 => fastrand::u64(0..4000),
+                    _ => fastrand::u64(0..100),
+                };
+                sleep(Duration::from_millis(late)).await;
+                Ok(())
+            }
+            Weather::Forbidden(forbidden) if *forbidden.borrow() => {
+                Err(LeaseError::Forbidden("cannot get leases".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn write(&self, lease: Lease, expected: Option<String>) -> Result<Lease, LeaseError> {
+        self.passage().await?;
+        let written = self.server.write(lease, expected)?;
+        self.passage().await?;
+        Ok(written)
+    }
+}
+
+impl Server {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().expect("no panic under the lock")
+    }
+
+    fn write(&self, mut lease: Lease, expected: Option<String>) -> Result<Lease, LeaseError> {
+        let mut state = self.state();
+        state.requests += 1;
+        if state.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone()) != expected {
+            return Err(LeaseError::Race);
+        }
+        let holder = holder(&lease);
+        for (identity, leadership) in &state.leaderships {
+            assert!(*identity == holder || !leadership.holds(), "{identity} may write when {holder} takes the lease");
+        }
+        state.version += 1;
+        state.writes += 1;
+        lease.metadata.resource_version = Some(state.version.to_string());
+        state.lease = Some(lease.clone());
+        Ok(lease)
+    }
+
+    fn holder(&self) -> String {
+        self.state().lease.as_ref().map(holder).unwrap_or_default()
+    }
+}
+
+fn holder(lease: &Lease) -> String {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default()
+}
+
+impl Leases for Connection {
+    async fn get(&self) -> Result<Option<Lease>, LeaseError> {
+        self.passage().await?;
+        let lease = {
+            let mut state = self.server.state();
+            state.requests += 1;
+            state.lease.clone()
+        };
+        self.passage().await?;
+        Ok(lease)
+    }
+
+    async fn create(&self, lease: Lease) -> Result<Lease, LeaseError> {
+        self.write(lease, None).await
+    }
+
+    async fn replace(&self, lease: Lease) -> Result<Lease, LeaseError> {
+        let expected = lease.metadata.resource_version.clone();
+        assert!(expected.is_some(), "an update without a precondition");
+        self.write(lease, expected).await
+    }
+}
+
+struct Replica {
+    leadership: Leadership,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+fn replica(server: &Server, identity: &str, weather: Weather, required: bool) -> Replica {
+    let config = Config {
+        namespace: "kube-system".into(),
+        name: "calico-kube-controllers".into(),
+        identity: identity.into(),
+        required,
+        timing: Timing::default(),
+    };
+    let (sender, tenure) = watch::channel(Tenure::No);
+    let leadership = Leadership::new(tenure);
+    server.state().leaderships.push((identity.into(), leadership.clone()));
+    let elector = Elector::new(Connection { server: server.clone(), weather }, config, sender);
+    let stop = CancellationToken::new();
+    Replica { leadership, task: tokio::spawn(elector.run(stop.clone())), stop }
+}
+
+/// A candidate that panicked never gains or loses anything.
+async fn in_the_end(change: impl Future<Output = ()>) {
+    timeout(Duration::from_secs(3600), change).await.expect("within an hour");
+}
+
+async fn seconds(count: u64) {
+    sleep(Duration::from_secs(count)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_leads_and_keeps_leading_and_the_second_waits() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Fair, false);
+    seconds(1).await;
+    let two = replica(&server, "two", Weather::Fair, false);
+    for _ in 0..600 {
+        seconds(1).await;
+        assert!(one.leadership.holds() && !two.leadership.holds());
+    }
+    let state = server.state();
+    assert!(state.writes > 200 && state.writes < 620, "{} renewals", state.writes);
+    assert!(state.requests - state.writes < 620, "the holder does not read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_back_is_taken_within_the_pause() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Fair, false);
+    seconds(1).await;
+    let mut two = replica(&server, "two", Weather::Fair, false);
+    seconds(10).await;
+    one.stop.cancel();
+    one.task.await.expect("no panic");
+    assert_eq!(server.holder(), "");
+    let begin = Instant::now();
+    in_the_end(two.leadership.gained()).await;
+    assert!(begin.elapsed() <= Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_one_that_died_is_taken_when_it_is_over() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Fair, false);
+    seconds(1).await;
+    let mut two = replica(&server, "two", Weather::Fair, false);
+    seconds(10).await;
+    one.task.abort();
+    let begin = Instant::now();
+    in_the_end(two.leadership.gained()).await;
+    let taken = begin.elapsed();
+    assert!((Duration::from_secs(13)..Duration::from_secs(18)).contains(&taken), "{taken:?}");
+    assert!(!one.leadership.holds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_it_can() {
+    let server = Server::default();
+    let (forbid, forbidden) = watch::channel(false);
+    let mut one = replica(&server, "one", Weather::Forbidden(forbidden), false);
+    in_the_end(one.leadership.gained()).await;
+    forbid.send_replace(true);
+    let begin = Instant::now();
+    in_the_end(one.leadership.lost()).await;
+    assert!((7..=10).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+    forbid.send_replace(false);
+    in_the_end(one.leadership.gained()).await;
+    assert!(begin.elapsed().as_secs() <= 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_role_forbids_it_one_replica_leads_until_the_role_allows_it() {
+    let server = Server::default();
+    let (forbid, forbidden) = watch::channel(true);
+    let mut one = replica(&server, "one", Weather::Forbidden(forbidden), false);
+    seconds(1).await;
+    assert!(one.leadership.holds());
+    seconds(600).await;
+    assert!(one.leadership.holds());
+    // Another has the lease by the time the role allows this one to see it.
+    forbid.send_replace(false);
+    server.state().leaderships.clear();
+    let _two = replica(&server, "two", Weather::Fair, false);
+    let begin = Instant::now();
+    in_the_end(one.leadership.lost()).await;
+    assert!(begin.elapsed() <= LOOK_AGAIN);
+    assert_eq!(server.holder(), "two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_an_election_is_required_nobody_leads_without_one() {
+    let server = Server::default();
+    let (_forbid, forbidden) = watch::channel(true);
+    let one = replica(&server, "one", Weather::Forbidden(forbidden), true);
+    seconds(600).await;
+    assert!(!one.leadership.holds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_deletes_is_made_again() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Fair, false);
+    seconds(1).await;
+    server.state().lease = None;
+    for _ in 0..30 {
+        seconds(1).await;
+        assert!(one.leadership.holds());
+    }
+    assert_eq!(server.holder(), "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_server_that_is_away() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Storm(Instant::now() + Duration::from_secs(3600)), false);
+    seconds(30).await;
+    one.stop.cancel();
+    timeout(Duration::from_secs(3), one.task).await.expect("in time").expect("no panic");
+    assert!(!one.leadership.holds());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// In whatever weather, nobody may write at the moment another takes the Lease (the server asserts it); and when the
+    /// weather is fair again, somebody leads.
+    #[test]
+    fn never_two_at_once_and_not_for_ever_none(seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        runtime.block_on(async {
+            fastrand::seed(seed);
+            let server = Server::default();
+            let storm = Weather::Storm(Instant::now() + Duration::from_secs(300));
+            let mut replicas: Vec<_> = ["a", "b", "c"].map(|name| replica(&server, name, storm.clone(), false)).into();
+            for (number, pause) in restarts.into_iter().enumerate() {
+                seconds(pause).await;
+                let replaced = replicas.remove(0);
+                if number % 2 == 0 { replaced.stop.cancel() } else { replaced.task.abort() }
+                replicas.push(replica(&server, &format!("next {number}"), storm.clone(), false));
+            }
+            let mut led = 0;
+            while Instant::now() < match &storm { Weather::Storm(end) => *end, _ => unreachable!() } {
+                sleep(Duration::from_millis(500)).await;
+                let leaders = server.state().leaderships.iter().filter(|(_, leadership)| leadership.holds()).count();
+                assert!(leaders <= 1, "{leaders} lead");
+                led += leaders;
+            }
+            seconds(40).await;
+            let leaders = replicas.iter().filter(|replica| replica.leadership.holds()).count();
+            assert_eq!(leaders, 1);
+            // Else the storm was too strong to show anything.
+            assert!(led > 100, "somebody led {led} times of 600");
+            // A panic in the server is one in a replica.
+            for replica in replicas {
+                replica.stop.cancel();
+                replica.task.await.expect("no panic");
+            }
+        });
+    }
+}

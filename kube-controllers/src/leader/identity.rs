@@ -1,0 +1,37 @@
+//! Who this process is, and where.
+
+use std::fs;
+
+use uuid::Uuid;
+
+/// Where kubelet tells a pod its namespace.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The name of the pod (that is its host name) and something random: a container that was restarted is another process, and
+/// must not take the Lease of the one before it for its own.
+pub fn identity() -> String {
+    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    let host = || fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = pod.or_else(host).unwrap_or_default();
+    format!("{}_{}", name.trim(), Uuid::new_v4())
+}
+
+/// The namespace of this pod, if it is one.
+pub fn namespace_of_pod() -> Option<String> {
+    let namespace = std::env::var("POD_NAMESPACE").ok().or_else(|| fs::read_to_string(NAMESPACE).ok())?;
+    Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_has_its_own_identity() {
+        let (one, other) = (identity(), identity());
+        assert_ne!(one, other);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host name");
+        assert!(one.starts_with(&format!("{}_", host.trim())), "{one}");
+        assert!(one.len() <= 253);
+    }
+}

@@ -1,0 +1,160 @@
+//! Calico's kinds in etcd.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use integration_tests::etcd::{self, ENDPOINT, Etcd};
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::proxy::Proxy;
+use integration_tests::skip::skipped;
+use libcalico::api::IpPool;
+use libcalico::store::Entry;
+use serde_json::json;
+
+use crate::listening::{Calico, Heard, Listening};
+
+const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
+
+/// Pools in etcd, and a listener behind a proxy.
+struct Scene {
+    etcd: Etcd,
+    proxy: Proxy,
+    pools: BTreeMap<String, String>,
+}
+
+impl Scene {
+    fn put(&mut self, name: &str, cidr: &str) {
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr}});
+        self.etcd.put(&format!("{POOLS}{name}"), pool.to_string().as_bytes()).unwrap();
+        self.pools.insert(name.into(), cidr.into());
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.etcd.delete(&format!("{POOLS}{name}")).unwrap();
+        self.pools.remove(name);
+    }
+
+    fn listen(&self) -> (Listening, Heard) {
+        let mut heard = Heard::default();
+        let listening = Listening::start(Calico::Etcd(self.proxy.endpoint()), None, |feeds| {
+            heard = Heard::to(&mut feeds.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
+        });
+        (listening, heard)
+    }
+}
+
+fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    isolated(|host: &Host| {
+        let etcd = Etcd::start(host).unwrap();
+        let proxy = Proxy::start(ENDPOINT.trim_start_matches("http://")).unwrap();
+        let mut scene = Scene { etcd, proxy, pools: BTreeMap::new() };
+        for n in 0..130 {
+            scene.put(&format!("pool{n:03}"), &format!("10.{n}.0.0/16"));
+        }
+        test(&mut scene);
+    });
+}
+
+#[test]
+fn what_is_there_and_what_changes() {
+    on_etcd(|scene| {
+        // A value that is no pool, and a path that is none of a pool.
+        scene.etcd.put(&format!("{POOLS}bad"), b"{").unwrap();
+        scene.etcd.put(&format!("{POOLS}a/b"), b"{}").unwrap();
+        let (listening, heard) = scene.listen();
+        heard.becomes(&scene.pools);
+        assert_eq!(listening.health("IPPool").watch().unreadable, 1);
+        // Several pages.
+        assert_eq!(listening.health("IPPool").watch().lists, 1);
+        scene.put("new", "10.200.0.0/16");
+        scene.put("pool001", "10.201.0.0/16");
+        scene.delete("pool002");
+        heard.becomes(&scene.pools);
+        // One that becomes unreadable counts as gone, until it can be read again.
+        let bad = scene.pools.remove("pool003").unwrap();
+        scene.etcd.put(&format!("{POOLS}pool003"), b"[]").unwrap();
+        heard.becomes(&scene.pools);
+        scene.put("pool003", &bad);
+        heard.becomes(&scene.pools);
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_resumed_without_a_list() {
+    on_etcd(|scene| {
+        let (listening, heard) = scene.listen();
+        heard.becomes(&scene.pools);
+        let before = heard.events();
+        for round in 0..5 {
+            scene.proxy.go_away();
+            scene.delete(&format!("pool{round:03}"));
+            scene.put("changed", &format!("10.99.{round}.0/24"));
+            scene.proxy.arm(None);
+            heard.becomes(&scene.pools);
+        }
+        let report = listening.health("IPPool").watch();
+        assert_eq!(report.lists, 1, "{report:?}");
+        assert!(report.watches > 5, "{report:?}");
+        assert_eq!(heard.events() - before, 10);
+    });
+}
+
+#[test]
+fn history_that_was_compacted_meanwhile_is_a_list() {
+    on_etcd(|scene| {
+        let (listening, heard) = scene.listen();
+        heard.becomes(&scene.pools);
+        scene.proxy.go_away();
+        scene.delete("pool007");
+        scene.put("new", "10.200.0.0/16");
+        scene.etcd.compact().unwrap();
+        scene.proxy.arm(None);
+        heard.becomes(&scene.pools);
+        assert_eq!(listening.health("IPPool").watch().lists, 2);
+        assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["pool007"]);
+    });
+}
+
+#[test]
+fn a_server_that_restarts_and_one_that_freezes() {
+    on_etcd(|scene| {
+        let (_listening, heard) = scene.listen();
+        heard.becomes(&scene.pools);
+        scene.etcd.stop();
+        scene.etcd.restart().unwrap();
+        scene.put("after", "10.200.0.0/16");
+        heard.becomes(&scene.pools);
+        // Pings notice that nobody is there, and the watch that follows is answered when somebody is again.
+        scene.etcd.freeze().unwrap();
+        thread::sleep(Duration::from_secs(3));
+        scene.etcd.thaw().unwrap();
+        scene.delete("after");
+        heard.becomes(&scene.pools);
+        assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["after"]);
+    });
+}
+
+#[test]
+fn a_watch_cut_each_second_converges() {
+    on_etcd(|scene| {
+        let (_listening, heard) = scene.listen();
+        heard.becomes(&scene.pools);
+        for round in 0..60 {
+            scene.put(&format!("new{round}"), &format!("10.200.{round}.0/24"));
+            if round % 3 == 0 {
+                scene.delete(&format!("pool{round:03}"));
+            }
+            if round % 10 == 9 {
+                scene.proxy.cut();
+            }
+            thread::sleep(Duration::from_millis(80));
+        }
+        heard.becomes(&scene.pools);
+        let expected: Vec<String> = (0..60).step_by(3).map(|round| format!("pool{round:03}")).collect();
+        assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), expected);
+    });
+}

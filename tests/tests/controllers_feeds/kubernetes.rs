@@ -1,0 +1,220 @@
+//! Kubernetes' own kinds, and Calico's as custom resources.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_tests::kubernetes::{Client, Kubernetes, ServiceAccount, on_kubernetes};
+use integration_tests::proxy::{Fault, Point, Protocol, Proxy, Refusal, ServerCertificate};
+use kube_controllers::watched::Pod;
+use libcalico::api::IpPool;
+use libcalico::ipam::Block;
+use libcalico::kubernetes::ApiGroup;
+use libcalico::store::Entry;
+use serde_json::{Value, json};
+
+use crate::listening::{Calico, Heard, Listening};
+
+/// A proxy before the API server, and the kubeconfig of one who may do everything through it.
+fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
+    let api = &kubernetes.api;
+    let account: ServiceAccount = api.service_account("kube-system", "feeds").unwrap();
+    let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    api.cluster_role("everything", &everything).unwrap();
+    api.bind(&account, "everything").unwrap();
+    let proxy = api.proxy().unwrap();
+    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "feeds", &account.identity).unwrap();
+    (proxy, kubeconfig)
+}
+
+/// Pods of one namespace, as they are and as they ought to be heard.
+struct Pods<'a> {
+    client: &'a Client,
+    known: BTreeMap<String, String>,
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+impl Pods<'_> {
+    fn new(client: &Client) -> Pods<'_> {
+        Pods { client, known: BTreeMap::new() }
+    }
+
+    fn create(&mut self, name: &str) {
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": name}, "annotations": {"big": "x".repeat(4000)}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": false},
+        });
+        self.client.create(PODS, &pod).unwrap().success().unwrap();
+        self.known.insert(format!("default/{name}"), "Pending n1 -".into());
+    }
+
+    fn run(&mut self, name: &str, ip: &str) {
+        let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
+        self.client.patch(&format!("{PODS}/{name}/status"), &status).unwrap().success().unwrap();
+        self.known.insert(format!("default/{name}"), format!("Running n1 {ip}"));
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.client.delete(&format!("{PODS}/{name}")).unwrap().success().unwrap();
+        self.known.remove(&format!("default/{name}"));
+    }
+}
+
+fn show(pod: &Pod) -> String {
+    format!("{} {} {}", pod.phase, pod.node, pod.pod_ip.as_deref().unwrap_or("-"))
+}
+
+fn listen_to_pods(kubeconfig: PathBuf) -> (Listening, Heard) {
+    let mut heard = Heard::default();
+    let listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |feeds| {
+        heard = Heard::to(&mut feeds.pods, show);
+    });
+    (listening, heard)
+}
+
+#[test]
+fn pods_through_cuts_failing_requests_and_a_restart() {
+    on_kubernetes(|_, kubernetes| {
+        kubernetes.api.namespace("default").unwrap();
+        let (proxy, kubeconfig) = behind_proxy(kubernetes);
+        let client = kubernetes.api.admin().clone();
+        let mut pods = Pods::new(&client);
+        for n in 0..130 {
+            pods.create(&format!("p{n:03}"));
+        }
+        // One of twenty requests fails, also among the pages of the first list.
+        let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
+        proxy.arm(failing);
+        let (listening, heard) = listen_to_pods(kubeconfig);
+        heard.becomes(&pods.known);
+        assert!(proxy.requests().iter().any(|request| request.contains("continue=")), "{:?}", proxy.requests());
+
+        // The watch is cut each second, while pods come, run and go.
+        let begin = Instant::now();
+        let mut cuts = 0;
+        for n in 0..60 {
+            let name = format!("q{n:03}");
+            pods.create(&name);
+            pods.run(&name, &format!("10.0.0.{n}"));
+            if n % 2 == 0 {
+                pods.delete(&name);
+            }
+            if begin.elapsed().as_secs() > cuts {
+                proxy.cut();
+                cuts += 1;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        heard.becomes(&pods.known);
+        assert!(heard.lost().iter().all(|name| name.starts_with("default/q")), "only what was deleted went");
+        let report = listening.health("Pod").watch();
+        assert!(report.watches as usize > cuts as usize && report.lists == 1, "{cuts} cuts, {report:?}");
+
+        // Gone while nobody watched, with a new list or without.
+        proxy.go_away();
+        pods.delete("p000");
+        kubernetes.api.stop();
+        kubernetes.api.restart().unwrap();
+        pods.delete("p001");
+        pods.create("r");
+        proxy.arm(failing);
+        heard.becomes(&pods.known);
+        assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["default/p000", "default/p001"]);
+    });
+}
+
+#[test]
+fn over_http1_watches_and_requests_share_no_connection() {
+    on_kubernetes(|_, kubernetes| {
+        kubernetes.api.namespace("default").unwrap();
+        let (proxy, kubeconfig) = behind_proxy(kubernetes);
+        let certificate = kubernetes.api.server_certificate().unwrap();
+        proxy.present(&ServerCertificate { protocol: Protocol::Http1, ..certificate }).unwrap();
+        let client = kubernetes.api.admin().clone();
+        let mut pods = Pods::new(&client);
+        pods.create("a");
+        let (mut heard, mut nodes, mut namespaces) = (Heard::default(), Heard::default(), Heard::default());
+        let _listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |feeds| {
+            heard = Heard::to(&mut feeds.pods, show);
+            nodes = Heard::to(&mut feeds.nodes, |node| node.labels.get("rack").cloned().unwrap_or_default());
+            namespaces = Heard::to(&mut feeds.namespaces, |_| String::new());
+        });
+        heard.becomes(&pods.known);
+        nodes.becomes(&BTreeMap::new());
+        for n in 0..3 {
+            let node = json!({"metadata": {"name": format!("n{n}"), "labels": {"rack": "r1"}}});
+            client.create("/api/v1/nodes", &node).unwrap().success().unwrap();
+            pods.create(&format!("b{n}"));
+        }
+        heard.becomes(&pods.known);
+        nodes.becomes(&(0..3).map(|n| (format!("n{n}"), "r1".to_owned())).collect());
+        proxy.cut();
+        pods.delete("a");
+        heard.becomes(&pods.known);
+    });
+}
+
+fn block(cidr: &str, allocated: u64) -> Value {
+    json!({
+        "cidr": cidr, "affinity": "host:n1", "allocations": [0, null], "unallocated": [1], "strictAffinity": false,
+        "attributes": [{"handle_id": format!("h{allocated}")}], "sequenceNumber": 1,
+        "sequenceNumberForAllocation": {}, "deleted": false,
+    })
+}
+
+fn show_block(block: &Entry<Block>) -> String {
+    block.value.attributes.iter().filter_map(|attribute| attribute.handle_id.clone()).collect()
+}
+
+#[test]
+fn calicos_kinds_in_both_groups() {
+    on_kubernetes(|_, kubernetes| {
+        let (_proxy, kubeconfig) = behind_proxy(kubernetes);
+        let client = kubernetes.api.admin().clone();
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            let (mut pools, mut blocks) = (Heard::default(), Heard::default());
+            let listening = Listening::start(Calico::Kubernetes(group), Some(kubeconfig.clone()), |feeds| {
+                pools = Heard::to(&mut feeds.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
+                blocks = Heard::to(&mut feeds.blocks, show_block);
+            });
+            // Not there yet: nothing of it is.
+            pools.becomes(&BTreeMap::new());
+            assert!(listening.health("IPPool").watch().missing);
+            kubernetes.api.define(group.api_version()).unwrap();
+            let collection = |plural: &str| format!("/apis/{}/{plural}", group.api_version());
+            let create = |plural: &str, kind: &str, name: &str, spec: Value| {
+                let object =
+                    json!({"apiVersion": group.api_version(), "kind": kind, "metadata": {"name": name}, "spec": spec});
+                client.create(&collection(plural), &object).unwrap().success().unwrap();
+            };
+            create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
+            create("ipamblocks", "IPAMBlock", "10-0-0-0-31", block("10.0.0.0/31", 1));
+            create("ipamblocks", "IPAMBlock", "10-0-0-2-31", block("10.0.0.2/31", 2));
+            // Its CIDR says nothing, where the definition lets that pass.
+            let checked = group == ApiGroup::V3;
+            let third = if checked { "10.0.0.6/31" } else { "nonsense" };
+            create("ipamblocks", "IPAMBlock", "10-0-0-4-31", block(third, 3));
+            pools.becomes(&BTreeMap::from([("pool".into(), "10.0.0.0/16".into())]));
+            let known = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+                pairs.iter().map(|(cidr, handle)| ((*cidr).to_owned(), (*handle).to_owned())).collect()
+            };
+            // It is the CIDR that counts, not the name (DS-69).
+            let both = [("10.0.0.0/31", "h1"), ("10.0.0.2/31", "h2"), ("10.0.0.6/31", "h3")];
+            blocks.becomes(&known(&both[..if checked { 3 } else { 2 }]));
+            let path = |name: &str| format!("{}/{name}", collection("ipamblocks"));
+            client.delete(&path("10-0-0-0-31")).unwrap().success().unwrap();
+            blocks.becomes(&known(&both[1..if checked { 3 } else { 2 }]));
+            if checked {
+                continue;
+            }
+            // One that can be read again is there, one that no longer can is gone.
+            let cidr = |cidr: &str| json!({"spec": {"cidr": cidr}});
+            client.patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31")).unwrap().success().unwrap();
+            blocks.becomes(&known(&[("10.0.0.2/31", "h2"), ("10.0.0.4/31", "h3")]));
+            client.patch(&path("10-0-0-2-31"), &cidr("no")).unwrap().success().unwrap();
+            blocks.becomes(&known(&[("10.0.0.4/31", "h3")]));
+        }
+    });
+}

@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes test bench build build-test generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers test bench build build-test generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ demo: build ## three pods on two nodes in private namespaces, start to end (KEEP
 demo-kubernetes: build ## two pods of a real API server, as kubelet calls, with its outage (KEEP=1: leave it up)
 	@tests/install-needs.sh demo-kubernetes
 	@tests/demo/run.sh kubernetes
+
+demo-controllers: build ## leaks collected, a policy converted, a leader replaced, a node deleted (KEEP=1: leave it up)
+	@tests/install-needs.sh demo-controllers
+	@tests/demo/run.sh controllers
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
 	@tests/run.sh

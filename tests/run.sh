@@ -38,18 +38,19 @@ stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --wo
 machine() { cargo run "${locked[@]}" --quiet -p integration-tests --bin machine-state; }
 as_it_was() { machine | diff "$logs/machine.before" -; }
 machine >"$logs/machine.before"
-# Like the suites, it is left out by name where there is no control plane.
-demo_kubernetes() {
+# Like the suites, these are left out by name where there is no control plane.
+demo_on_api_server() {
     if PATH="$(tests/install-go-tools.sh --path):$PATH" type kube-apiserver kubectl >/dev/null 2>&1; then
-        tests/demo/run.sh kubernetes
+        tests/demo/run.sh "$1"
     else
-        echo "SKIPPED make demo-kubernetes: there is no kube-apiserver or no kubectl"
+        echo "SKIPPED make demo-$1: there is no kube-apiserver or no kubectl"
     fi
 }
 stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
 stage plugin make --no-print-directory build
 stage demo tests/demo/run.sh
-stage demo-kubernetes demo_kubernetes
+stage demo-kubernetes demo_on_api_server kubernetes
+stage demo-controllers demo_on_api_server controllers
 stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
 stage machine-as-it-was as_it_was
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make demo`: three pods on two nodes, in namespaces of their own on this machine, start to end.
 # `make demo-kubernetes` (run.sh kubernetes): two pods of a real API server.
-# KEEP=1 leaves everything up and says how to enter it. steps.sh and kubernetes/steps.sh hold the steps.
+# `make demo-controllers` (run.sh controllers): what kube-controllers does about pods, policies and nodes.
+# KEEP=1 leaves everything up and says how to enter it. steps.sh, kubernetes/ and controllers/ hold the steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 steps=$PWD/tests/demo/${1:+$1/}steps.sh

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request};
 use kube::client::{Body, ConfigExt};
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -51,6 +52,13 @@ pub(super) struct ApiClient {
     throttle: Throttle,
 }
 
+/// What a write answers with.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    metadata: Value,
+}
+
 #[derive(Clone)]
 struct Opened {
     client: kube::Client,
@@ -70,6 +78,15 @@ impl ApiRequest {
 
     fn is_reading(&self) -> bool {
         self.method == Method::GET
+    }
+
+    /// A write is answered with the whole object, of which the sender lacks the metadata only.
+    fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
+        if self.is_reading() {
+            return serde_json::from_slice(answer);
+        }
+        let Written { metadata } = serde_json::from_slice(answer)?;
+        Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
     fn build(&self) -> Result<Request<Body>, Failure> {
@@ -145,15 +162,15 @@ impl ApiClient {
 
     async fn try_once(&self, request: &ApiRequest) -> Result<Value, Failure> {
         let opened = self.opened().await.map_err(|error| Failure::NoAccess(error.to_string()))?;
-        let request = request.build()?;
+        let built = request.build()?;
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let answer = opened.client.send(request).await?;
+        let answer = opened.client.send(built).await?;
         let (parts, body) = answer.into_parts();
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
             return Err(Failure::Refused(Box::new(Refusal::parse(parts.status, &bytes, retry_after(&parts.headers)))));
         }
-        serde_json::from_slice(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
+        request.parse(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
 
     /// The client itself, for requests whose answers go on for long. `renewed`: with credentials that are read anew.

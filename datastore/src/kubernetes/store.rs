@@ -136,15 +136,18 @@ impl Kubernetes {
         if lacks_all && spoken.from_memory {
             return Ok(None);
         }
-        let objects: Vec<Vec<Value>> = found.into_iter().map(Found::objects).collect();
+        let mut objects: Vec<Vec<Value>> = found.into_iter().map(Found::objects).collect();
 
         let mut answers = Vec::with_capacity(ranges.len());
         let mut buried = Vec::new();
-        for (range, query) in ranges.iter().zip(&queries) {
+        for (index, (range, query)) in ranges.iter().zip(&queries).enumerate() {
             let position = distinct.iter().position(|(other, _)| *other == query).unwrap_or_default();
+            // Blocks and pods are large: only who shares an answer with a later range copies it.
+            let is_shared = queries[index + 1..].contains(query);
+            let objects = if is_shared { objects[position].clone() } else { std::mem::take(&mut objects[position]) };
             let mut entries = Vec::new();
-            for object in &objects[position] {
-                match transcoder.decode(range, object.clone()) {
+            for object in objects {
+                match transcoder.decode(range, object) {
                     Some(Decoded { entry, tombstone: true }) if !range.prefix => buried.push((range, entry)),
                     Some(Decoded { entry, .. }) => entries.push(entry),
                     None => {}

@@ -1,5 +1,6 @@
 //! A command line on an embedded datastore of its own, with everything it prints kept.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -110,8 +111,17 @@ impl Shell {
     }
 
     pub(super) fn allocate_at(&self, handle: &str, at: OffsetDateTime) -> String {
-        let mut request = AssignRequest::workload(HandleId::new(handle), "node1");
-        request.attributes = workload_attributes("node1", Some(("default", handle)), at);
+        self.allocate_with(handle, workload_attributes("node1", Some(("default", handle)), at))
+    }
+
+    /// As calico-node does for a tunnel device of node1.
+    pub(super) fn allocate_tunnel(&self, handle: &str) -> String {
+        let attributes = [("node", "node1"), ("type", "ipipTunnelAddress")];
+        self.allocate_with(handle, attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+    }
+
+    fn allocate_with(&self, handle: &str, attributes: BTreeMap<String, String>) -> String {
+        let request = AssignRequest { attributes, ..AssignRequest::workload(HandleId::new(handle), "node1") };
         let query = PreludeQuery::workload("node1", request.handle.clone());
         let assigned = block_on(async {
             let prelude = Prelude::read(&self.store, &query).await.unwrap();

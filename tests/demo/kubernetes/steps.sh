@@ -11,44 +11,7 @@ journal=/var/lib/calico/cni-journal
 export KUBECONFIG=$work/admin.kubeconfig DATASTORE_TYPE=kubernetes
 # kubectl's cache
 export HOME=$work
-pki=$work/pki
-
-# certificate NAME SUBJECT: a key, and a certificate for it by the demo's authority
-certificate() {
-    openssl req -x509 -CA $pki/ca.pem -CAkey $pki/ca-key.pem -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj "$2" \
-        -addext subjectAltName=IP:127.0.0.1 -extensions usr_cert -keyout "$pki/$1-key.pem" -out "$pki/$1.pem" 2>>$pki/log
-}
-
-# kubeconfig FILE CREDENTIALS...: how to reach the API server, and as whom
-kubeconfig() {
-    local file=$1
-    shift
-    (
-        umask 077
-        kubectl config --kubeconfig "$file" set-cluster demo --server https://127.0.0.1:6443 \
-            --certificate-authority $pki/ca.pem --embed-certs
-        kubectl config --kubeconfig "$file" set-credentials demo "$@"
-        kubectl config --kubeconfig "$file" set-context demo --cluster demo --user demo
-        kubectl config --kubeconfig "$file" use-context demo
-    ) >/dev/null
-}
-
-start_api_server() {
-    kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 127.0.0.1 --advertise-address 127.0.0.1 \
-        --endpoint-reconciler-type none --service-cluster-ip-range 10.96.0.0/16 --authorization-mode RBAC \
-        --cert-dir $pki --client-ca-file $pki/ca.pem --tls-cert-file $pki/server.pem \
-        --tls-private-key-file $pki/server-key.pem --service-account-issuer https://kubernetes.default.svc \
-        --service-account-key-file $pki/tokens-key.pem --service-account-signing-key-file $pki/tokens-key.pem \
-        >>$work/kube-apiserver.log 2>&1 &
-    api_server=$!
-    for _ in {1..600}; do
-        [ "$(kubectl get --raw /readyz 2>/dev/null)" != ok ] || return 0
-        kill -0 "$api_server" 2>/dev/null || break
-        sleep 0.1
-    done
-    tail $work/kube-apiserver.log >&2
-    return 1
-}
+. tests/demo/control-plane.sh
 
 # plugin VERB POD: what kubelet's container runtime does; result on stdout
 plugin() {
@@ -63,30 +26,13 @@ annotations() {
     kubectl -n shop get pod "$1" -o yaml | grep -E '^metadata:|^  (annotations|name):|cni\.projectcalico\.org' | sed 's/^/    /'
 }
 
-mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /var/lib
-mkdir -p /run/netns $work/pki
-ip link set lo up
-# The node's way out, as every node has one: without a default route the kernel answers no pod for 169.254.1.1.
-ip link add uplink type veth peer name world
-ip link set world up
-ip link set uplink up
-ip address add 192.168.65.1/24 dev uplink
-ip route add default via 192.168.65.2
-sysctl -qw net.ipv4.ip_forward=1
+private_world
+
 echo "KUBECONFIG=$KUBECONFIG DATASTORE_TYPE=kubernetes HOME=$work bash
     # then: kubectl -n shop get pods -o yaml; calico-ipam show; ip netns exec web-1 ip address" >$work/look-around
 
 step "A control plane on loopback, in this private network: etcd and kube-apiserver, with RBAC"
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj /CN=demo-authority \
-    -keyout $pki/ca-key.pem -out $pki/ca.pem 2>>$pki/log
-certificate server /CN=kube-apiserver
-certificate admin /O=system:masters/CN=admin
-openssl ecparam -name prime256v1 -genkey -noout -out $pki/tokens-key.pem
-etcd --data-dir $work/etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
-    --listen-peer-urls http://127.0.0.1:2380 >$work/etcd.log 2>&1 &
-kubeconfig "$KUBECONFIG" --client-certificate $pki/admin.pem --client-key $pki/admin-key.pem --embed-certs
-start_api_server
+start_control_plane
 kubectl version | sed -n 's/^Server/    kube-apiserver/p'
 
 step "Calico's custom resources, from the types of this code"

@@ -52,7 +52,7 @@ fn what_is_in_use_is_refused_without_force() {
 #[test]
 fn addresses_of_tunnels_are_no_leaks() {
     let shell = Shell::with_pool();
-    let address = shell.allocate("ipip-tunnel-addr-node1");
+    let address = shell.allocate_tunnel("ipip-tunnel-addr-node1");
     let said = shell.wrong(&["release", &address]);
     assert!(said.contains("kept for a tunnel"), "{said}");
     assert!(is_held(&shell, &address));

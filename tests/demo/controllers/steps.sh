@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# The steps of the demo of kube-controllers, run inside private namespaces by ../run.sh.
+set -euo pipefail
+keep=${1:-}
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+work=/run/demo
+. tests/demo/say.sh
+
+export KUBECONFIG=$work/admin.kubeconfig HOME=$work
+export DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 ETCDCTL_API=3 ETCDCTL_ENDPOINTS=http://127.0.0.1:2379
+. tests/demo/control-plane.sh
+
+v3=/calico/resources/v3/projectcalico.org
+grace=5
+
+# plugin VERB POD: what kubelet's container runtime does; result on stdout
+plugin() {
+    CNI_COMMAND="$1" CNI_CONTAINERID="sandbox-of-$2" CNI_NETNS="/run/netns/$2" CNI_IFNAME=eth0 \
+        CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=$2" \
+        CNI_PATH="$(dirname "$(command -v calico)")" calico <$work/conf.json
+}
+
+# stored PREFIX: how many objects Calico keeps below it
+stored() { etcdctl get "$1" --prefix --keys-only | grep -c . || true; }
+
+# wait_for SECONDS COMMAND...: until the command succeeds; says how long it took
+wait_for() {
+    local left=$(($1 * 20)) begun=${EPOCHREALTIME/./}
+    shift
+    until "$@"; do
+        [ $((left -= 1)) -gt 0 ] || { echo "    waited in vain for: $*; see $work/replica-*.log" >&2; return 1; }
+        sleep 0.05
+    done
+    waited=$(((${EPOCHREALTIME/./} - begun) / 100000))
+    waited=$((waited / 10)).$((waited % 10))
+}
+
+leader() { kubectl -n kube-system get lease calico-kube-controllers -o 'jsonpath={.spec.holderIdentity}' 2>/dev/null; }
+leads() { [ -n "$(leader)" ]; }
+leads_another() { leads && [ "$(leader)" != "$1" ]; }
+has() { [ "$(stored "$1")" -gt 0 ]; }
+has_none() { [ "$(stored "$1")" = 0 ]; }
+is_free() { ! calico-ipam show --ip "$1" | grep -q 'is in use'; }
+
+# replica NAME: one of the Deployment's pods
+replica() {
+    POD_NAME=$1 kube-controllers --status-file "$work/$1.json" >"$work/$1.log" 2>&1 &
+    replicas[$1]=$!
+}
+declare -A replicas
+
+private_world
+echo "KUBECONFIG=$KUBECONFIG DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=$ETCD_ENDPOINTS HOME=$work bash
+    # then: calico-ipam show; kubectl get pods -A; etcdctl get --prefix $v3; less $work/replica-1.log" >$work/look-around
+
+step "A control plane, Calico's data in etcd, and two replicas of kube-controllers"
+start_control_plane
+calico-ipam init --node node1 >/dev/null
+calico-ipam apply -f - >/dev/null <<'YAML'
+{ apiVersion: projectcalico.org/v3, kind: IPPool, metadata: { name: demo }, spec: { cidr: 10.65.0.0/16, nodeSelector: all() } }
+YAML
+replica replica-1
+wait_for 30 has $v3/kubecontrollersconfigurations/default
+etcdctl get --print-value-only $v3/kubecontrollersconfigurations/default |
+    jq -c ".spec.controllers.node.leakGracePeriod = \"${grace}s\"" | etcdctl put $v3/kubecontrollersconfigurations/default >/dev/null
+wait_for 30 leads
+replica replica-2
+echo "    leader: $(leader); an address counts as leaked after $grace s (default: 15 min)"
+
+step "A node and two pods, and ADD as for kubelet"
+kubectl apply -f tests/demo/controllers/cluster.yaml >/dev/null
+etcdctl get --print-value-only $v3/nodes/node1 | jq -c '.spec.orchRefs = [{ nodeName: "node1", orchestrator: "k8s" }]' |
+    etcdctl put $v3/nodes/node1 >/dev/null
+cat >$work/conf.json <<JSON
+{
+  "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+  "datastore_type": "etcdv3", "etcd_endpoints": "$ETCD_ENDPOINTS", "kubernetes": { "kubeconfig": "$KUBECONFIG" },
+  "nodename": "node1", "nodename_file_optional": true, "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" }
+}
+JSON
+for pod in web-1 web-2; do
+    ip netns add $pod
+    ip -n $pod link set lo up
+    plugin ADD $pod | jq -r '.ips[0].address' | cut -d/ -f1 >$work/$pod.ip
+    # As kubelet reports it.
+    kubectl -n shop patch pod $pod --subresource status --type merge \
+        -p "{\"status\":{\"podIP\":\"$(<$work/$pod.ip)\",\"podIPs\":[{\"ip\":\"$(<$work/$pod.ip)\"}]}}" >/dev/null
+    echo "    $pod: $(<$work/$pod.ip)"
+done
+
+step "A NetworkPolicy of Kubernetes becomes Calico's"
+kubectl apply -f tests/demo/controllers/policy.yaml >/dev/null
+wait_for 30 has $v3/networkpolicies/shop/knp.default.web
+etcdctl get --print-value-only $v3/networkpolicies/shop/knp.default.web | jq -c '.spec | .selector, .ingress[]' | sed 's/^/    /'
+
+step "web-2 is deleted by force and its DEL never comes: the address is left behind, until garbage collection"
+kubectl -n shop delete pod web-2 --force --grace-period 0 2>/dev/null >/dev/null
+calico-ipam show --ip "$(<$work/web-2.ip)" | head -1 | sed 's/^/    /'
+wait_for 60 is_free "$(<$work/web-2.ip)"
+echo "    free again after $waited s; web-1 still has $(<$work/web-1.ip): $(calico-ipam show --ip "$(<$work/web-1.ip)" | head -1)"
+
+step "The leader is killed: the other replica takes over when its lease has run out (15 s)"
+old=$(leader)
+kill -KILL "${replicas[${old%%_*}]}"
+wait_for 60 leads_another "$old"
+echo "    leader after $waited s: $(leader)"
+
+step "The node is deleted: its addresses, blocks, endpoints and the node itself go"
+kubectl delete node node1 >/dev/null
+kubectl -n shop delete pod web-1 --force --grace-period 0 2>/dev/null >/dev/null
+wait_for 60 has_none $v3/nodes/
+wait_for 60 has_none /calico/ipam/v2/assignment/
+echo "    left after $waited s: $(stored $v3/nodes/) nodes, $(stored $v3/workloadendpoints/) endpoints," \
+    "$(stored /calico/ipam/v2/assignment/) blocks, $(stored /calico/ipam/v2/handle/) handles"
+
+[ "$keep" != 1 ] || exit 0
+
+step "What it counted, and a clean end"
+curl -fs http://127.0.0.1:9094/metrics | grep -E '^(ipam_allocations_gc_reclamations|calico_kube_controllers_leader)' | sed 's/^/    /' || true
+run calico-ipam check
+for pid in "${replicas[@]}"; do kill "$pid" 2>/dev/null || true; done
+wait

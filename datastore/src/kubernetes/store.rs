@@ -202,6 +202,9 @@ impl Kubernetes {
         let request = match transcoder.request(write)? {
             Request::Create { location, body } => ApiRequest::with_json(Method::POST, location.collection(), &body),
             Request::Replace { location, body } => ApiRequest::with_json(Method::PUT, location.url_path(), &body),
+            Request::ReplaceStatus { location, body } => {
+                ApiRequest::with_json(Method::PUT, format!("{}/status", location.url_path()), &body)
+            }
             Request::Delete { location, preconditions } => match preconditions.body() {
                 Some(body) => ApiRequest::with_json(Method::DELETE, location.url_path(), &body),
                 None => ApiRequest { method: Method::DELETE, ..ApiRequest::get(location.url_path()) },

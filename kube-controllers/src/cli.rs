@@ -27,7 +27,8 @@ impl Options {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
         let rest = words.skip_while(|word| word == "component" || word == "kube-controllers");
-        let matches = Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
+        let matches =
+            Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
         Self::from_arg_matches(&matches)
     }
 }

@@ -1,0 +1,168 @@
+//! The process, from its environment to its end.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Options;
+use crate::configuration::Configuration;
+use crate::context::Context;
+use crate::logging::{self, Severity};
+use crate::runtime::Leadership;
+use crate::session::{self, End};
+use crate::settings::{Environment, LogSeverity, Settings};
+use crate::signals::stop_on_signal;
+use crate::startup::{Clients, Servers, StartError, insist};
+use crate::status::{self, Component, Status};
+use crate::telemetry::Metrics;
+
+/// Before controllers that ended by themselves begin again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long what serves the controllers may take to end after them.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM or SIGINT, which is success. An environment that cannot be followed is failure (KC-104).
+pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitCode {
+    let environment = Environment::read(&lookup);
+    let severity = logging::init(environment.as_ref().map_or(LogSeverity::default(), Environment::first_log_severity));
+    let outcome = environment.map_err(StartError::from).and_then(|environment| {
+        let servers = Servers::from_environment(&lookup)?;
+        let runtime = Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
+        let outcome = runtime.block_on(Process { options: options.clone(), environment, servers, severity }.run());
+        // What does not end by itself is not waited for.
+        runtime.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Process {
+    options: Options,
+    environment: Environment,
+    servers: Servers,
+    severity: Severity,
+}
+
+impl Process {
+    async fn run(self) -> Result<(), StartError> {
+        let reason = |reason| StartError::Process { what: "listen for signals", reason };
+        let stop = stop_on_signal().map_err(reason)?;
+        let status = Status::new(&self.options.status_file);
+        status.require(Component::Startup);
+        tokio::spawn(status::beat(status.clone(), stop.clone()));
+        tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
+
+        let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
+        let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
+        let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return Ok(()) };
+        status.ready(Component::Startup);
+
+        let leadership = Leadership::always();
+        let configuration =
+            Configuration::new(clients.calico.clone(), self.environment.clone(), clients.mode, leadership.clone());
+        let read = async || configuration.read().await;
+        let Some(settings) = insist("read KubeControllersConfiguration", &stop, read).await else { return Ok(()) };
+
+        // What serves the controllers ends after them.
+        let serving = CancellationToken::new();
+        let (sender, settings) = watch::channel(Arc::new(settings));
+        let servants = futures::future::join3(
+            configuration.follow(sender, serving.clone()),
+            follow_severity(self.severity, settings.clone(), serving.clone()),
+            follow_health(status, clients.clone(), settings.clone(), serving.clone()),
+        );
+        let Clients { kubernetes, calico, mode } = clients;
+        let metrics = Metrics::new();
+        let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
+        let mut servants = pin!(servants);
+        tokio::select! {
+            _ = &mut servants => {}
+            () = sessions(&context, &stop) => {
+                serving.cancel();
+                if timeout(DRAIN, servants).await.is_err() {
+                    tracing::warn!("not everything ended within {DRAIN:?}");
+                }
+            }
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
+}
+
+/// One life of the controllers after the other, until `stop`.
+async fn sessions(context: &Context, stop: &CancellationToken) {
+    loop {
+        match session::run(context, stop).await {
+            End::Stopped => return,
+            // As upstream's outer process says when the inner one ended to be started again (KC-101).
+            End::Changed => tracing::info!("Received exit status 129, restarting"),
+            End::Broken => {
+                tracing::warn!("Received exit status 129, restarting");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Keeps the severity of the log as the settings have it.
+async fn follow_severity(severity: Severity, mut settings: watch::Receiver<Arc<Settings>>, stop: CancellationToken) {
+    loop {
+        severity.set(settings.borrow_and_update().log_severity);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Ok(()) = settings.changed() => {}
+        }
+    }
+}
+
+/// Looks at the datastore and the API server while the settings want it (KC-141).
+async fn follow_health(
+    status: Status,
+    clients: Clients,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let looking = stop.child_token();
+        let wanted = settings.borrow_and_update().health_checks;
+        let mut watch = pin!(async {
+            if !wanted {
+                return looking.cancelled().await;
+            }
+            let datastore = async || clients.calico.ensure_initialized_for_kubernetes().await;
+            let api_server = async || healthz(&clients.kubernetes).await;
+            status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
+        });
+        let changed = async { settings.wait_for(|settings| settings.health_checks != wanted).await.is_ok() };
+        tokio::select! {
+            () = &mut watch => {}
+            true = changed => {
+                looking.cancel();
+                watch.await;
+            }
+        }
+    }
+}
+
+/// Whether the API server says that it is well.
+async fn healthz(kubernetes: &kube::Client) -> Result<(), String> {
+    let request = hyper::Request::get("/healthz").body(Vec::new()).map_err(|error| error.to_string())?;
+    match kubernetes.request_text(request).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(format!("{} with http status code: {}", status.message, status.code)),
+        Err(error) => Err(error.to_string()),
+    }
+}

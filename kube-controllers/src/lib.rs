@@ -6,6 +6,7 @@
 //! written when nothing changed.
 
 pub mod cli;
+mod compaction;
 pub mod configuration;
 pub mod context;
 pub mod controllers;

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Options;
+use crate::compaction;
 use crate::configuration::Configuration;
 use crate::context::Context;
 use crate::logging::{self, Severity};
@@ -79,9 +80,10 @@ impl Process {
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let servants = futures::future::join3(
+        let servants = futures::future::join4(
             configuration.follow(sender, serving.clone()),
             follow_severity(self.severity, settings.clone(), serving.clone()),
+            compaction::run(clients.calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
             follow_health(status, clients.clone(), settings.clone(), serving.clone()),
         );
         let Clients { kubernetes, calico, mode } = clients;

@@ -12,6 +12,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Controller};
+use crate::controllers::host_endpoints::HostEndpoints;
+use crate::controllers::node_deletion::NodeDeletion;
+use crate::controllers::node_labels::NodeLabels;
 use crate::feed::Feeds;
 use crate::settings::{ControllerName, Settings};
 
@@ -42,7 +45,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) -> End {
     let mut feeds = Feeds::default();
     let enlisted = enlist(&context, &settings, &mut feeds);
     let names: Vec<_> = enlisted.iter().map(|one| one.name).collect();
-    tracing::info!("running: {}", names.join(", "));
+    tracing::info!("running: {}", if names.is_empty() { "nothing".into() } else { names.join(", ") });
 
     let mut tasks = JoinSet::new();
     for Enlisted { name, run } in enlisted {
@@ -82,8 +85,18 @@ async fn replaced(settings: &Settings, mut current: watch::Receiver<Arc<Settings
 
 /// The controllers that are wanted.
 fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) -> Vec<Enlisted> {
-    let _ = (context, feeds, settings.enabled.contains(&ControllerName::Node));
-    Vec::new()
+    let mut enlisted = Vec::new();
+    if settings.enabled.contains(&ControllerName::Node) {
+        // Always, as it takes back what it made when it is turned off.
+        enlisted.push(subscribed::<HostEndpoints>(context, feeds));
+        if settings.sync_node_labels {
+            enlisted.push(subscribed::<NodeLabels>(context, feeds));
+        }
+        if settings.delete_nodes {
+            enlisted.push(subscribed::<NodeDeletion>(context, feeds));
+        }
+    }
+    enlisted
 }
 
 fn subscribed<C: Controller>(context: &Context, feeds: &mut Feeds) -> Enlisted {

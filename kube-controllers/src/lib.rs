@@ -15,6 +15,7 @@ pub mod gc;
 pub mod leader;
 pub mod live;
 pub mod logging;
+mod roster;
 pub mod run;
 pub mod runtime;
 mod session;

@@ -4,19 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::{Context, Controller};
-use crate::controllers::host_endpoints::HostEndpoints;
-use crate::controllers::node_deletion::NodeDeletion;
-use crate::controllers::node_labels::NodeLabels;
+use crate::context::Context;
 use crate::feed::Feeds;
-use crate::settings::{ControllerName, Settings};
+use crate::roster::{Enlisted, enlist};
+use crate::settings::Settings;
 
 /// How long controllers and feeds may take to end: a write that was sent has its answer by then.
 const DRAIN: Duration = Duration::from_secs(8);
@@ -30,12 +26,6 @@ pub(crate) enum End {
     Changed,
     /// One of them ended by itself, which none should.
     Broken,
-}
-
-/// A controller that has subscribed.
-struct Enlisted {
-    name: &'static str,
-    run: BoxFuture<'static, ()>,
 }
 
 /// Runs what the present settings ask for, until `stop` or until that changes.
@@ -81,24 +71,4 @@ async fn replaced(settings: &Settings, mut current: watch::Receiver<Arc<Settings
         // Nobody changes them any more.
         std::future::pending::<()>().await;
     }
-}
-
-/// The controllers that are wanted.
-fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) -> Vec<Enlisted> {
-    let mut enlisted = Vec::new();
-    if settings.enabled.contains(&ControllerName::Node) {
-        // Always, as it takes back what it made when it is turned off.
-        enlisted.push(subscribed::<HostEndpoints>(context, feeds));
-        if settings.sync_node_labels {
-            enlisted.push(subscribed::<NodeLabels>(context, feeds));
-        }
-        if settings.delete_nodes {
-            enlisted.push(subscribed::<NodeDeletion>(context, feeds));
-        }
-    }
-    enlisted
-}
-
-fn subscribed<C: Controller>(context: &Context, feeds: &mut Feeds) -> Enlisted {
-    Enlisted { name: C::NAME, run: C::new(context, feeds).run(context.clone()).boxed() }
 }

@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 
 use crate::context::{Context, Controller};
 use crate::controllers::host_endpoints::HostEndpoints;
+use crate::controllers::load_balancer::LoadBalancer;
 use crate::controllers::namespace::NamespaceController;
 use crate::controllers::node_deletion::NodeDeletion;
 use crate::controllers::node_labels::NodeLabels;
@@ -30,7 +31,8 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
             ControllerName::Policy => roster.add::<PolicyController>(),
             ControllerName::Namespace => roster.add::<NamespaceController>(),
             ControllerName::ServiceAccount => roster.add::<ServiceAccountController>(),
-            ControllerName::WorkloadEndpoint | ControllerName::LoadBalancer => {}
+            ControllerName::LoadBalancer => roster.add::<LoadBalancer>(),
+            ControllerName::WorkloadEndpoint => {}
         }
     }
     roster.enlisted

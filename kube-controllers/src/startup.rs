@@ -27,6 +27,9 @@ pub(crate) enum StartError {
     /// Which datastore, or how it is reached.
     #[error("datastore: {0}")]
     Datastore(#[from] ConfigError),
+    /// Neither of the two.
+    #[error("no datastore is configured; set KUBECONFIG, or run in a pod, or set ETCD_ENDPOINTS")]
+    Nothing,
     /// A file on one node is nothing to keep in step with a cluster.
     #[error("DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or etcdv3")]
     Local,
@@ -69,7 +72,10 @@ impl Servers {
         let settings = datastore::Settings { qps, burst, ..datastore::Settings::default() };
         // A variable that is set to nothing is as good as one that is not set, as everywhere here.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
-        let datastore = DatastoreConfig::new(&settings, lookup)?;
+        let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
+            ConfigError::Nothing => StartError::Nothing,
+            other => StartError::Datastore(other),
+        })?;
         let api_server = match &datastore {
             DatastoreConfig::Kubernetes(config) => (**config).clone(),
             DatastoreConfig::Etcd(_) => KubernetesConfig::beside(&settings, lookup)?,

@@ -11,6 +11,7 @@ use crate::controllers::node_deletion::NodeDeletion;
 use crate::controllers::node_labels::NodeLabels;
 use crate::controllers::policy::PolicyController;
 use crate::controllers::service_account::ServiceAccountController;
+use crate::controllers::workload_endpoint::WorkloadEndpoints;
 use crate::feed::Feeds;
 use crate::settings::{ControllerName, Settings};
 
@@ -32,7 +33,7 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
             ControllerName::Namespace => roster.add::<NamespaceController>(),
             ControllerName::ServiceAccount => roster.add::<ServiceAccountController>(),
             ControllerName::LoadBalancer => roster.add::<LoadBalancer>(),
-            ControllerName::WorkloadEndpoint => {}
+            ControllerName::WorkloadEndpoint => roster.add::<WorkloadEndpoints>(),
         }
     }
     roster.enlisted

@@ -12,6 +12,7 @@ pub mod context;
 pub mod controllers;
 pub mod feed;
 pub mod gc;
+pub mod http;
 pub mod leader;
 pub mod live;
 pub mod logging;

@@ -117,6 +117,7 @@ pub(super) mod tests {
             address,
             handle: HandleId::new(format!("net.{number}")),
             sequence: Some(7),
+            fingerprint: 0,
             holder: Holder { kind: ClaimKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
             node: node.map(str::to_owned),
             kubernetes_node: node.map(str::to_owned),

@@ -234,6 +234,7 @@ impl Index {
             address: self.address_of(tracked)?,
             handle: self.handles.get(tracked.handle)?.id.write(&self.networks),
             sequence: tracked.sequence(),
+            fingerprint: tracked.fingerprint,
             holder: Holder { kind: tracked.kind, names },
             node: (node != NONE).then(|| self.node_name(node).to_owned()),
             kubernetes_node: self.kubernetes_name(node).map(str::to_owned),
@@ -252,6 +253,7 @@ impl Index {
             self.tracked.get(*row).is_some_and(|tracked| {
                 tracked.ordinal == ordinal
                     && tracked.sequence() == suspect.sequence
+                    && tracked.fingerprint == suspect.fingerprint
                     && self.find_handle(suspect.handle.as_str()) == Some(tracked.handle)
             })
         });

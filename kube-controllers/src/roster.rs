@@ -13,6 +13,7 @@ use crate::controllers::policy::PolicyController;
 use crate::controllers::service_account::ServiceAccountController;
 use crate::controllers::workload_endpoint::WorkloadEndpoints;
 use crate::feed::Feeds;
+use crate::gc::GarbageCollection;
 use crate::settings::{ControllerName, Settings};
 
 /// A controller that has subscribed.
@@ -47,6 +48,7 @@ struct Roster<'a> {
 
 impl Roster<'_> {
     fn add_those_of_nodes(&mut self, settings: &Settings) {
+        self.add::<GarbageCollection>();
         // Always, as it takes back what it made when it is turned off.
         self.add::<HostEndpoints>();
         if settings.sync_node_labels {

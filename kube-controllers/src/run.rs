@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -14,10 +16,11 @@ use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
 use crate::context::Context;
+use crate::leader;
 use crate::logging::{self, Severity};
 use crate::runtime::Leadership;
 use crate::session::{self, End};
-use crate::settings::{Environment, LogSeverity, Settings};
+use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings};
 use crate::signals::stop_on_signal;
 use crate::startup::{Clients, Servers, StartError, insist};
 use crate::status::{self, Component, Status};
@@ -67,29 +70,65 @@ impl Process {
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
         let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
-        let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
-        let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return Ok(()) };
-        status.ready(Component::Startup);
+        let metrics = Metrics::new();
+        // The Lease is given back when all who write have ended.
+        let standing = CancellationToken::new();
+        let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
+        self.serve(clients, metrics, leadership, status, stop).await;
+        standing.cancel();
+        if timeout(DRAIN, election).await.is_err() {
+            tracing::warn!("the Lease was not given back within {DRAIN:?}");
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
 
-        let leadership = Leadership::always();
-        let configuration =
-            Configuration::new(clients.calico.clone(), self.environment.clone(), clients.mode, leadership.clone());
+    /// The right to write, and what ends when it has been given back.
+    fn stand_for_election(
+        &self,
+        clients: &Clients,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> (Leadership, BoxFuture<'static, ()>) {
+        let required = match self.environment.leader_election {
+            LeaderElection::Off => return (Leadership::always(), std::future::ready(()).boxed()),
+            LeaderElection::Required => true,
+            LeaderElection::IfAllowed => false,
+        };
+        let Lease { namespace, name } = self.environment.lease.clone();
+        let identity = leader::identity();
+        let config = leader::Config { namespace, name, identity, required, timing: leader::Timing::default() };
+        let (leadership, task) = leader::start(clients.kubernetes.clone(), config, metrics.clone(), stop);
+        (leadership, task.map(|_| ()).boxed())
+    }
+
+    /// From the first request until everything that writes has ended.
+    async fn serve(
+        self,
+        clients: Clients,
+        metrics: Metrics,
+        leadership: Leadership,
+        status: Status,
+        stop: CancellationToken,
+    ) {
+        let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
+        let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return };
+        status.ready(Component::Startup);
+        let Clients { kubernetes, calico, mode } = clients.clone();
+        let configuration = Configuration::new(calico.clone(), self.environment, mode, leadership.clone());
         let read = async || configuration.read().await;
-        let Some(settings) = insist("read KubeControllersConfiguration", &stop, read).await else { return Ok(()) };
+        let Some(settings) = insist("read KubeControllersConfiguration", &stop, read).await else { return };
 
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let servants = futures::future::join4(
+        let mut servants = pin!(futures::future::join4(
             configuration.follow(sender, serving.clone()),
             follow_severity(self.severity, settings.clone(), serving.clone()),
-            compaction::run(clients.calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
-            follow_health(status, clients.clone(), settings.clone(), serving.clone()),
-        );
-        let Clients { kubernetes, calico, mode } = clients;
-        let metrics = Metrics::new();
+            compaction::run(calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
+            follow_health(status, clients, settings.clone(), serving.clone()),
+        ));
         let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
-        let mut servants = pin!(servants);
         tokio::select! {
             _ = &mut servants => {}
             () = sessions(&context, &stop) => {
@@ -99,8 +138,6 @@ impl Process {
                 }
             }
         }
-        tracing::info!("ended");
-        Ok(())
     }
 }
 

@@ -2,14 +2,16 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use libcalico::kubernetes::ApiGroup;
 
-use crate::context::{Context, Controller};
+use crate::context::{Context, Controller, Mode};
 use crate::controllers::host_endpoints::HostEndpoints;
 use crate::controllers::load_balancer::LoadBalancer;
 use crate::controllers::namespace::NamespaceController;
 use crate::controllers::node_deletion::NodeDeletion;
 use crate::controllers::node_labels::NodeLabels;
 use crate::controllers::policy::PolicyController;
+use crate::controllers::policy_names::PolicyNames;
 use crate::controllers::service_account::ServiceAccountController;
 use crate::controllers::workload_endpoint::WorkloadEndpoints;
 use crate::feed::Feeds;
@@ -36,6 +38,10 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
             ControllerName::LoadBalancer => roster.add::<LoadBalancer>(),
             ControllerName::WorkloadEndpoint => roster.add::<WorkloadEndpoints>(),
         }
+    }
+    // With the group v3 the names are the resources' own.
+    if settings.policy_name_migrator && context.mode != Mode::Kubernetes(ApiGroup::V3) {
+        roster.add::<PolicyNames>();
     }
     roster.enlisted
 }

@@ -75,11 +75,7 @@ pub const CONTROLLERS: [Variable; 21] = [
         "the grace period of leaks, at least 5m",
         "how long an endpoint stays whose pod is gone (etcd); 0: for ever",
     ),
-    variable(
-        "FV_TEST",
-        "",
-        "accepted for the sake of upstream's tests, without effect: nothing here waits for calico-node's rollout",
-    ),
+    variable("FV_TEST", "false", "true: policies get their own names before calico-node is rolled out everywhere"),
 ];
 
 /// How the two servers are reached; each but KUBECONFIG may have the prefix `CALICO_`, which is stronger.

@@ -16,6 +16,7 @@ use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
 use crate::context::Context;
+use crate::http::{self, Ports};
 use crate::leader;
 use crate::logging::{self, Severity};
 use crate::runtime::Leadership;
@@ -69,12 +70,17 @@ impl Process {
         tokio::spawn(status::beat(status.clone(), stop.clone()));
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
-        let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
         let metrics = Metrics::new();
+        // Probes are answered from the start; the other ports are in the settings.
+        let health = (self.options.health_port != 0).then_some(self.options.health_port);
+        let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
+        let _serving = http::start(told, status.clone(), metrics.clone(), CancellationToken::new()).await?;
+
+        let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
         // The Lease is given back when all who write have ended.
         let standing = CancellationToken::new();
         let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
-        self.serve(clients, metrics, leadership, status, stop).await;
+        self.serve(clients, metrics, leadership, status, ports, stop).await;
         standing.cancel();
         if timeout(DRAIN, election).await.is_err() {
             tracing::warn!("the Lease was not given back within {DRAIN:?}");
@@ -109,6 +115,7 @@ impl Process {
         metrics: Metrics,
         leadership: Leadership,
         status: Status,
+        ports: watch::Sender<Ports>,
         stop: CancellationToken,
     ) {
         let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
@@ -124,7 +131,7 @@ impl Process {
         let (sender, settings) = watch::channel(Arc::new(settings));
         let mut servants = pin!(futures::future::join4(
             configuration.follow(sender, serving.clone()),
-            follow_severity(self.severity, settings.clone(), serving.clone()),
+            follow_in_place(self.severity, ports, settings.clone(), serving.clone()),
             compaction::run(calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
             follow_health(status, clients, settings.clone(), serving.clone()),
         ));
@@ -156,10 +163,20 @@ async fn sessions(context: &Context, stop: &CancellationToken) {
     }
 }
 
-/// Keeps the severity of the log as the settings have it.
-async fn follow_severity(severity: Severity, mut settings: watch::Receiver<Arc<Settings>>, stop: CancellationToken) {
+/// Keeps the severity of the log and the ports as the settings have them.
+async fn follow_in_place(
+    severity: Severity,
+    ports: watch::Sender<Ports>,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+) {
     loop {
-        severity.set(settings.borrow_and_update().log_severity);
+        let current = settings.borrow_and_update().clone();
+        severity.set(current.log_severity);
+        ports.send_modify(|ports| {
+            ports.metrics = current.metrics_port;
+            ports.profiling = current.debug_profile_port;
+        });
         tokio::select! {
             () = stop.cancelled() => return,
             Ok(()) = settings.changed() => {}

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Mode;
+use crate::http::ListenError;
 use crate::settings::SettingsError;
 
 /// Between two attempts, at first and at the longest.
@@ -36,6 +37,9 @@ pub(crate) enum StartError {
     /// How the API server is reached.
     #[error("API server: {0}")]
     Access(#[from] AccessError),
+    /// A port.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The process itself.
     #[error("cannot {what}: {reason}")]
     Process {

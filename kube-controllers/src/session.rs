@@ -62,6 +62,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) -> End {
     if timeout(DRAIN, drained).await.is_err() {
         tracing::warn!("not all controllers ended within {DRAIN:?}; they are cut off");
     }
+    context.metrics.forget_controllers();
     end
 }
 

@@ -6,6 +6,7 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::context::{Context, Controller, Mode};
 use crate::controllers::host_endpoints::HostEndpoints;
+use crate::controllers::ip_pool::IpPools;
 use crate::controllers::load_balancer::LoadBalancer;
 use crate::controllers::namespace::NamespaceController;
 use crate::controllers::node_deletion::NodeDeletion;
@@ -13,6 +14,7 @@ use crate::controllers::node_labels::NodeLabels;
 use crate::controllers::policy::PolicyController;
 use crate::controllers::policy_names::PolicyNames;
 use crate::controllers::service_account::ServiceAccountController;
+use crate::controllers::tier::Tiers;
 use crate::controllers::workload_endpoint::WorkloadEndpoints;
 use crate::feed::Feeds;
 use crate::gc::GarbageCollection;
@@ -39,8 +41,11 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
             ControllerName::WorkloadEndpoint => roster.add::<WorkloadEndpoints>(),
         }
     }
-    // With the group v3 the names are the resources' own.
-    if settings.policy_name_migrator && context.mode != Mode::Kubernetes(ApiGroup::V3) {
+    // With the group v3 the names are the resources' own, and what Calico's API server did is for us to do.
+    if context.mode == Mode::Kubernetes(ApiGroup::V3) {
+        roster.add::<IpPools>();
+        roster.add::<Tiers>();
+    } else if settings.policy_name_migrator {
         roster.add::<PolicyNames>();
     }
     roster.enlisted

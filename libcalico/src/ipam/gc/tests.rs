@@ -2,6 +2,7 @@
 
 mod churn;
 mod cluster;
+mod going;
 mod history;
 mod scenarios;
 mod sizes;

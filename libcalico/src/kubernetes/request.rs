@@ -13,6 +13,7 @@ use super::kind::StoredKind;
 use super::metadata;
 use super::node_patch;
 use super::pod_patch;
+use super::policy;
 use super::query::locate;
 use super::resource::Location;
 use super::revision::ObjectRevision;
@@ -187,8 +188,13 @@ fn resource(
         }
         StoredKind::Config => ipam_config::to_spec(stored),
         _ => {
-            let metadata = take_object(&mut stored, "metadata");
-            let metadata = metadata::write(group, location, metadata, revision)?;
+            let mut metadata = take_object(&mut stored, "metadata");
+            let is_policy = matches!(kind, StoredKind::Object(object) if object.is_policy);
+            let name = is_policy.then(|| policy::take_name(&mut metadata));
+            let mut metadata = metadata::write(group, location, metadata, revision)?;
+            if let Some(name) = name.filter(|_| group == ApiGroup::CrdV1) {
+                metadata::name(&mut metadata, name)?;
+            }
             stored.insert("metadata".into(), Value::Object(metadata));
             return Ok(stored);
         }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kube_controllers::context::Mode;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, only_at_first, stays};
+use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, on_scene_of, only_at_first, stays};
 
 const POLICIES: &str = "networkpolicies/shop/";
 
@@ -18,9 +20,28 @@ impl Scene<'_> {
         all.filter_map(|(key, policy)| Some((key.strip_prefix(POLICIES)?.to_owned(), port(policy)?))).collect()
     }
 
-    /// With the modification revision of each key, which any write changes.
     fn stored(&self, name: &str) -> Value {
         self.get(&format!("{POLICIES}{name}")).unwrap_or_default()
+    }
+}
+
+impl Scene<'_> {
+    /// calico-node runs everywhere. The API server has no controller that would say so.
+    fn roll_out(&self) {
+        self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
+        let labels = json!({"k8s-app": "calico-node"});
+        self.apply(json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "calico-node", "namespace": "calico-system"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+                },
+            },
+        }));
+        let path = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node/status";
+        self.admin.patch(path, &json!({"status": {"observedGeneration": 1}})).unwrap().success().unwrap();
     }
 }
 
@@ -128,7 +149,7 @@ fn a_writer_that_does_not_give_up_loses_in_the_end() {
     });
 }
 
-/// KC-282. The API server has no controller that would maintain the status of a DaemonSet, so the test does.
+/// KC-282.
 #[test]
 fn old_names_go_when_every_node_has_the_new_version() {
     on_scene(|scene| {
@@ -140,22 +161,42 @@ fn old_names_go_when_every_node_has_the_new_version() {
         becomes(mirrored(&[("a", 1)]), || scene.ports());
         let names = || scene.keys("globalnetworkpolicies/");
         stays(vec!["default.g".to_owned(), "other.g".to_owned()], names);
-        scene.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
-        let labels = json!({"k8s-app": "calico-node"});
-        scene.apply(json!({
-            "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": {"name": "calico-node", "namespace": "calico-system"},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]},
-                },
-            },
-        }));
-        let path = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node/status";
-        scene.admin.patch(path, &json!({"status": {"observedGeneration": 1}})).unwrap().success().unwrap();
+        scene.roll_out();
         becomes(vec!["g".to_owned(), "other.g".to_owned()], names);
         let renamed = scene.get("globalnetworkpolicies/g").unwrap();
         assert_eq!(renamed["metadata"]["annotations"]["projectcalico.org/metadata"], "{\"name\":\"g\"}");
+    });
+}
+
+/// The same where the policies are custom resources, which the API server keeps whole. Nothing is mirrored there.
+#[test]
+fn old_names_go_in_kubernetes_too() {
+    on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
+        let collection = "/apis/crd.projectcalico.org/v1/namespaces/shop/networkpolicies";
+        let spec = json!({
+            "tier": "default", "order": 7, "selector": "all()", "types": ["Ingress"],
+            "serviceAccountSelector": "all()",
+            "ingress": [{
+                "action": "Allow", "protocol": "TCP", "notICMP": {"type": 8},
+                "source": {"services": {"name": "s", "namespace": "n"}, "notPorts": [80, "81:82"]},
+                "http": {"paths": [{"prefix": "/a"}]},
+            }],
+        });
+        let old = json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "default.a", "namespace": "shop", "annotations": {"projectcalico.org/metadata": "{}"}},
+            "spec": spec,
+        });
+        scene.admin.create(collection, &old).unwrap().success().unwrap();
+        scene.policy("k", 1);
+        scene.roll_out();
+        let _running = scene.start(every_second);
+        let policies = || {
+            let list = scene.admin.get(collection).unwrap().success().unwrap();
+            let policy = |policy: &Value| (policy["metadata"]["name"].clone(), policy["spec"].clone());
+            list["items"].as_array().unwrap().iter().map(policy).collect::<Vec<_>>()
+        };
+        becomes(vec![(json!("a"), spec.clone())], policies);
+        stays(vec![(json!("a"), spec.clone())], policies);
     });
 }

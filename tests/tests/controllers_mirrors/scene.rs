@@ -38,6 +38,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Scene<'a> {
     pub(crate) admin: Client,
     pub(crate) etcd: &'a Etcd,
+    mode: Mode,
     kubernetes: KubernetesConfig,
 }
 
@@ -50,11 +51,20 @@ pub(crate) struct Running {
 
 /// Runs a test on a control plane with a namespace `shop` and a Calico that is ready.
 pub(crate) fn on_scene(test: impl FnOnce(&Scene<'_>) + Send) {
+    on_scene_of(Mode::Etcd, test);
+}
+
+/// The same with Calico's objects elsewhere.
+pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
     on_kubernetes(|_, Kubernetes { api, etcd, .. }| {
         let deadline = Duration::from_secs(5);
-        let kubernetes =
+        let mut kubernetes =
             KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
-        let scene = Scene { admin: api.admin().clone(), etcd, kubernetes };
+        if let Mode::Kubernetes(group) = mode {
+            api.define(group.api_version()).unwrap();
+            kubernetes.group = Some(group);
+        }
+        let scene = Scene { admin: api.admin().clone(), etcd, mode, kubernetes };
         api.namespace("shop").unwrap();
         scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
         test(&scene);
@@ -115,21 +125,28 @@ impl Scene<'_> {
 
     /// Starts all mirroring controllers.
     pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
-        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), Mode::Etcd).settings;
+        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
         settings.orphan_endpoint_grace_period = GRACE;
         change(&mut settings);
         let (sender, settings) = watch::channel(Arc::new(settings));
         let stop = CancellationToken::new();
-        let (kubernetes, token) = (self.kubernetes.clone(), stop.clone());
+        let (kubernetes, mode, token) = (self.kubernetes.clone(), self.mode, stop.clone());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
-                let deadline = Duration::from_secs(5);
-                let etcd = EtcdConfig { endpoints: vec![ENDPOINT.to_owned()], credentials: None, tls: None, deadline };
+                let calico = match mode {
+                    Mode::Etcd => DatastoreConfig::Etcd(EtcdConfig {
+                        endpoints: vec![ENDPOINT.to_owned()],
+                        credentials: None,
+                        tls: None,
+                        deadline: Duration::from_secs(5),
+                    }),
+                    Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
+                };
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
-                    calico: Arc::new(Datastore::open(&DatastoreConfig::Etcd(etcd)).unwrap()),
-                    mode: Mode::Etcd,
+                    calico: Arc::new(Datastore::open(&calico).unwrap()),
+                    mode,
                     settings,
                     leadership: Leadership::always(),
                     metrics: Metrics::new(),

@@ -288,21 +288,41 @@ impl Lab<'_> {
 
     /// The settings of the tests.
     pub(crate) fn settings(&self) -> Settings {
-        let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode()).settings;
-        Settings { leak_grace_period: Some(GRACE), ..settings }
-    }
-
-    fn mode(&self) -> Mode {
-        self.group.map_or(Mode::Etcd, Mode::Kubernetes)
+        settings(self.group)
     }
 
     /// Starts to collect.
     pub(crate) fn collect(&self, settings: Settings) -> Collecting {
+        Collecting::start(self.group, self.kubeconfig.clone(), settings)
+    }
+}
+
+/// The settings of the tests.
+pub(crate) fn settings(group: Option<ApiGroup>) -> Settings {
+    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
+    Settings { leak_grace_period: Some(GRACE), ..settings }
+}
+
+fn mode(group: Option<ApiGroup>) -> Mode {
+    group.map_or(Mode::Etcd, Mode::Kubernetes)
+}
+
+/// Garbage collection at work. It ends when this is dropped.
+pub(crate) struct Collecting {
+    stop: CancellationToken,
+    pub(crate) settings: watch::Sender<Arc<Settings>>,
+    pub(crate) tenure: watch::Sender<Tenure>,
+    metrics: Metrics,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Collecting {
+    /// Starts to collect with the rights of a kubeconfig.
+    pub(crate) fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
         let stop = CancellationToken::new();
         let (settings, received) = watch::channel(Arc::new(settings));
         let (tenure, leads) = watch::channel(Tenure::Always);
         let metrics = Metrics::new();
-        let (mode, group, kubeconfig) = (self.mode(), self.group, self.kubeconfig.clone());
         let (token, shown) = (stop.clone(), metrics.clone());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -310,7 +330,7 @@ impl Lab<'_> {
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
                     calico: Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap()),
-                    mode,
+                    mode: mode(group),
                     settings: received,
                     leadership: Leadership::new(leads),
                     metrics: shown,
@@ -325,18 +345,7 @@ impl Lab<'_> {
         });
         Collecting { stop, settings, tenure, metrics, thread: Some(thread) }
     }
-}
 
-/// Garbage collection at work. It ends when this is dropped.
-pub(crate) struct Collecting {
-    stop: CancellationToken,
-    pub(crate) settings: watch::Sender<Arc<Settings>>,
-    pub(crate) tenure: watch::Sender<Tenure>,
-    metrics: Metrics,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Collecting {
     /// What a scrape shows.
     pub(crate) fn metrics(&self) -> String {
         self.metrics.text().unwrap()

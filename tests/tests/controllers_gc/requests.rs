@@ -68,16 +68,18 @@ fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
     });
 }
 
-/// When the first of each kind of request came, and the last was answered.
+/// When the first of each kind of request came and the last was answered, and what the server took for one.
 fn timeline(requests: &[Request]) {
     let begin = requests[0].received;
     let mut spans = BTreeMap::new();
     for request in requests {
-        let span = spans.entry((&request.verb, &request.resource)).or_insert((request.received, request.answered));
-        span.1 = span.1.max(request.answered);
+        let took = request.answered - request.received;
+        let span = spans.entry((&request.verb, &request.resource));
+        let span = span.or_insert((request.received, request.answered, time::Duration::ZERO, 0));
+        *span = (span.0, span.1.max(request.answered), span.2 + took, span.3 + 1);
     }
-    for ((verb, resource), (first, last)) in spans {
-        println!("{verb} {resource}: {} to {}", first - begin, last - begin);
+    for ((verb, resource), (first, last, sum, n)) in spans {
+        println!("{n} × {verb} {resource}: {} to {}, {} each", first - begin, last - begin, sum / n);
     }
 }
 

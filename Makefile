@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Where the plugin is put: one file under its two names.
+# Where the programs are put, each one file under its two names.
 PLUGIN := target/plugin
 MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
@@ -34,29 +34,37 @@ bench: build ## speed against the floor of this machine, as a table
 	@tests/install-needs.sh bench
 	@tests/bench.sh
 
-build: ## the plugin, one static binary under two names, in target/plugin
+build: ## the plugin and kube-controllers, each one static binary under two names, in target/plugin
 	@tests/install-needs.sh build
 	@$(MAKE) --no-print-directory plugin PROFILE=release
+	@$(MAKE) --no-print-directory controllers PROFILE=controllers
 
 build-test: ## the same with a faster build, for daily work
 	@tests/install-needs.sh build
 	@$(MAKE) --no-print-directory plugin PROFILE=quick
+	@$(MAKE) --no-print-directory controllers PROFILE=controllers-quick
 
-.PHONY: plugin
+.PHONY: plugin controllers program
 plugin:
+	@$(MAKE) --no-print-directory program PACKAGE=cni-plugin PROGRAM=calico ALIAS=calico-ipam
+
+controllers:
+	@$(MAKE) --no-print-directory program PACKAGE=kube-controllers PROGRAM=kube-controllers ALIAS=check-status
+
+program:
 	@if rustc --print target-libdir --target $(MUSL) 2>/dev/null | xargs -I{} test -d {}; then \
-	    cargo build $(LOCKED) --profile $(PROFILE) -p cni-plugin --bin calico --target $(MUSL); \
-	    built=target/$(MUSL)/$(PROFILE)/calico; \
+	    cargo build $(LOCKED) --profile $(PROFILE) -p $(PACKAGE) --bin $(PROGRAM) --target $(MUSL); \
+	    built=target/$(MUSL)/$(PROFILE)/$(PROGRAM); \
 	else \
 	    echo "note: no Rust target $(MUSL) here; building against this machine's glibc (slower start)" >&2; \
-	    cargo build $(LOCKED) --profile $(PROFILE) -p cni-plugin --bin calico; \
-	    built=target/$(PROFILE)/calico; \
+	    cargo build $(LOCKED) --profile $(PROFILE) -p $(PACKAGE) --bin $(PROGRAM); \
+	    built=target/$(PROFILE)/$(PROGRAM); \
 	fi; \
 	mkdir -p $(PLUGIN); \
-	install -m 0755 "$$built" $(PLUGIN)/.calico.new; \
-	mv -f $(PLUGIN)/.calico.new $(PLUGIN)/calico; \
-	ln -f $(PLUGIN)/calico $(PLUGIN)/calico-ipam; \
-	echo "$(PLUGIN)/calico = $(PLUGIN)/calico-ipam: $$(stat -c %s $(PLUGIN)/calico) bytes ($(PROFILE))"
+	install -m 0755 "$$built" $(PLUGIN)/.$(PROGRAM).new; \
+	mv -f $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(PROGRAM); \
+	ln -f $(PLUGIN)/$(PROGRAM) $(PLUGIN)/$(ALIAS); \
+	echo "$(PLUGIN)/$(PROGRAM) = $(PLUGIN)/$(ALIAS): $$(stat -c %s $(PLUGIN)/$(PROGRAM)) bytes ($(PROFILE))"
 
 generate: ## write deploy/ files that come from the code (JSON Schema of the network configuration, CRDs)
 	@mkdir -p target

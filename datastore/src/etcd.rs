@@ -3,6 +3,7 @@
 //! A read batch is one transaction of ranges, a list of writes is one transaction that compares revisions (DS-36..DS-42):
 //! one round trip each. The connection is made by the first request, to the first endpoint that answers, and kept.
 
+mod compaction;
 mod connection;
 mod error;
 mod tls;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::check_distinct;
 use crate::config::{ConfigError, EtcdConfig};
+pub use compaction::{Compaction, Round};
 use connection::{Connection, MAX_ANSWER};
 use error::Failure;
 pub use watch::EtcdSource;

@@ -14,18 +14,19 @@ const TIERS: [(&str, &str, u32); 3] =
 const ATTEMPTS: usize = 10;
 
 /// Adds what is missing, by compare-and-swap, and leaves alone what is there. One read, and one write unless nothing
-/// is missing. A ClusterInformation that says it is not ready stays so; one that says nothing becomes ready (DS-52).
-pub async fn ensure_initialized(store: &impl Store) -> Result<(), StoreError> {
+/// is missing. A ClusterInformation that says it is not ready stays so; one that says nothing becomes ready (DS-52). What is
+/// in `cluster_type`, a comma list of what runs the cluster, is added to its own; it may be empty.
+pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     for _ in 1..ATTEMPTS {
-        match try_initialize(store).await {
+        match try_initialize(store, cluster_type).await {
             Err(error) if error.is_race() => continue,
             done => return done,
         }
     }
-    try_initialize(store).await
+    try_initialize(store, cluster_type).await
 }
 
-async fn try_initialize(store: &impl Store) -> Result<(), StoreError> {
+async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
     let tiers = TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
@@ -34,8 +35,8 @@ async fn try_initialize(store: &impl Store) -> Result<(), StoreError> {
     let now = OffsetDateTime::now_utc();
     let mut writes = Vec::new();
     match answers.get(&cluster)? {
-        None => writes.push(create(cluster_information(now))?),
-        Some(found) => writes.extend(complete(found)?),
+        None => writes.push(create(cluster_information(cluster_type, now))?),
+        Some(found) => writes.extend(complete(found, cluster_type)?),
     }
     for (ticket, fields) in tiers.iter().zip(TIERS) {
         if answers.get(ticket)?.is_none() {
@@ -51,7 +52,7 @@ async fn try_initialize(store: &impl Store) -> Result<(), StoreError> {
 /// The writes that fill a new datastore.
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
-    let mut writes = vec![create(cluster_information(now))?];
+    let mut writes = vec![create(cluster_information("", now))?];
     for fields in TIERS {
         writes.push(create(tier(fields, now))?);
     }
@@ -65,21 +66,35 @@ pub(crate) fn is_initial(path: &str) -> bool {
 }
 
 /// The update that gives a ClusterInformation the fields it lacks.
-fn complete(found: Entry<ClusterInformation>) -> Result<Option<Write>, StoreError> {
+fn complete(found: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
     let mut value = found.value.clone();
     value.spec.datastore_ready.get_or_insert(true);
     if value.spec.cluster_guid.is_empty() {
         value.spec.cluster_guid = new_guid();
     }
+    value.spec.cluster_type = union(&found.value.spec.cluster_type, cluster_type);
     if value == found.value {
         return Ok(None);
     }
     Write::update(&found.key, &value, &found.revision).map(Some)
 }
 
-fn cluster_information(now: OffsetDateTime) -> ClusterInformation {
+/// The items of two comma lists, each once, in order.
+fn union(there: &str, more: &str) -> String {
+    let mut items: Vec<&str> = there.split(',').filter(|item| !item.is_empty()).collect();
+    let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();
+    if missing.is_empty() {
+        // As it is written, not as we would write it.
+        return there.to_owned();
+    }
+    items.extend(missing);
+    items.join(",")
+}
+
+fn cluster_information(cluster_type: &str, now: OffsetDateTime) -> ClusterInformation {
     let spec = ClusterInformationSpec {
         cluster_guid: new_guid(),
+        cluster_type: cluster_type.into(),
         datastore_ready: Some(true),
         ..ClusterInformationSpec::default()
     };
@@ -105,4 +120,23 @@ fn new_guid() -> String {
 fn create<S: Spec>(object: Object<S>) -> Result<Write, StoreError> {
     let key = object.key();
     Write::create(&key, &object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_the_cluster_is_added_and_nothing_taken_away() {
+        for (there, more, expected) in [
+            ("", "k8s,kdd", "k8s,kdd"),
+            ("kdd", "k8s,kdd", "kdd,k8s"),
+            ("typha,k8s,bgp,kdd", "k8s,kdd", "typha,k8s,bgp,kdd"),
+            ("k8s,", "k8s", "k8s,"),
+            ("k8s,", "bgp", "k8s,bgp"),
+            ("kdd", "", "kdd"),
+        ] {
+            assert_eq!(union(there, more), expected, "{there} and {more}");
+        }
+    }
 }

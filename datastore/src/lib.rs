@@ -85,7 +85,16 @@ impl Datastore {
     /// Makes the datastore usable: adds ClusterInformation and the built-in tiers where they are missing (DS-51).
     /// A new file does so by itself.
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
-        first_use::ensure_initialized(self).await
+        first_use::ensure_initialized(self, "").await
+    }
+
+    /// The same, and notes that Kubernetes runs the cluster: `k8s`, with `kdd` where its API is the datastore (KC-112).
+    pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
+        let cluster_type = match self {
+            Datastore::Kubernetes(_) => "k8s,kdd",
+            Datastore::Etcd(_) | Datastore::Local(_) => "k8s",
+        };
+        first_use::ensure_initialized(self, cluster_type).await
     }
 }
 

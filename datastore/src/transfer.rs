@@ -275,7 +275,7 @@ fn batches(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
 
 fn size(write: &Write) -> usize {
     match &write.op {
-        WriteOp::Create(value) | WriteOp::Update(value, _) => value.len(),
+        WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _) => value.len(),
         WriteOp::Delete(_) => 0,
     }
 }

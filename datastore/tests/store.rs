@@ -49,6 +49,12 @@ async fn create_read_update_delete(store: Datastore) {
     let read = store.get::<IpPool>(&key).await.unwrap();
     assert_eq!((marker(&read.value), &read.revision), ("two", &updated));
 
+    let mut value = read.value;
+    value.status = Some(serde_json::json!({"conditions": []}));
+    let updated = store.update_status(&key, &value, &updated).await.unwrap();
+    let read = store.get::<IpPool>(&key).await.unwrap();
+    assert_eq!((read.value.status, &read.revision), (value.status, &updated));
+
     store.delete::<IpPool>(&key, Some(&updated)).await.unwrap();
     assert!(matches!(store.get::<IpPool>(&key).await, Err(StoreError::NotFound { .. })));
 }

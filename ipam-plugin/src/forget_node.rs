@@ -7,7 +7,9 @@ mod held;
 #[cfg(test)]
 mod tests;
 
-use libcalico::api::{Node, ObjectSelect, WorkloadEndpoint};
+use std::collections::BTreeMap;
+
+use libcalico::api::{Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
@@ -83,17 +85,41 @@ pub async fn forget_node<S: Store, C: Clock>(
 
 /// The endpoints of a node. One that cannot be read is left alone, and said.
 pub async fn endpoints_of_node<S: Store>(store: &S, node: &str) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
-    // There may be many endpoints; most names tell that they are of another node.
+    let keys = endpoint_keys(store, |name| name == node).await?.remove(node).unwrap_or_default();
+    read_endpoints(store, node, &keys).await
+}
+
+/// The names of the endpoints of those nodes that `is_wanted` names, by node. There may be many endpoints: only their names
+/// are asked for.
+pub async fn endpoint_keys<S: Store>(
+    store: &S,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Vec<ObjectKey>>, StoreError> {
     let mut batch = ReadBatch::new();
     let keys = batch.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&batch).await?;
-    let is_of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|ids| ids.node == node);
-    let mut batch = ReadBatch::new();
-    let wanted = answers.listed_keys(&keys).filter(|key| is_of_node(&key.name));
-    let tickets: Vec<_> = wanted.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
-    if tickets.is_empty() {
+    let mut of_nodes: BTreeMap<String, Vec<ObjectKey>> = BTreeMap::new();
+    for key in answers.listed_keys(&keys) {
+        if let Ok(ids) = EndpointIdentifiers::parse(&key.name)
+            && is_wanted(&ids.node)
+        {
+            of_nodes.entry(ids.node).or_default().push(key);
+        }
+    }
+    Ok(of_nodes)
+}
+
+/// Those of the named endpoints that are there and of `node`. One that cannot be read is left alone, and said.
+pub async fn read_endpoints<S: Store>(
+    store: &S,
+    node: &str,
+    keys: &[ObjectKey],
+) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    if keys.is_empty() {
         return Ok(Vec::new());
     }
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
     let mut endpoints = Vec::new();
     for ticket in &tickets {

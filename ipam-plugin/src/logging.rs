@@ -5,7 +5,7 @@
 //! many processes at once (CNI-230 describes how upstream's loses lines).
 
 mod file;
-mod line;
+pub mod line;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

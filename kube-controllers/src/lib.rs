@@ -5,14 +5,24 @@
 //! a key, look at the memory, and write what is not yet as it should be. A level-triggered key may come twice; nothing is
 //! written when nothing changed.
 
+pub mod cli;
+mod compaction;
+pub mod configuration;
 pub mod context;
 pub mod controllers;
 pub mod feed;
 pub mod gc;
+pub mod http;
 pub mod leader;
 pub mod live;
+pub mod logging;
+mod roster;
+pub mod run;
 pub mod runtime;
+mod session;
 pub mod settings;
+mod signals;
+mod startup;
 pub mod status;
 pub mod telemetry;
 pub mod watched;

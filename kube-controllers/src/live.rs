@@ -9,8 +9,9 @@ use crate::runtime::Failure;
 
 #[derive(Deserialize)]
 struct List<T> {
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
+    kind: String,
+    /// Of metadata alone, none are null.
+    items: Option<Vec<T>>,
 }
 
 /// Nothing of an object but that it is there.
@@ -48,5 +49,9 @@ async fn read<T: DeserializeOwned + 'static>(
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
-    Ok(list.items.into_iter().next())
+    // Something in between answered, and says nothing about the object.
+    if !list.kind.ends_with("List") {
+        return Err(failed(&format_args!("the answer is a {:?}, not a list", list.kind)));
+    }
+    Ok(list.items.into_iter().flatten().next())
 }

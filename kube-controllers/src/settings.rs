@@ -87,7 +87,7 @@ pub enum Gc {
 /// What garbage collection may ask of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcLimits {
-    /// How many blocks are worked on at once (`GC_PARALLELISM`).
+    /// How many blocks or handles are worked on, and pods read, at once (`GC_PARALLELISM`).
     pub parallelism: usize,
     /// Requests per second (`GC_REQUESTS_PER_SECOND`); 0: no limit but that of the client.
     pub requests_per_second: u32,
@@ -95,7 +95,7 @@ pub struct GcLimits {
 
 impl Default for GcLimits {
     fn default() -> Self {
-        GcLimits { parallelism: 8, requests_per_second: 0 }
+        GcLimits { parallelism: 16, requests_per_second: 0 }
     }
 }
 

@@ -317,6 +317,9 @@ pub enum WriteOp {
     Create(Vec<u8>),
     /// Only if still at this revision.
     Update(Vec<u8>, Revision),
+    /// Only if still at this revision, and of the object its `status`. Where a status is written apart from the rest, the
+    /// rest stays as it is; elsewhere it is an update.
+    UpdateStatus(Vec<u8>, Revision),
     /// Only if still at this revision; without one, whatever is there (but something must be).
     Delete(Option<Revision>),
 }
@@ -334,6 +337,11 @@ impl Write {
     /// Replaces the object that was read at `revision`.
     pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
+    }
+
+    /// Replaces the `status` of the object that was read at `revision`; nothing else of `value` may differ from it.
+    pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
     }
 
     /// Deletes the object, if given only at `revision`.
@@ -418,6 +426,20 @@ pub trait Store: Send + Sync {
         Self: Sized,
     {
         let write = Write::update::<K>(key, value, revision);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Replaces the `status` of one object at the revision it was read.
+    fn update_status<K: Kind>(
+        &self,
+        key: &K::Key,
+        value: &K,
+        revision: &Revision,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let write = Write::update_status::<K>(key, value, revision);
         async move { self.write_one(write?).await }
     }
 

@@ -10,6 +10,7 @@ pub mod accounts;
 pub mod cluster;
 pub mod command;
 pub mod content;
+pub mod controllers;
 pub mod etcd;
 pub mod golden;
 pub mod kernel;

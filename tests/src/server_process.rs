@@ -53,6 +53,11 @@ impl ServerProcess {
         self.signal(Signal::SIGCONT).map(drop)
     }
 
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) -> Result<()> {
+        self.signal(Signal::SIGTERM).map(drop)
+    }
+
     fn signal(&self, signal: Signal) -> Result<Pid> {
         let pid = Pid::from_raw(self.pid().context("the server does not run")?.try_into()?);
         kill(pid, signal)?;

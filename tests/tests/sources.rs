@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-const CRATES: [&str; 6] = ["netconf", "libcalico", "datastore", "ipam-plugin", "cni-plugin", "tests"];
+const CRATES: [&str; 7] =
+    ["netconf", "libcalico", "datastore", "ipam-plugin", "cni-plugin", "kube-controllers", "tests"];
 
 /// Files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {

@@ -77,7 +77,7 @@ fn condition(write: &Write) -> Result<Compare, StoreError> {
     let key = write.path.as_bytes();
     Ok(match &write.op {
         WriteOp::Create(_) => Compare::version(key, CompareOp::Equal, 0),
-        WriteOp::Update(_, revision) | WriteOp::Delete(Some(revision)) => {
+        WriteOp::Update(_, revision) | WriteOp::UpdateStatus(_, revision) | WriteOp::Delete(Some(revision)) => {
             Compare::mod_revision(key, CompareOp::Equal, mod_revision(write, revision)?)
         }
         WriteOp::Delete(None) => Compare::version(key, CompareOp::Greater, 0),
@@ -92,7 +92,9 @@ fn mod_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError> {
 fn effect(write: &Write) -> TxnOp {
     let key = write.path.as_bytes();
     match &write.op {
-        WriteOp::Create(value) | WriteOp::Update(value, _) => TxnOp::put(key, value.as_slice(), None),
+        WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _) => {
+            TxnOp::put(key, value.as_slice(), None)
+        }
         WriteOp::Delete(_) => TxnOp::delete(key, None),
     }
 }
@@ -128,9 +130,12 @@ fn why(write: &Write, found: Option<i64>) -> Option<StoreError> {
     match (&write.op, found) {
         (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),
         (WriteOp::Create(_), None) | (WriteOp::Delete(None), Some(_)) => None,
-        (WriteOp::Update(..) | WriteOp::Delete(_), None) => Some(StoreError::NotFound { key }),
-        (WriteOp::Update(_, expected) | WriteOp::Delete(Some(expected)), Some(found)) => {
-            (expected.0 != found.to_string()).then_some(StoreError::Conflict { key })
+        (WriteOp::Update(..) | WriteOp::UpdateStatus(..) | WriteOp::Delete(_), None) => {
+            Some(StoreError::NotFound { key })
         }
+        (
+            WriteOp::Update(_, expected) | WriteOp::UpdateStatus(_, expected) | WriteOp::Delete(Some(expected)),
+            Some(found),
+        ) => (expected.0 != found.to_string()).then_some(StoreError::Conflict { key }),
     }
 }

@@ -21,48 +21,49 @@ struct Remembered {
     group: String,
 }
 
-/// A file that remembers the group, for one API server.
+/// A file that remembers the group, for one API server; or none, where one process lasts.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    file: PathBuf,
+    file: Option<PathBuf>,
 }
 
 impl Memory {
-    pub(super) fn new(file: impl Into<PathBuf>) -> Self {
-        Memory { file: file.into() }
+    pub(super) fn new(file: Option<PathBuf>) -> Self {
+        Memory { file }
     }
 
     /// What is remembered of this server.
     pub(super) fn recall(&self, server: &str) -> Option<ApiGroup> {
-        let remembered: Remembered = serde_json::from_slice(&fs::read(&self.file).ok()?).ok()?;
+        let remembered: Remembered = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
         (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
     }
 
     /// Remembers. A file that cannot be written costs the next process a request and nothing else.
     pub(super) fn keep(&self, server: &str, group: ApiGroup) {
+        let Some(file) = &self.file else { return };
         let remembered = Remembered { server: server.into(), group: group.api_version().into() };
-        if let Err(error) = self.write(&remembered) {
-            tracing::debug!(file = %self.file.display(), %error, "cannot remember the API group");
+        if let Err(error) = write(file, &remembered) {
+            tracing::debug!(file = %file.display(), %error, "cannot remember the API group");
         }
     }
 
     /// The API server does not have what is remembered.
     pub(super) fn forget(&self) {
-        let _ = fs::remove_file(&self.file);
+        let _ = self.file.as_ref().map(fs::remove_file);
     }
+}
 
-    /// Under another name first: another process may be reading.
-    fn write(&self, remembered: &Remembered) -> std::io::Result<()> {
-        let directory = self.file.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(directory)?;
-        let draft = self.file.with_extension(format!("{}.tmp", std::process::id()));
-        let written = fs::File::create(&draft)
-            .and_then(|mut file| file.write_all(&serde_json::to_vec(remembered)?))
-            .and_then(|()| fs::rename(&draft, &self.file));
-        written.inspect_err(|_| {
-            let _ = fs::remove_file(&draft);
-        })
-    }
+/// Under another name first: another process may be reading.
+fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
+    let written = fs::File::create(&draft)
+        .and_then(|mut draft| draft.write_all(&serde_json::to_vec(remembered)?))
+        .and_then(|()| fs::rename(&draft, file));
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&draft);
+    })
 }
 
 /// Asks the API server which groups it has.
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn a_group_is_remembered_for_one_server_until_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path().join("state/api-group"));
+        let memory = Memory::new(Some(dir.path().join("state/api-group")));
         assert_eq!(memory.recall("https://a"), None);
         memory.forget();
         memory.keep("https://a", ApiGroup::V3);

@@ -43,10 +43,19 @@ struct Spoken {
 impl Kubernetes {
     /// Describes the cluster; nothing is read and nobody is asked. `memory` is the file that remembers the API group.
     pub fn new(config: &KubernetesConfig, memory: impl Into<PathBuf>) -> Self {
+        Self::with_memory(config, Memory::new(Some(memory.into())))
+    }
+
+    /// The same for a process that lasts: it asks for the API group once, and no file remembers it.
+    pub fn lasting(config: &KubernetesConfig) -> Self {
+        Self::with_memory(config, Memory::new(None))
+    }
+
+    fn with_memory(config: &KubernetesConfig, memory: Memory) -> Self {
         Kubernetes {
             client: Arc::new(ApiClient::new(config)),
             group: config.group,
-            memory: Memory::new(memory),
+            memory,
             interface_prefix: config.interface_prefix.clone(),
             spoken: Mutex::default(),
         }
@@ -65,6 +74,11 @@ impl Kubernetes {
             Box::pin(async move { client.kube(renewed).await.map_err(|error| error.to_string()) })
         });
         ApiSource::with_clients(clients, CalicoObjects::new(Arc::clone(self), select))
+    }
+
+    /// The API group that holds Calico's custom resources.
+    pub async fn group(&self) -> Result<ApiGroup, StoreError> {
+        self.transcoder().await.map(|transcoder| transcoder.group())
     }
 
     pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {
@@ -205,6 +219,9 @@ impl Kubernetes {
         let request = match transcoder.request(write)? {
             Request::Create { location, body } => ApiRequest::with_json(Method::POST, location.collection(), &body),
             Request::Replace { location, body } => ApiRequest::with_json(Method::PUT, location.url_path(), &body),
+            Request::ReplaceStatus { location, body } => {
+                ApiRequest::with_json(Method::PUT, format!("{}/status", location.url_path()), &body)
+            }
             Request::Delete { location, preconditions } => match preconditions.body() {
                 Some(body) => ApiRequest::with_json(Method::DELETE, location.url_path(), &body),
                 None => ApiRequest { method: Method::DELETE, ..ApiRequest::get(location.url_path()) },

@@ -89,7 +89,9 @@ pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError>
 fn prepare_one(write: &Write) -> Result<Prepared<'_>, String> {
     let op = match &write.op {
         WriteOp::Create(value) => Op::Create(text(value)?),
-        WriteOp::Update(value, revision) => Op::Update(text(value)?, number(revision)?),
+        WriteOp::Update(value, revision) | WriteOp::UpdateStatus(value, revision) => {
+            Op::Update(text(value)?, number(revision)?)
+        }
         WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(number).transpose()?),
     };
     Ok(Prepared { path: &write.path, op })

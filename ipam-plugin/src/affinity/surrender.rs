@@ -54,6 +54,18 @@ pub async fn release_pool_affinities<S: Store, C: Clock>(
     surrender(store, clock, claims, false).await
 }
 
+/// Gives up the blocks of `owner` in `range` that have no address.
+pub async fn release_empty_affinities<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    owner: &Owner,
+    range: &Cidr,
+) -> Result<Surrendered, IpamError> {
+    let mut claims = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
+    claims.retain(|claim| range.contains(claim.key.cidr.network()));
+    surrender(store, clock, claims, true).await
+}
+
 /// Forgets a host: gives up its blocks. Addresses its pods hold stay held. A host without blocks is success (IPAM-151).
 pub async fn remove_host<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<Surrendered, IpamError> {
     release_host_affinities(store, clock, &Owner::Host(node.into()), false).await

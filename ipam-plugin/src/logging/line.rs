@@ -11,13 +11,13 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 
 /// Formats events; fields of the spans around an event follow its own.
-pub(super) struct LineFormat {
+pub struct LineFormat {
     component: &'static str,
     pid: u32,
 }
 
 /// Formats the fields of spans the way those of events are.
-pub(super) struct Fields;
+pub struct Fields;
 
 /// The message and the `key=value` pairs of one event or span.
 #[derive(Default)]
@@ -27,7 +27,9 @@ struct Collected {
 }
 
 impl LineFormat {
-    pub(super) fn new(component: &'static str) -> Self {
+    /// `component` is the first part of the source in each line.
+    #[must_use]
+    pub fn new(component: &'static str) -> Self {
         Self { component, pid: std::process::id() }
     }
 }

@@ -105,7 +105,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     // closed it says so here too.
     settle(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
-    for wave in emptied.chunks(parallel) {
+    for wave in emptied.chunks(MOST_AT_ONCE) {
         if !gate.admit(0).await {
             break;
         }

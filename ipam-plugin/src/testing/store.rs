@@ -143,11 +143,18 @@ impl Pairs {
         let key = write.key.clone();
         match (&write.op, found) {
             (WriteOp::Create(_), Some(_)) => return Err(StoreError::AlreadyExists { key }),
-            (WriteOp::Update(..) | WriteOp::Delete(_), None) => return Err(StoreError::NotFound { key }),
-            (WriteOp::Update(_, wanted) | WriteOp::Delete(Some(wanted)), Some(found)) if *wanted != found => {
+            (WriteOp::Update(..) | WriteOp::UpdateStatus(..) | WriteOp::Delete(_), None) => {
+                return Err(StoreError::NotFound { key });
+            }
+            (
+                WriteOp::Update(_, wanted) | WriteOp::UpdateStatus(_, wanted) | WriteOp::Delete(Some(wanted)),
+                Some(found),
+            ) if *wanted != found => {
                 return Err(StoreError::Conflict { key });
             }
-            (WriteOp::Create(value) | WriteOp::Update(value, _), _) => self.put(write.path.clone(), value.clone()),
+            (WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _), _) => {
+                self.put(write.path.clone(), value.clone())
+            }
             (WriteOp::Delete(_), _) => self.remove(&write.path),
         }
         Ok(Revision(self.revision.to_string()))

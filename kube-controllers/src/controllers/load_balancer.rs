@@ -135,12 +135,12 @@ impl Reconcile for Balancer {
         let Some(service) = service else { return Ok(Next::Done) };
         match self.decide(key, &service, &own, &pools, assign)? {
             Decision::Leave => Ok(Next::Done),
-            Decision::NoPool => {
-                // Whether it is so, or the pool was not heard of yet: the pool's event brings the Service again.
-                Err(Failure::Permanent(format!(
-                    "Service {key}: there is no pool for LoadBalancer to take an address from"
-                )))
-            }
+            // A pool that appears brings all Services again. Where nobody ever made one others serve them, and that is no
+            // failure.
+            Decision::NoPool if service.asks() => Err(Failure::Permanent(format!(
+                "Service {key}: there is no pool for LoadBalancer to take an address from"
+            ))),
+            Decision::NoPool => Ok(Next::Done),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, &pools, assign).await,
             Decision::Serve { release, assign: Assign::Nothing }
                 if release.is_empty() && !is_misstated(&service.published, &own) =>

@@ -1,6 +1,9 @@
 //! The controllers.
 
+mod condition;
+mod custom_resource;
 pub mod host_endpoints;
+pub mod ip_pool;
 pub mod load_balancer;
 pub mod mirror;
 pub mod namespace;
@@ -14,5 +17,6 @@ mod rounds;
 pub mod service_account;
 #[cfg(test)]
 mod testing;
+pub mod tier;
 mod work;
 pub mod workload_endpoint;

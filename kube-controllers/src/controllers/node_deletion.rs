@@ -1,8 +1,9 @@
 //! Nodes of Calico whose node of Kubernetes is gone go too, with all that is theirs (etcd; KC-470..KC-472).
 //!
 //! A node is a key of its own: a thousand deletions are a thousand small pieces of work and no full pass, and each is tried
-//! again until it is done (B-26). Nodes that Kubernetes never had are left alone.
+//! again until it is done (B-26). Those that wait together share one look at the names of all endpoints. Nodes that Kubernetes never had are left alone.
 
+mod endpoints;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -11,12 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::forget_node::{ForgetError, endpoints_of_node, forget_node};
+use ipam_plugin::forget_node::{ForgetError, forget_node};
 use k8s_openapi::api::core::v1::Node as KubernetesNode;
 use kube::Api;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::store::{Entry, Store, StoreError};
 
+use self::endpoints::Endpoints;
 use self::memory::Memory;
 use super::orchestrated::kubernetes_name;
 use super::rounds::rounds;
@@ -57,6 +59,7 @@ impl Controller for NodeDeletion {
         let deleter = Arc::new(Deleter {
             store: context.calico.clone(),
             nodes: Api::all(context.kubernetes.clone()),
+            endpoints: Endpoints::default(),
             memory: self.memory.clone(),
         });
         tokio::join!(runtime::run(deleter, self.queue.clone(), 1, context.clone()), rounds(&context, all));
@@ -66,6 +69,7 @@ impl Controller for NodeDeletion {
 struct Deleter {
     store: Arc<Datastore>,
     nodes: Api<KubernetesNode>,
+    endpoints: Endpoints,
     memory: Arc<Mutex<Memory>>,
 }
 
@@ -84,7 +88,8 @@ impl Reconcile for Deleter {
             return Ok(Next::Done);
         }
         // What is heard may lag. The node is asked for last, right before anything is destroyed.
-        let endpoints = endpoints_of_node(&*self.store, &key.name).await?;
+        let orphans = || self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
+        let endpoints = self.endpoints.of(&*self.store, key, orphans).await?;
         let live = self.nodes.get_metadata_opt(&kubernetes.name).await;
         if live
             .map_err(|error| Failure::Retry(format!("cannot tell whether node {kubernetes} is gone: {error}")))?

@@ -3,7 +3,7 @@
 use datastore::watch::Watch;
 use libcalico::api::Node as CalicoNode;
 use libcalico::api::{
-    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, WorkloadEndpoint,
+    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier, WorkloadEndpoint,
 };
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
@@ -79,6 +79,8 @@ feeds! {
         calico_nodes: CalicoNode,
         /// Host endpoints.
         host_endpoints: HostEndpoint,
+        /// Tiers.
+        tiers: Tier,
         /// What controllers are to do.
         configurations: KubeControllersConfiguration,
         /// Whether the datastore is ready.

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use futures::StreamExt;
+use futures::stream;
 use hyper::Request;
+use hyper::header::CONTENT_TYPE;
 use libcalico::ipam::gc::Suspect;
-use serde_json::json;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -16,6 +19,9 @@ const COMPONENT: &str = "calico-kube-controllers";
 const NAMESPACE: &str = "default";
 /// As many addresses as are named in one event; a pass may take thousands.
 const NAMED: usize = 10;
+
+/// Events that are written at once.
+const AT_ONCE: usize = 8;
 
 /// What is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,23 +41,28 @@ pub(super) struct Events {
 impl Events {
     /// Tells of `suspects`. Nothing depends on it: what cannot be written is only logged.
     pub(super) async fn tell(&self, client: &kube::Client, told: Told, suspects: &[&Suspect]) {
-        for (node, suspects) in by_node(suspects) {
-            if self.forbidden.load(Ordering::Relaxed) {
-                return;
-            }
-            let body = event(node, told, &suspects, SystemTime::now()).to_string().into_bytes();
-            let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
-                .header(hyper::header::CONTENT_TYPE, "application/json")
-                .body(body);
-            let Ok(request) = request else { return };
-            match client.request_text(request).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 403 => {
-                    self.forbidden.store(true, Ordering::Relaxed);
+        let told =
+            by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
+        let written: Vec<_> = told.map(|event| self.write(client, event)).collect();
+        stream::iter(written).buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+
+    async fn write(&self, client: &kube::Client, event: Value) {
+        if self.forbidden.load(Ordering::Relaxed) {
+            return;
+        }
+        let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
+            .header(CONTENT_TYPE, "application/json")
+            .body(event.to_string().into_bytes());
+        let Ok(request) = request else { return };
+        match client.request_text(request).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                if !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
                 }
-                Err(error) => tracing::debug!(node, %error, "cannot create an event"),
             }
+            Err(error) => tracing::debug!(%error, "cannot create an event"),
         }
     }
 }
@@ -67,7 +78,7 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
     by_node
 }
 
-fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> serde_json::Value {
+fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Value {
     let (reason, verb) = match told {
         Told::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
         Told::WouldReclaim => ("LeakedAddressesFound", "would take back"),
@@ -117,6 +128,7 @@ pub(super) mod tests {
             address,
             handle: HandleId::new(format!("net.{number}")),
             sequence: Some(7),
+            fingerprint: 0,
             holder: Holder { kind: ClaimKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
             node: node.map(str::to_owned),
             kubernetes_node: node.map(str::to_owned),

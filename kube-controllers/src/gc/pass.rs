@@ -86,10 +86,13 @@ impl Collector {
             return;
         }
         self.release_leaks(settings.gc).await;
-        if settings.gc == Gc::Reclaim {
-            self.free_rested_addresses().await;
-            self.surrender_blocks().await;
-            self.release_nodes().await;
+        match settings.gc {
+            Gc::Reclaim => {
+                self.free_rested_addresses().await;
+                self.surrender_blocks().await;
+                self.release_nodes().await;
+            }
+            Gc::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
             let (calico, now) = (self.context.calico.clone(), self.now());
@@ -106,10 +109,12 @@ impl Collector {
         let index = self.known.index();
         let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(RESTLESS));
         let acting = self.gate.is_open();
+        // What nobody acts on stays due.
         let of_index = index.next_deadline(now).map(|due| if acting { due } else { due.max(now + STANDBY) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
         let handles = grace.filter(|_| acting).map(|grace| self.handles.next_deadline(now, grace));
-        let next = of_index.into_iter().chain(cold.filter(|_| acting)).chain(handles).min();
+        let cold = cold.filter(|_| acting && settings.gc == Gc::Reclaim);
+        let next = of_index.into_iter().chain(cold).chain(handles).min();
         next.unwrap_or(Duration::MAX)
     }
 
@@ -191,6 +196,19 @@ impl Collector {
         self.events.tell(&self.context.kubernetes, Told::WouldReclaim, &new).await;
         let mut index = self.known.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
+    }
+
+    /// Says which blocks would be given up, and says so again when the time has come once more.
+    fn report_blocks(&self) {
+        let now = self.now();
+        let mut index = self.known.index();
+        for Surrender { block, node } in index.surrender(now) {
+            tracing::info!(%block, node, "would give up an empty block of a node that has others");
+        }
+        for node in index.nodes_to_release(now) {
+            tracing::info!(node = node.calico, "would give up the blocks of a node that is gone");
+            index.node_not_released(&node.calico, now);
+        }
     }
 
     async fn release(&self, plan: &Plan) {

@@ -37,7 +37,7 @@ pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PER
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
 /// What the controllers follow.
-pub const CONTROLLERS: [Variable; 19] = [
+pub const CONTROLLERS: [Variable; 21] = [
     variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
     variable(
         ENABLED_CONTROLLERS,
@@ -65,6 +65,8 @@ pub const CONTROLLERS: [Variable; 19] = [
     ),
     variable(LEADER_ELECTION_NAMESPACE, "kube-system", "namespace of the Lease"),
     variable(LEADER_ELECTION_NAME, "calico-kube-controllers", "name of the Lease"),
+    variable("POD_NAME", "the host's name", "what the replica is called in the Lease and in Events"),
+    variable("POD_NAMESPACE", "that of the pod", "namespace of the pod"),
     variable(GC_MODE, "reclaim", "report: what nobody holds any more is told, not taken back"),
     variable(GC_PARALLELISM, "8", "blocks that garbage collection works on at once"),
     variable(GC_REQUESTS_PER_SECOND, "0", "requests that garbage collection sends at most; 0: as the client allows"),
@@ -73,11 +75,7 @@ pub const CONTROLLERS: [Variable; 19] = [
         "the grace period of leaks, at least 5m",
         "how long an endpoint stays whose pod is gone (etcd); 0: for ever",
     ),
-    variable(
-        "FV_TEST",
-        "",
-        "accepted for the sake of upstream's tests, without effect: nothing here waits for calico-node's rollout",
-    ),
+    variable("FV_TEST", "false", "true: policies get their own names before calico-node is rolled out everywhere"),
 ];
 
 /// How the two servers are reached; each but KUBECONFIG may have the prefix `CALICO_`, which is stronger.

@@ -12,9 +12,10 @@ mod work;
 pub use feed::FeedMetrics;
 pub use work::Work;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts, Registry, TextEncoder};
 
 /// The metrics of the process. Cheap to clone; all clones are the same.
@@ -24,7 +25,10 @@ pub struct Metrics {
 }
 
 struct Shared {
+    /// What the process has as long as it runs.
     registry: Registry,
+    /// What controllers have registered.
+    of_controllers: Mutex<Registry>,
     work: work::Vectors,
     feeds: feed::Vectors,
     leads: IntGaugeVec,
@@ -51,23 +55,25 @@ impl Metrics {
             feeds: feed::Vectors::new(&registry),
             leads: registered(&registry, IntGaugeVec::new(leads, &["name"])),
             registry,
+            of_controllers: Mutex::default(),
         };
         Metrics { shared: Arc::new(shared) }
     }
 
-    /// Adds metrics of a controller's own. Fails if one of that name is there.
+    /// Adds metrics of a controller's own, until [`Metrics::forget_controllers`]. Fails if one of that name is there.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
-        self.shared.registry.register(Box::new(collector))
+        self.of_controllers().register(Box::new(collector))
     }
 
     /// Takes back what [`Metrics::register`] added.
     pub fn unregister(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
-        self.shared.registry.unregister(Box::new(collector))
+        self.of_controllers().unregister(Box::new(collector))
     }
 
-    /// Where they are registered.
-    pub fn registry(&self) -> &Registry {
-        &self.shared.registry
+    /// Takes back all that [`Metrics::register`] added, and with it what it holds: these controllers have ended, and others
+    /// begin.
+    pub fn forget_controllers(&self) {
+        *self.of_controllers() = Registry::new();
     }
 
     /// The work of one controller.
@@ -87,7 +93,21 @@ impl Metrics {
 
     /// Everything, in the text format of Prometheus.
     pub fn text(&self) -> Result<String, prometheus::Error> {
-        TextEncoder::new().encode_to_string(&self.shared.registry.gather())
+        TextEncoder::new().encode_to_string(&self.gather())
+    }
+
+    /// Everything, by name.
+    fn gather(&self) -> Vec<MetricFamily> {
+        let mut families = self.shared.registry.gather();
+        // Cheap to clone: a collector may take a while, and others may register meanwhile.
+        let of_controllers = self.of_controllers().clone();
+        families.extend(of_controllers.gather());
+        families.sort_by(|one, other| one.name().cmp(other.name()));
+        families
+    }
+
+    fn of_controllers(&self) -> MutexGuard<'_, Registry> {
+        self.shared.of_controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,5 +118,7 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: pr
     collector
 }
 
+#[cfg(test)]
+mod dashboard_tests;
 #[cfg(test)]
 mod tests;

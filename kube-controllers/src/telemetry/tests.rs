@@ -47,9 +47,35 @@ fn the_process_metrics_are_those_of_this_process() {
 }
 
 #[test]
+fn what_controllers_register_goes_with_them() {
+    let metrics = Metrics::new();
+    let counter =
+        || prometheus::IntCounter::new("kube_controllers_of_a_test_total", "Of a test.").expect("a valid name");
+    let shown = || metrics.text().expect("encodes").contains("\nkube_controllers_of_a_test_total 0\n");
+    metrics.register(counter()).expect("the first");
+    assert!(shown());
+    metrics.register(counter()).expect_err("one of that name is there");
+    metrics.work("policy").panics.inc();
+    metrics.forget_controllers();
+    assert!(!shown());
+    metrics.register(counter()).expect("the first of another life");
+    assert!(shown());
+    assert_eq!(metrics.work("policy").panics.get(), 1, "what belongs to the process stays");
+}
+
+#[test]
+fn the_text_is_in_order_whoever_registered_what() {
+    let metrics = everything();
+    metrics.register(prometheus::IntGauge::new("aaa", "First.").expect("a valid name")).expect("the first");
+    let text = metrics.text().expect("encodes");
+    let names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(names.is_sorted() && names[0] == "aaa gauge", "{names:?}");
+}
+
+#[test]
 fn no_name_stands_in_the_help_of_another() {
     let metrics = everything();
-    let families = metrics.registry().gather();
+    let families = metrics.gather();
     for one in &families {
         for other in &families {
             assert!(!other.help().contains(one.name()), "{} is in the help of {}", one.name(), other.name());

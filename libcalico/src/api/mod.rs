@@ -46,6 +46,7 @@ pub use policy::{
     DEFAULT_TIER, Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
     StagedGlobalNetworkPolicy, StagedInNamespace, StagedNetworkPolicy,
 };
+pub(crate) use policy_name::{NAME_ANNOTATION, without_tier};
 pub use port::{Port, PortParseError, Protocol};
 pub use profile::{Profile, ProfileSpec};
 pub use rule::{Rule, RuleEntity};

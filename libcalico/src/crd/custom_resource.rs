@@ -8,7 +8,7 @@ use super::field::{Field, rule};
 use super::structural::structural;
 use crate::kubernetes::ApiGroup;
 
-/// A cluster-scoped kind. Its one version is served and stored (DS-53).
+/// A kind. Its one version is served and stored (DS-53).
 pub(super) struct CustomResource {
     group: ApiGroup,
     kind: &'static str,
@@ -16,6 +16,8 @@ pub(super) struct CustomResource {
     about: &'static str,
     short_names: Vec<&'static str>,
     columns: Vec<Value>,
+    selectable: Vec<Value>,
+    namespaced: bool,
     rules: Vec<Value>,
     spec: Value,
     status: Option<Value>,
@@ -31,8 +33,20 @@ impl CustomResource {
     ) -> Self {
         let mut spec = structural::<S>();
         spec["description"] = format!("The fields of this {kind}.").into();
-        let (short_names, columns, rules) = (Vec::new(), Vec::new(), Vec::new());
-        CustomResource { group, kind, plural, about, short_names, columns, rules, spec, status: None }
+        let (short_names, columns, selectable, rules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        CustomResource {
+            group,
+            kind,
+            plural,
+            about,
+            short_names,
+            columns,
+            selectable,
+            namespaced: false,
+            rules,
+            spec,
+            status: None,
+        }
     }
 
     /// Other names for kubectl. The v1 group has none.
@@ -47,6 +61,20 @@ impl CustomResource {
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
             self.columns.push(json!({ "name": name, "type": kind, "jsonPath": path, "description": about }));
+        }
+        self
+    }
+
+    /// Objects live in a namespace.
+    pub(super) fn namespaced(mut self) -> Self {
+        self.namespaced = true;
+        self
+    }
+
+    /// A field that lists can be narrowed by. The v1 group has none.
+    pub(super) fn selectable(mut self, path: &str) -> Self {
+        if self.group == ApiGroup::V3 {
+            self.selectable.push(json!({ "jsonPath": path }));
         }
         self
     }
@@ -104,6 +132,9 @@ impl CustomResource {
         if !self.columns.is_empty() {
             served["additionalPrinterColumns"] = self.columns.into();
         }
+        if !self.selectable.is_empty() {
+            served["selectableFields"] = self.selectable.into();
+        }
         json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -113,7 +144,7 @@ impl CustomResource {
                 "names": names,
                 // A definition of the time before structural schemas may be there with true.
                 "preserveUnknownFields": false,
-                "scope": "Cluster",
+                "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
                 "versions": [served],
             },
         })

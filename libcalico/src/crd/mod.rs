@@ -22,6 +22,7 @@ mod ipam_block;
 mod ipam_config;
 mod ipam_handle;
 mod kube_controllers_configuration;
+mod policy;
 mod structural;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
     [
         block_affinity::definition(group),
         cluster_information::definition(group),
+        policy::global(group),
         host_endpoint::definition(group),
         ipam_block::definition(group),
         ipam_config::definition(group),
@@ -51,6 +53,9 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
         ip_pool::definition(group),
         ip_reservation::definition(group),
         kube_controllers_configuration::definition(group),
+        policy::in_namespace(group),
+        policy::staged_global(group),
+        policy::staged_in_namespace(group),
         tier::definition(group),
     ]
     .into()

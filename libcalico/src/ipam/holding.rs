@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{Attribute, HandleId};
 
@@ -98,6 +99,14 @@ impl<'a> Claim<'a> {
             .or_else(|| Self::by_handle(handle, owner))
             .unwrap_or(Claim::Unnamed);
         (claim, noted(owner, "node"))
+    }
+
+    /// A number for everything that is noted with an allocation. Handle and sequence number do not change when a virtual
+    /// machine that comes back takes its address over; this does (B-07).
+    pub fn fingerprint(attribute: &Attribute) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (&attribute.active_owner, &attribute.alternate_owner).hash(&mut hasher);
+        hasher.finish() as u32
     }
 
     fn by_type(owner: &'a BTreeMap<String, String>) -> Option<Self> {

@@ -42,19 +42,31 @@ pub(super) struct ObjectKind {
     pub(super) plural: &'static str,
     /// Kind and plural in `crd.projectcalico.org/v1`.
     v1: (&'static str, &'static str),
+    /// Whether objects live in a namespace.
+    pub(super) namespaced: bool,
+    /// Whether it is one of Calico's policies, whose names are kept twice.
+    pub(super) is_policy: bool,
 }
 
 const fn same(kind: &'static str, plural: &'static str) -> ObjectKind {
-    ObjectKind { kind, plural, v1: (kind, plural) }
+    ObjectKind { kind, plural, v1: (kind, plural), namespaced: false, is_policy: false }
+}
+
+const fn policy(kind: &'static str, plural: &'static str, namespaced: bool) -> ObjectKind {
+    ObjectKind { namespaced, is_policy: true, ..same(kind, plural) }
 }
 
 const OBJECTS: &[ObjectKind] = &[
     same("ClusterInformation", "clusterinformations"),
+    policy("GlobalNetworkPolicy", "globalnetworkpolicies", false),
     same("HostEndpoint", "hostendpoints"),
-    ObjectKind { kind: "IPAMConfiguration", plural: "ipamconfigurations", v1: ("IPAMConfig", "ipamconfigs") },
+    ObjectKind { v1: ("IPAMConfig", "ipamconfigs"), ..same("IPAMConfiguration", "ipamconfigurations") },
     same("IPPool", "ippools"),
     same("IPReservation", "ipreservations"),
     same("KubeControllersConfiguration", "kubecontrollersconfigurations"),
+    policy("NetworkPolicy", "networkpolicies", true),
+    policy("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", false),
+    policy("StagedNetworkPolicy", "stagednetworkpolicies", true),
     same("Tier", "tiers"),
 ];
 
@@ -89,10 +101,10 @@ impl StoredKind {
                 ApiGroup::CrdV1 => custom("IPAMConfig", "ipamconfigs"),
                 ApiGroup::V3 => custom("IPAMConfiguration", "ipamconfigurations"),
             },
-            StoredKind::Object(object) => match group {
-                ApiGroup::CrdV1 => custom(object.v1.0, object.v1.1),
-                ApiGroup::V3 => custom(object.kind, object.plural),
-            },
+            StoredKind::Object(object) => {
+                let (kind, plural) = if group == ApiGroup::CrdV1 { object.v1 } else { (object.kind, object.plural) };
+                Resource { namespaced: object.namespaced, ..custom(kind, plural) }
+            }
             StoredKind::Endpoint | StoredKind::Pod | StoredKind::PodOnNode => PODS,
             StoredKind::Node => NODES,
             StoredKind::Profile | StoredKind::Namespace => NAMESPACES,

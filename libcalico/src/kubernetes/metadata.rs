@@ -221,6 +221,13 @@ fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed
     Ok(())
 }
 
+/// Puts the object's name into the annotation of a v1 resource, which may have another.
+pub(super) fn name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
+    let mut inner = take_annotation(resource)?.unwrap_or_default();
+    inner.insert("name".into(), name.into());
+    put_annotation(resource, &inner)
+}
+
 /// Rewrites the owners whose API version `rename` knows another one for, and reverses their uids.
 fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);

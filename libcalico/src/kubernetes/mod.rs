@@ -26,6 +26,7 @@ mod pod_addresses;
 mod pod_cidrs;
 mod pod_on_node;
 mod pod_patch;
+mod policy;
 mod profile;
 mod qos;
 mod quantity;

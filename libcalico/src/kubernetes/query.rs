@@ -77,6 +77,11 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
             Ok(Query::List(List { label_selector, ..list }))
         }
         StoredKind::Config => Ok(Query::Get(config(group, kind))),
+        StoredKind::Object(object) if object.namespaced => {
+            let below = |root: &str| range.path.strip_prefix(root)?.strip_prefix(object.plural)?.strip_prefix('/');
+            let rest = below(OBJECTS).ok_or_else(|| no_path(range))?;
+            Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
+        }
         StoredKind::Endpoint => Ok(endpoints(range, list)),
         StoredKind::Pod => {
             let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| no_path(range))?;
@@ -130,6 +135,12 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
         StoredKind::Affinity => BlockAffinity::parse_path(path).map(|key| global(affinity::affinity_name(&key))),
         StoredKind::Handle => Handle::parse_path(path).map(|id| global(handle_name(&id))),
         StoredKind::Config => Some(config(group, kind)),
+        StoredKind::Object(object) if object.namespaced => {
+            let rest = path.strip_prefix(OBJECTS)?.strip_prefix(object.plural)?.strip_prefix('/')?;
+            let (namespace, name) = rest.split_once('/')?;
+            let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
+            is_whole.then(|| Location::namespaced(resource, namespace, name))
+        }
         StoredKind::Object(object) => name_below(path, object.plural).map(global),
         StoredKind::Node => name_below(path, "nodes").map(global),
         StoredKind::Profile => profile::locate(&name_below(path, "profiles")?),
@@ -158,9 +169,12 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
 }
 
 /// The path of the object called `name`; `None` where names do not tell.
-pub(super) fn path_of_name(kind: StoredKind, name: &str) -> Option<String> {
+pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
         StoredKind::Block => block::path_of_name(name),
+        StoredKind::Object(object) if object.namespaced => {
+            namespace.map(|namespace| format!("{OBJECTS}{}/{namespace}/{name}", object.plural))
+        }
         StoredKind::Object(object) => Some(format!("{OBJECTS}{}/{name}", object.plural)),
         StoredKind::Node => Some(format!("{OBJECTS}nodes/{name}")),
         StoredKind::Namespace => Some(super::Namespace::path(&ObjectKey::global(name))),

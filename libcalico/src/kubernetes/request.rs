@@ -13,6 +13,7 @@ use super::kind::StoredKind;
 use super::metadata;
 use super::node_patch;
 use super::pod_patch;
+use super::policy;
 use super::query::locate;
 use super::resource::Location;
 use super::revision::ObjectRevision;
@@ -32,6 +33,13 @@ pub enum Request {
     },
     /// PUT; the body holds the resourceVersion that must still be there.
     Replace {
+        /// Where the object is.
+        location: Location,
+        /// The object.
+        body: Value,
+    },
+    /// PUT of the location's `status`; the body is the whole object, of which no other part is taken.
+    ReplaceStatus {
         /// Where the object is.
         location: Location,
         /// The object.
@@ -88,6 +96,9 @@ impl Preconditions {
 /// The request for a write of `kind`.
 pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, TranscodeError> {
     let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
+    if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
+        return Err(unsupported(write, "the kind has no status there"));
+    }
     if kind == StoredKind::Endpoint {
         return patch(location, write);
     }
@@ -106,6 +117,10 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
             let revision = ObjectRevision::parse(revision);
             Request::Replace { body: body(group, kind, &location, write, bytes, Some(&revision))?, location }
         }
+        WriteOp::UpdateStatus(bytes, revision) => {
+            let revision = ObjectRevision::parse(revision);
+            Request::ReplaceStatus { body: body(group, kind, &location, write, bytes, Some(&revision))?, location }
+        }
         WriteOp::Delete(revision) => {
             let revision = revision.as_ref().map(ObjectRevision::parse);
             Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location }
@@ -121,7 +136,9 @@ fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
     }
     let body = match &write.op {
         WriteOp::Create(bytes) => attach(write, bytes, None)?,
-        WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,
+        WriteOp::Update(bytes, revision) | WriteOp::UpdateStatus(bytes, revision) => {
+            attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?
+        }
         WriteOp::Delete(revision) => pod_patch::detach(revision.as_ref().map(ObjectRevision::parse).as_ref()),
     };
     Ok(Request::PatchStatus { location, body })
@@ -171,8 +188,13 @@ fn resource(
         }
         StoredKind::Config => ipam_config::to_spec(stored),
         _ => {
-            let metadata = take_object(&mut stored, "metadata");
-            let metadata = metadata::write(group, location, metadata, revision)?;
+            let mut metadata = take_object(&mut stored, "metadata");
+            let is_policy = matches!(kind, StoredKind::Object(object) if object.is_policy);
+            let name = is_policy.then(|| policy::take_name(&mut metadata));
+            let mut metadata = metadata::write(group, location, metadata, revision)?;
+            if let Some(name) = name.filter(|_| group == ApiGroup::CrdV1) {
+                metadata::name(&mut metadata, name)?;
+            }
             stored.insert("metadata".into(), Value::Object(metadata));
             return Ok(stored);
         }
@@ -205,6 +227,7 @@ fn unsupported(write: &Write, reason: &'static str) -> TranscodeError {
     let operation = match write.op {
         WriteOp::Create(_) => "Create",
         WriteOp::Update(..) => "Update",
+        WriteOp::UpdateStatus(..) => "UpdateStatus",
         WriteOp::Delete(_) => "Delete",
     };
     TranscodeError::Unsupported { operation, object: write.key.clone(), reason }

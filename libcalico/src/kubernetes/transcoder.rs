@@ -16,6 +16,7 @@ use super::node;
 use super::pod::Pod;
 use super::pod_on_node::{PodOnNode, PodOnNodeKey};
 use super::pod_patch;
+use super::policy;
 use super::profile;
 use super::query::{self, Query};
 use super::request::{self, Request};
@@ -78,11 +79,12 @@ impl Transcoder {
         let Value::Object(object) = object else { return None };
         let given = object.get("metadata").and_then(Value::as_object);
         let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
+        let namespace = given.and_then(|metadata| text(metadata, "namespace")).map(str::to_owned);
         let mut revision = given.map(|given| ObjectRevision::of(given, Foreign::default())).unwrap_or_default();
 
         let pair = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
         if range.keys_only && !object.contains_key("spec") {
-            let path = query::path_of_name(kind, &name).filter(|path| within(range, path))?;
+            let path = query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| within(range, path))?;
             return Some(Decoded { entry: pair(path, Vec::new(), &revision), tombstone: false });
         }
         let (path, value) = match self.stored(kind, object).and_then(|stored| placed(kind, range, stored)) {
@@ -93,7 +95,11 @@ impl Transcoder {
             }
             // No kind decodes from a text, and the decoder's error quotes it.
             Err(Malformed(reason)) => {
-                let path = if range.prefix { query::path_of_name(kind, &name)? } else { range.path.clone() };
+                let path = if range.prefix {
+                    query::path_of_name(kind, namespace.as_deref(), &name)?
+                } else {
+                    range.path.clone()
+                };
                 (path, Value::String(reason))
             }
         };
@@ -144,9 +150,14 @@ impl Transcoder {
         let metadata = take_object(&mut object, "metadata");
         if let StoredKind::Object(v3) = kind {
             let name = text(&metadata, "name").unwrap_or_default().to_owned();
-            let (metadata, foreign) = metadata::read(self.group, metadata)?;
+            let namespace = text(&metadata, "namespace").map(str::to_owned);
+            let by_resource = v3.is_policy && policy::is_named_by_resource(self.group, &metadata);
+            let (mut metadata, foreign) = metadata::read(self.group, metadata)?;
+            if v3.is_policy {
+                policy::note_name(&mut metadata, by_resource, object.get("spec"));
+            }
             object.insert("metadata".into(), Value::Object(metadata));
-            let path = query::path_of_name(kind, &name).unwrap_or_default();
+            let path = query::path_of_name(kind, namespace.as_deref(), &name).unwrap_or_default();
             return Ok(Some(Stored { path, value: typed(object, v3.kind), foreign }));
         }
         let spec = take_object(&mut object, "spec");
@@ -174,7 +185,7 @@ impl Transcoder {
         match kind {
             StoredKind::Node => {
                 let value = typed(node::from_kubernetes(object), "Node");
-                stored(query::path_of_name(kind, &name_of(&value)).unwrap_or_default(), value)
+                stored(query::path_of_name(kind, None, &name_of(&value)).unwrap_or_default(), value)
             }
             StoredKind::Profile => {
                 let value = typed(profile::from_kubernetes(object)?, "Profile");

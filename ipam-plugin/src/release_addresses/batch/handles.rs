@@ -11,10 +11,10 @@ use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count;
 
-/// Two parts are worked on at once: one is read while the other is written.
-const PARTS: usize = 2;
 /// Handles in one transaction: within the limit of etcd.
 const MOST_IN_TRANSACTION: usize = 64;
+/// Transactions are under way at once: one reads while the other writes.
+const TRANSACTIONS: usize = 2;
 
 /// What became of some handles.
 #[derive(Default)]
@@ -34,13 +34,14 @@ pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
     outcome: &mut ReleasedBatch,
 ) {
     let ids: Vec<HandleId> = counts.keys().cloned().collect();
-    let part = match store.has_transactions() {
-        true => MOST_IN_TRANSACTION,
-        false => parallel.div_ceil(PARTS),
+    // Where each is a request of its own, none waits for others.
+    let (part, at_once) = match store.has_transactions() {
+        true => (MOST_IN_TRANSACTION, TRANSACTIONS),
+        false => (1, parallel),
     };
     let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
     let parts = parts.into_iter().map(|ids| settle_part(store, clock, gate, &counts, ids));
-    let mut settled = stream::iter(parts).buffer_unordered(PARTS);
+    let mut settled = stream::iter(parts).buffer_unordered(at_once);
     while let Some(part) = settled.next().await {
         outcome.handles_written += part.written;
         outcome.handles_left.extend(part.left);

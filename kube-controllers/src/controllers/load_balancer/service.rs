@@ -89,6 +89,12 @@ impl Balanced {
         })
     }
 
+    /// Whether it asks for an address of ours, by class or otherwise.
+    pub(super) fn asks(&self) -> bool {
+        let asked = [&self.pools4, &self.pools6, &self.addresses, &self.address];
+        self.class.as_deref() == Some(CLASS) || asked.iter().any(|asked| asked.is_some())
+    }
+
     /// Whether its addresses are ours to give (KC-501).
     pub(super) fn is_managed(&self, assign: AssignIps) -> bool {
         match (assign, self.class.as_deref()) {
@@ -96,9 +102,7 @@ impl Balanced {
             (_, Some(CLASS)) => true,
             (_, Some(_)) => false,
             (AssignIps::AllServices, None) => true,
-            (AssignIps::RequestedServicesOnly, None) => {
-                [&self.pools4, &self.pools6, &self.addresses, &self.address].iter().any(|asked| asked.is_some())
-            }
+            (AssignIps::RequestedServicesOnly, None) => self.asks(),
         }
     }
 }

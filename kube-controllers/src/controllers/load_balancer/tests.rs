@@ -209,7 +209,7 @@ fn services_are_looked_at_when_all_was_heard_of() {
     let freed = memory.hear_block(&Event::Put(&block(&ours, &["a"])));
     assert_eq!(freed, [a.clone(), b.clone(), waiting], "who waits is looked at when an address becomes free");
     assert!(memory.of(&b).unwrap().held.is_empty());
-    assert_eq!(memory.all(), [a.clone()], "b is forgotten with its last address (B-32)");
+    assert_eq!(memory.all(), std::slice::from_ref(&a), "b is forgotten with its last address (B-32)");
     memory.hear_block(&Event::Gone(&"10.0.0.0/29".parse().unwrap()));
     assert!(memory.of(&a).unwrap().held.is_empty());
 }

@@ -54,7 +54,7 @@ impl Host {
                 let named = |name: &String| query.contains(&format!("metadata.name%3D{name}&"));
                 let items =
                     there.lock().unwrap().iter().filter(|name| named(name)).map(|_| json!({})).collect::<Vec<_>>();
-                json!({"items": items})
+                json!({"kind": "PartialObjectMetadataList", "items": (!items.is_empty()).then_some(items)})
             }),
             calico,
             mode: Mode::Etcd,

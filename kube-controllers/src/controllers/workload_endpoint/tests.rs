@@ -83,7 +83,7 @@ impl Host {
         let context = Context {
             kubernetes: kubernetes(move |uri| {
                 let kind = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-                json!({"items": there.lock().unwrap()[kind]})
+                json!({"kind": "List", "items": there.lock().unwrap()[kind]})
             }),
             calico,
             mode: Mode::Etcd,

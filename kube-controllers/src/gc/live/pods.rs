@@ -16,6 +16,8 @@ use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
 /// From so many pods of one node on, a list of the node costs less than a request for each.
 const MANY: usize = 16;
+/// Lists at once: each is a page of whole pods in memory.
+const MOST_LISTS: usize = 8;
 /// Pods on a page.
 const PAGE: usize = 250;
 
@@ -27,7 +29,7 @@ pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -
         let on_node = of_node(api, &node).await;
         (node, keys, on_node)
     });
-    let mut listed = stream::iter(listed).buffer_unordered(parallel.div_ceil(4));
+    let mut listed = stream::iter(listed).buffer_unordered(parallel.min(MOST_LISTS));
     let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
     while let Some((node, keys, on_node)) = listed.next().await {
         match on_node {

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use super::api_server::{dropped, refusals};
 use super::schema;
-use crate::api::{ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier};
+use crate::api::{
+    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, NetworkPolicy,
+    StagedGlobalNetworkPolicy, Tier,
+};
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kubernetes::recordings::{GROUPS, states};
 use crate::kubernetes::{Request, Transcoder};
@@ -141,4 +144,42 @@ fn every_field_that_we_write_is_known() {
         "/calico/resources/v3/projectcalico.org/tiers/default",
         json!({"spec": {"order": 1_000_000, "defaultAction": "Deny"}}),
     );
+    is_kept::<NetworkPolicy>(
+        "/calico/resources/v3/projectcalico.org/networkpolicies/ns/allow",
+        json!({"metadata": {"name": "allow", "namespace": "ns"}, "spec": policy()}),
+    );
+    let mut staged = policy();
+    staged.as_object_mut().unwrap().extend(
+        json!({"doNotTrack": true, "preDNAT": false, "applyOnForward": true, "namespaceSelector": "all()",
+            "stagedAction": "Set"})
+        .as_object()
+        .unwrap()
+        .clone(),
+    );
+    is_kept::<StagedGlobalNetworkPolicy>(
+        "/calico/resources/v3/projectcalico.org/stagedglobalnetworkpolicies/allow",
+        json!({"metadata": {"name": "allow"}, "spec": staged}),
+    );
+}
+
+/// With every field that a policy has.
+fn policy() -> Value {
+    let side = json!({
+        "nets": ["10.0.0.0/8"], "selector": "a == 'b'", "namespaceSelector": "all()",
+        "services": {"name": "s", "namespace": "n"}, "ports": [80, "81:82", "http"], "notNets": ["10.1.0.0/16"],
+        "notSelector": "has(c)", "notPorts": [443], "serviceAccounts": {"names": ["x"], "selector": "all()"},
+    });
+    json!({
+        "tier": "default", "order": 12.5, "selector": "all()", "types": ["Ingress", "Egress"],
+        "serviceAccountSelector": "all()", "performanceHints": ["AssumeNeededOnEveryNode"],
+        "ingress": [
+            {
+                "action": "Allow", "ipVersion": 4, "protocol": "TCP", "icmp": {"type": 8, "code": 0},
+                "notProtocol": 17, "notICMP": {"type": 0}, "source": side, "destination": side,
+                "http": {"methods": ["GET"], "paths": [{"exact": "/a"}, {"prefix": "/b"}]},
+                "metadata": {"annotations": {"a": "b"}},
+            },
+        ],
+        "egress": [{"action": "Deny"}],
+    })
 }

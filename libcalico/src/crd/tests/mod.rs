@@ -62,6 +62,7 @@ fn what_kubectl_shows() {
         [
             "BlockAffinity",
             "ClusterInformation",
+            "GlobalNetworkPolicy",
             "HostEndpoint",
             "IPAMBlock",
             "IPAMConfig",
@@ -69,6 +70,9 @@ fn what_kubectl_shows() {
             "IPPool status",
             "IPReservation",
             "KubeControllersConfiguration status",
+            "NetworkPolicy",
+            "StagedGlobalNetworkPolicy",
+            "StagedNetworkPolicy",
             "Tier status",
         ]
     );
@@ -77,6 +81,7 @@ fn what_kubectl_shows() {
         [
             "BlockAffinity affinity affinities CIDR Node Type",
             "ClusterInformation clusterinfo clusterinfos",
+            "GlobalNetworkPolicy",
             "HostEndpoint Node Interface",
             "IPAMBlock CIDR Affinity ClaimTime",
             "IPAMConfiguration ipamconfig ipamconfigs StrictAffinity MaxBlocksPerHost AutoAllocateBlocks",
@@ -84,6 +89,9 @@ fn what_kubectl_shows() {
             "IPPool CIDR VXLAN IPIP NAT Allocatable Age status",
             "IPReservation",
             "KubeControllersConfiguration status",
+            "NetworkPolicy",
+            "StagedGlobalNetworkPolicy",
+            "StagedNetworkPolicy",
             "Tier Order DefaultAction Status status",
         ]
     );

@@ -207,7 +207,7 @@ impl Index {
                 && self.nodes.get(node).is_some_and(|row| {
                     let empty = |&block: &Row| self.blocks.get(block).is_some_and(|block| block.used == 0);
                     let worth = row.blocks.is_empty() || departing.failures == 0 || row.blocks.iter().any(empty);
-                    row.tracked.is_empty() && worth
+                    worth && !row.tracked.iter().any(|&row| self.names_node(row))
                 })
         };
         let named = |(&node, _): (&Row, &Departing)| GoneNode {

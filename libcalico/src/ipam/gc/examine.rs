@@ -129,7 +129,7 @@ impl Index {
         }
         let is_tunnel = |row: &Row| self.tracked.get(*row).is_some_and(|tracked| tracked.kind == ClaimKind::Tunnel);
         let (tunnels, others): (Vec<Row>, Vec<Row>) = tracked.into_iter().partition(is_tunnel);
-        let settled = others.into_iter().all(|row| self.leaks.is_confirmed(row));
+        let settled = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
         for tunnel in tunnels {
             match self.judge(tunnel) {
                 Holding::Leaked(evidence) if settled => {
@@ -138,6 +138,12 @@ impl Index {
                 _ => self.cleared(tunnel, changes),
             }
         }
+    }
+
+    /// Whether the allocation says which node it is of. One that does not is filed under its block's, which it does not
+    /// keep from going.
+    pub(super) fn names_node(&self, row: Row) -> bool {
+        self.tracked.get(row).is_some_and(|tracked| tracked.is(Tracked::NAMES_NODE))
     }
 
     fn judge(&self, row: Row) -> Holding {
@@ -234,6 +240,7 @@ impl Index {
             address: self.address_of(tracked)?,
             handle: self.handles.get(tracked.handle)?.id.write(&self.networks),
             sequence: tracked.sequence(),
+            fingerprint: tracked.fingerprint,
             holder: Holder { kind: tracked.kind, names },
             node: (node != NONE).then(|| self.node_name(node).to_owned()),
             kubernetes_node: self.kubernetes_name(node).map(str::to_owned),
@@ -252,6 +259,7 @@ impl Index {
             self.tracked.get(*row).is_some_and(|tracked| {
                 tracked.ordinal == ordinal
                     && tracked.sequence() == suspect.sequence
+                    && tracked.fingerprint == suspect.fingerprint
                     && self.find_handle(suspect.handle.as_str()) == Some(tracked.handle)
             })
         });

@@ -19,6 +19,8 @@ mod pod;
 mod rows;
 mod suspect;
 mod table;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod watchlist;
 

@@ -23,6 +23,8 @@ pub(super) struct Tracked {
     pub(super) node: Row,
     /// Where it stands in that node's list.
     pub(super) in_node: u32,
+    /// [`crate::ipam::Claim::fingerprint`].
+    pub(super) fingerprint: u32,
     pub(super) ordinal: u16,
     pub(super) kind: ClaimKind,
     pub(super) flags: u8,

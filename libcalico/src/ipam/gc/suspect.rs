@@ -21,6 +21,8 @@ pub struct Suspect {
     pub handle: HandleId,
     /// Its sequence number.
     pub sequence: Option<u64>,
+    /// [`Claim::fingerprint`] of what is noted with it.
+    pub fingerprint: u32,
     /// For whom it was allocated.
     pub holder: Holder,
     /// The Calico node it is filed under.
@@ -141,12 +143,9 @@ impl Suspect {
     /// machine that comes back takes its address over with both (B-07).
     fn is(&self, held: &Allocation<'_>) -> bool {
         let Some(attribute) = held.attribute.filter(|_| !held.is_cooling()) else { return false };
-        let (claim, node) = Claim::of(attribute);
-        let names = claim.names().map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         held.handle().as_ref() == Some(&self.handle)
             && held.sequence == self.sequence
-            && self.holder == Holder { kind: claim.kind(), names }
-            && node.is_none_or(|node| self.node.as_deref() == Some(node))
+            && Claim::fingerprint(attribute) == self.fingerprint
     }
 }
 

@@ -9,46 +9,64 @@ pub(super) type Row = u32;
 /// No row.
 pub(super) const NONE: Row = Row::MAX;
 
-/// Rows by number, with room for more where some were removed.
+/// Rows by number, with room for more where some were removed. They lie in pieces, so that growing neither moves them nor
+/// doubles what they take.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    rows: Vec<Option<T>>,
+    pieces: Vec<Vec<Option<T>>>,
     free: Vec<Row>,
 }
 
+/// Rows in a piece.
+const PIECE: usize = 1024;
+
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Slots { rows: Vec::new(), free: Vec::new() }
+        Slots { pieces: Vec::new(), free: Vec::new() }
     }
 }
 
 impl<T> Slots<T> {
     pub(super) fn insert(&mut self, value: T) -> Row {
         if let Some(row) = self.free.pop() {
-            self.rows[row as usize] = Some(value);
+            if let Some(slot) = self.slot(row) {
+                *slot = Some(value);
+            }
             return row;
         }
-        self.rows.push(Some(value));
-        // Four thousand million addresses do not fit into memory.
-        Row::try_from(self.rows.len() - 1).unwrap_or(NONE)
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            // The first piece grows with a small cluster.
+            let room = if self.pieces.is_empty() { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        let before = (self.pieces.len() - 1) * PIECE;
+        let piece = &mut self.pieces[before / PIECE];
+        piece.push(Some(value));
+        // Four thousand million rows do not fit into memory.
+        Row::try_from(before + piece.len() - 1).unwrap_or(NONE)
     }
 
     pub(super) fn remove(&mut self, row: Row) -> Option<T> {
-        let value = self.rows.get_mut(row as usize)?.take()?;
+        let value = self.slot(row)?.take()?;
         self.free.push(row);
         Some(value)
     }
 
     pub(super) fn get(&self, row: Row) -> Option<&T> {
-        self.rows.get(row as usize)?.as_ref()
+        self.pieces.get(row as usize / PIECE)?.get(row as usize % PIECE)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
-        self.rows.get_mut(row as usize)?.as_mut()
+        self.slot(row)?.as_mut()
+    }
+
+    fn slot(&mut self, row: Row) -> Option<&mut Option<T>> {
+        self.pieces.get_mut(row as usize / PIECE)?.get_mut(row as usize % PIECE)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &T)> {
-        self.rows.iter().enumerate().filter_map(|(row, value)| Some((row as Row, value.as_ref()?)))
+        let rows = self.pieces.iter().flatten().enumerate();
+        rows.filter_map(|(row, value)| Some((row as Row, value.as_ref()?)))
     }
 
     pub(super) fn rows(&self) -> Vec<Row> {
@@ -56,12 +74,13 @@ impl<T> Slots<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.rows.len() - self.free.len()
+        self.pieces.iter().map(Vec::len).sum::<usize>() - self.free.len()
     }
 
     /// Bytes of the rows, those that are free included.
     pub(super) fn bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
+        let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
+        rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
     }
 }
 
@@ -212,7 +231,7 @@ mod tests {
     #[test]
     fn many_rows_are_found_by_their_keys() {
         let mut names = Names::default();
-        let rows: Vec<Row> = (0..1000).map(|n| names.take(&n.to_string())).collect();
+        let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
         for row in rows.iter().step_by(3) {
             names.give_back(*row);
         }

@@ -128,11 +128,7 @@ impl Index {
         for (row, block) in self.blocks.iter() {
             let listed = self.nodes.get(block.owner.node()).map(|node| node.blocks.get(block.in_node as usize));
             ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
-            let pool = self.pools.get(block.pool).is_none_or(|pool| pool.cidr.covers(&block.cidr));
-            ensure(
-                pool && (block.pool != NONE) == self.pools.iter().any(|(_, pool)| pool.cidr.covers(&block.cidr)),
-                || format!("{} is in the wrong pool", block.cidr),
-            )?;
+            ensure(self.pool_of(&block.cidr) == block.pool, || format!("{} is in the wrong pool", block.cidr))?;
             ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {
                 format!("{} is not cold", block.cidr)
             })?;
@@ -224,4 +220,26 @@ impl Index {
 
 fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
     if right { Ok(()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+impl Index {
+    /// Addresses that wait to be examined.
+    pub(super) fn dirty_addresses(&self) -> usize {
+        self.tracked.iter().filter(|(_, tracked)| tracked.is(Tracked::DIRTY)).count()
+    }
+
+    /// Every tracked address in words, for comparison.
+    pub(super) fn tracked_addresses(&self) -> BTreeSet<String> {
+        let words = |tracked: &Tracked| {
+            let block = self.blocks.get(tracked.block)?;
+            let handle = self.handles.get(tracked.handle)?.id.write(&self.networks);
+            let subject = self.subjects.get(tracked.subject);
+            let subject =
+                subject.map(|subject| format!("{}/{}", self.namespaces.text(subject.namespace), subject.name));
+            let (node, address) = (self.node_name(tracked.node), block.cidr.nth(u128::from(tracked.ordinal)));
+            Some(format!("{address:?} {handle} {:?} {:?} {subject:?} {node}", tracked.sequence(), tracked.kind))
+        };
+        self.tracked.iter().filter_map(|(_, tracked)| words(tracked)).collect()
+    }
 }

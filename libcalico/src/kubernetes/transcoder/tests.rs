@@ -266,6 +266,24 @@ fn v3_kinds_in_both_groups() {
     assert_eq!((&body["kind"], &body["spec"]["strictAffinity"]), (&json!("IPAMConfig"), &json!(false)));
 }
 
+/// A status is written apart, where the kind has one.
+#[test]
+fn a_status_is_replaced_by_a_request_of_its_own() {
+    let mut pool = IpPool::new("p", Default::default());
+    pool.status = Some(json!({"conditions": []}));
+    let write = Write::update_status(&pool.key(), &pool, &Revision("7".into())).unwrap();
+    for group in GROUPS {
+        let Ok(Request::ReplaceStatus { location, body }) = Transcoder::new(group).request(&write) else { panic!() };
+        assert_eq!(location.url_path(), format!("/apis/{}/ippools/p", group.api_version()));
+        assert_eq!(body["status"], json!({"conditions": []}));
+        assert_eq!(body["metadata"]["resourceVersion"], "7");
+    }
+    let node = Node::new("n", Default::default());
+    let write = Write::update_status(&node.key(), &node, &Revision("7".into())).unwrap();
+    let error = v1().request(&write).unwrap_err().to_string();
+    assert!(error.contains("UpdateStatus"), "{error}");
+}
+
 /// The two views of the settings are one object (DS-53).
 #[test]
 fn settings_are_read_through_either_name() {

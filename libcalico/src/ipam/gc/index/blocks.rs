@@ -25,6 +25,7 @@ struct Told<'a> {
     sequence: Option<u64>,
     claim: Claim<'a>,
     node: Option<&'a str>,
+    fingerprint: u32,
 }
 
 /// What a block says as a whole.
@@ -174,21 +175,10 @@ impl Index {
     /// Attributes are compared too: a virtual machine's address changes owners under one sequence number (B-07).
     fn is_as_told(&self, block: Row, address: Row, told: &Told<'_>) -> bool {
         let Some(known) = self.tracked.get(address) else { return false };
-        let same_node = match told.node {
-            Some(node) => known.is(Tracked::NAMES_NODE) && self.node_name(known.node) == node,
-            None => {
-                let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
-                !known.is(Tracked::NAMES_NODE) && known.node == of_block
-            }
-        };
-        let subject = match told.claim.names() {
-            Some((namespace, name)) => self.find_subject(told.claim.kind(), namespace, name),
-            None => Some(NONE),
-        };
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
         known.sequence() == told.sequence
-            && known.kind == told.claim.kind()
-            && subject == Some(known.subject)
-            && same_node
+            && known.fingerprint == told.fingerprint
+            && (known.is(Tracked::NAMES_NODE) || known.node == of_block)
             && self.find_handle(told.handle) == Some(known.handle)
     }
 
@@ -206,6 +196,7 @@ impl Index {
             subject_next: NONE,
             node,
             in_node: 0,
+            fingerprint: told.fingerprint,
             ordinal: told.ordinal,
             kind: told.claim.kind(),
             flags: 0,
@@ -250,7 +241,8 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         let Some(handle) = handle else { continue };
         let (claim, node) = Claim::of(attribute);
         let (ordinal, sequence) = (allocation.ordinal as u16, allocation.sequence);
-        summary.told.push(Told { ordinal, handle, sequence, claim, node });
+        let fingerprint = Claim::fingerprint(attribute);
+        summary.told.push(Told { ordinal, handle, sequence, claim, node, fingerprint });
     }
     Ok(summary)
 }

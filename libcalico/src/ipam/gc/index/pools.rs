@@ -116,7 +116,7 @@ impl Index {
     }
 
     /// The pool of a block: the narrowest around it, of several the first by name, or [`NONE`].
-    pub(super) fn pool_of(&self, block: &Cidr) -> Row {
+    pub(in super::super) fn pool_of(&self, block: &Cidr) -> Row {
         let around = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
         let narrowest = around.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));
         narrowest.map_or(NONE, |(row, _)| row)

@@ -1,0 +1,81 @@
+//! Several who compact one etcd: one does, and what is recent stays readable.
+
+mod harness;
+
+use datastore::etcd::{Compaction, Etcd, Round};
+use datastore::{Datastore, DatastoreConfig};
+use etcd_client::{Client, GetOptions};
+use harness::etcd::EtcdServer;
+use harness::{block_on, etcd_config};
+
+fn open(config: &DatastoreConfig) -> Box<Etcd> {
+    match Datastore::open(config).unwrap() {
+        Datastore::Etcd(etcd) => etcd,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes, and returns the store's revision.
+async fn write(client: &mut Client, value: &str) -> i64 {
+    client.put("k", value, None).await.unwrap().header().unwrap().revision()
+}
+
+async fn is_readable(client: &mut Client, revision: i64) -> bool {
+    match client.get("k", Some(GetOptions::new().with_revision(revision))).await {
+        Ok(_) => true,
+        Err(error) if error.to_string().contains("has been compacted") => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn one_of_many_compacts_to_where_the_store_was_a_round_ago() {
+    let server = EtcdServer::start();
+    block_on(async {
+        let config = etcd_config(&[&server.url]);
+        let (first, second) = (open(&config), open(&config));
+        let mut client = Client::connect([&server.url], None).await.unwrap();
+        let (mut one, mut other) = (Compaction::default(), Compaction::default());
+
+        let old = write(&mut client, "a").await;
+        assert_eq!(one.round(&first).await, Ok(Round::First));
+        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+        let recent = write(&mut client, "b").await;
+        assert!(is_readable(&mut client, old).await);
+
+        let Round::Compacted(revision) = one.round(&first).await.unwrap() else { panic!() };
+        assert!(old < revision && revision < recent);
+        assert!(!is_readable(&mut client, old).await);
+        assert!(is_readable(&mut client, recent).await);
+        // Another process was faster in this period.
+        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+
+        // The one that compacted is gone; another takes over.
+        write(&mut client, "c").await;
+        let Round::Compacted(revision) = other.round(&second).await.unwrap() else { panic!() };
+        assert!(revision > recent);
+        assert!(!is_readable(&mut client, recent).await);
+        assert_eq!(one.round(&first).await, Ok(Round::Anothers));
+
+        // It comes back, and what it remembers is compacted already.
+        other = Compaction::default();
+        assert_eq!(other.round(&second).await, Ok(Round::Anothers));
+        let mut stale = Compaction::default();
+        assert_eq!(stale.round(&first).await, Ok(Round::Anothers));
+        assert!(matches!(one.round(&first).await, Ok(Round::Compacted(_))));
+    });
+}
+
+#[test]
+fn a_store_that_somebody_compacted_further_is_no_failure() {
+    let server = EtcdServer::start();
+    block_on(async {
+        let etcd = open(&etcd_config(&[&server.url]));
+        let mut client = Client::connect([&server.url], None).await.unwrap();
+        let mut compaction = Compaction::default();
+        assert_eq!(compaction.round(&etcd).await, Ok(Round::First));
+        let latest = write(&mut client, "a").await;
+        client.compact(latest, None).await.unwrap();
+        assert!(matches!(compaction.round(&etcd).await, Ok(Round::Compacted(revision)) if revision < latest));
+    });
+}

@@ -1,0 +1,76 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use crate::settings::variables::{CONTROLLERS, DATASTORE, Variable};
+
+/// Keeps Calico's objects in step with Kubernetes, and takes back addresses that nobody holds any more.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(name = "kube-controllers", version)]
+pub struct Options {
+    /// Where the status for `check-status` is written.
+    #[arg(long, value_name = "FILE", default_value = "/status/status.json")]
+    pub status_file: PathBuf,
+    /// TCP port for /readiness and /liveness, on all addresses; 0: none.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub health_port: u16,
+}
+
+impl Options {
+    /// The options of a command line, which may begin with the words that upstream's combined program has before them:
+    /// `calico component kube-controllers` (KC-100).
+    pub fn parse_from_command(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut words = words.into_iter();
+        let program = words.next().unwrap_or_else(|| "kube-controllers".into());
+        let rest = words.skip_while(|word| word == "component" || word == "kube-controllers");
+        let matches =
+            Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
+        Self::from_arg_matches(&matches)
+    }
+}
+
+/// The environment variables, for `--help`.
+fn environment() -> String {
+    let mut text = String::new();
+    for (title, variables) in [("Environment:", &CONTROLLERS[..]), ("\nDatastore and API server:", &DATASTORE)] {
+        let _ = writeln!(text, "{title}");
+        for Variable { name, default, meaning } in variables {
+            let _ = write!(text, "  {name}\n          {meaning}");
+            let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::parse_from_command(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn upstreams_flags() {
+        let none = Options { status_file: "/status/status.json".into(), health_port: 0 };
+        let both = Options { status_file: "/tmp/s".into(), health_port: 9099 };
+        assert_eq!(parse("kube-controllers").unwrap(), none);
+        assert_eq!(parse("kube-controllers --health-port=9099 --status-file /tmp/s").unwrap(), both);
+        assert_eq!(parse("calico component kube-controllers --health-port 9099 --status-file=/tmp/s").unwrap(), both);
+        assert!(parse("kube-controllers --port 1").is_err());
+        assert!(parse("kube-controllers --health-port 70000").is_err());
+    }
+
+    #[test]
+    fn help_lists_every_variable() {
+        let help = parse("kube-controllers --help").unwrap_err().to_string();
+        for Variable { name, .. } in CONTROLLERS.iter().chain(&DATASTORE) {
+            assert!(help.contains(&format!("\n  {name}\n")), "{name}");
+        }
+        assert!(parse("kube-controllers --version").unwrap_err().to_string().starts_with("kube-controllers 0."));
+    }
+}

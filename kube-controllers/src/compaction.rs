@@ -1,0 +1,53 @@
+//! Compaction of etcd (KC-160). Without it an etcd that nobody else looks after grows until it takes no more writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datastore::Datastore;
+use datastore::etcd::{Compaction, Round};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Leadership;
+use crate::settings::Settings;
+
+/// Compacts in each period of the settings while this replica leads, until `stop`. Other datastores look after themselves.
+pub(crate) async fn run(
+    calico: Arc<Datastore>,
+    leadership: Leadership,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+) {
+    let Datastore::Etcd(etcd) = &*calico else { return stop.cancelled().await };
+    let mut compaction = Compaction::default();
+    while !stop.is_cancelled() {
+        let period = settings.borrow_and_update().compaction_period;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Another period begins anew.
+            true = changed(&mut settings, period) => continue,
+            () = elapsed(period) => {}
+        }
+        if !leadership.holds() {
+            continue;
+        }
+        match compaction.round(etcd).await {
+            Ok(Round::Compacted(revision)) => tracing::info!("etcd compacted to revision {revision}"),
+            Ok(Round::First | Round::Anothers) => {}
+            Err(error) => tracing::warn!("cannot compact etcd: {error}"),
+        }
+    }
+}
+
+async fn changed(settings: &mut watch::Receiver<Arc<Settings>>, period: Duration) -> bool {
+    settings.wait_for(|settings| settings.compaction_period != period).await.is_ok()
+}
+
+/// Zero is never.
+async fn elapsed(period: Duration) {
+    if period.is_zero() {
+        std::future::pending::<()>().await;
+    }
+    sleep(period).await;
+}

@@ -1,0 +1,146 @@
+//! KubeControllersConfiguration, live: made where it is missing, followed, and its status kept (KC-132).
+
+mod known;
+mod pace;
+
+use std::sync::Arc;
+
+use datastore::Datastore;
+use datastore::watch::WatchEvent;
+use libcalico::api::{KubeControllersConfiguration, ObjectKey, ObjectSelect};
+use libcalico::store::{Entry, Store, StoreError};
+use time::OffsetDateTime;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use crate::context::Mode;
+use crate::runtime::Leadership;
+use crate::settings::{Environment, Merged, Settings, default_configuration, merge};
+use known::{Known, Step};
+use pace::Pace;
+
+/// The name of the one that counts.
+const NAME: &str = "default";
+
+/// The configuration of this process.
+pub struct Configuration {
+    calico: Arc<Datastore>,
+    environment: Environment,
+    mode: Mode,
+    leadership: Leadership,
+}
+
+type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
+
+impl Configuration {
+    /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing.
+    pub fn new(calico: Arc<Datastore>, environment: Environment, mode: Mode, leadership: Leadership) -> Self {
+        Configuration { calico, environment, mode, leadership }
+    }
+
+    /// What is in force to begin with. Without an object, or with one that cannot be read, that is the default.
+    pub async fn read(&self) -> Result<Settings, StoreError> {
+        let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
+            Ok(entry) => entry.value.spec,
+            Err(StoreError::NotFound { .. }) => default_configuration(),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!("the default settings are taken: {error}");
+                default_configuration()
+            }
+            Err(error) => return Err(error),
+        };
+        let merged = merge(&self.environment, &spec, self.mode);
+        tell(&merged.notes);
+        Ok(merged.settings)
+    }
+
+    /// Follows it until `stop`, and tells `settings` what is in force whenever that changes.
+    pub async fn follow(mut self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
+        let Some((mut events, _watching)) = self.watch() else { return };
+        let (mut known, mut pace) = (Known::default(), Pace::default());
+        let mut notes: Option<Vec<String>> = None;
+        loop {
+            let merged = known.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
+            if let Some(merged) = &merged {
+                // What the first merge had to say was told when it was read.
+                if notes.replace(merged.notes.clone()).is_some_and(|told| told != merged.notes) {
+                    tell(&merged.notes);
+                }
+                settings.send_if_modified(|current| {
+                    let changed = **current != merged.settings;
+                    if changed {
+                        *current = Arc::new(merged.settings.clone());
+                    }
+                    changed
+                });
+            }
+            match known.step(merged.as_ref().map(|merged| &merged.status)) {
+                Step::Nothing => pace.settled(),
+                step if self.leadership.holds() && pace.may_write() => self.write(step, &known, merged.as_ref()).await,
+                _ => {}
+            }
+            let leads = self.leadership.holds();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some(event) = events.recv() => known.follow(event),
+                () = pace.due(), if leads => {}
+                () = self.leadership.gained(), if !leads => {}
+            }
+        }
+    }
+
+    /// The events of a watch that runs as long as what is returned is kept: a watch loses its place when it is cut off.
+    fn watch(&self) -> Option<(Events, AbortOnDropHandle<()>)> {
+        let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
+        let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
+        let (sender, events) = mpsc::unbounded_channel();
+        let task = tokio::spawn(async move { while sender.send(watch.next().await).is_ok() {} });
+        Some((events, AbortOnDropHandle::new(task)))
+    }
+
+    /// That someone else was faster shows with the next event.
+    async fn write(&self, step: Step, known: &Known, merged: Option<&Merged>) {
+        let outcome = match (step, known.entry(), merged) {
+            (Step::WriteStatus, Some(entry), Some(merged)) => {
+                let mut value = entry.value.clone();
+                value.status = serde_json::to_value(&merged.status).ok();
+                self.calico.update_status(&entry.key, &value, &entry.revision).await.map(|_| ())
+            }
+            (Step::Create, ..) => self.create().await,
+            _ => return,
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(StoreError::AlreadyExists { .. }) => self.complain_if_unreadable().await,
+            Err(error) if error.is_race() => {}
+            Err(error) => tracing::warn!("cannot write KubeControllersConfiguration({NAME}): {error}"),
+        }
+    }
+
+    /// Watches leave out what cannot be read, so that it looks as if it were missing.
+    async fn complain_if_unreadable(&self) {
+        let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
+        if let Err(error @ StoreError::Corrupt { .. }) = found {
+            tracing::error!("what was in force stays so: {error}");
+        }
+    }
+
+    async fn create(&self) -> Result<(), StoreError> {
+        let mut object = KubeControllersConfiguration::new(NAME, default_configuration());
+        object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        let status = merge(&self.environment, &object.spec, self.mode).status;
+        object.status = serde_json::to_value(&status).ok();
+        self.calico.create(&object.key(), &object).await?;
+        tracing::info!("made KubeControllersConfiguration({NAME}) with the default settings");
+        Ok(())
+    }
+}
+
+fn tell(notes: &[String]) {
+    for note in notes {
+        tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
+    }
+}

@@ -1,0 +1,136 @@
+//! [`Known`]: what the watch has told of the one configuration, and what is to be done about it.
+
+use datastore::watch::WatchEvent;
+use libcalico::api::{KubeControllersConfiguration, KubeControllersConfigurationStatus, ObjectKey};
+use libcalico::store::Entry;
+
+use super::NAME;
+
+/// The object as it was last heard of.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    entry: Option<Entry<KubeControllersConfiguration>>,
+    /// Whether the list that is under way has named it.
+    named: bool,
+    /// Whether a list was complete.
+    listed: bool,
+}
+
+/// What is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing.
+    Nothing,
+    /// The object.
+    Create,
+    /// Its status.
+    WriteStatus,
+}
+
+impl Known {
+    /// Takes notice. Objects of other names are none of ours.
+    pub(super) fn follow(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
+        match event {
+            WatchEvent::Restarted => self.named = false,
+            WatchEvent::Put(entry) if entry.key.name == NAME => {
+                self.entry = Some(entry);
+                self.named = true;
+            }
+            WatchEvent::Gone(key) if key.name == NAME => self.entry = None,
+            WatchEvent::Put(_) | WatchEvent::Gone(_) => {}
+            WatchEvent::Synced => {
+                self.listed = true;
+                if !self.named {
+                    self.entry = None;
+                }
+            }
+        }
+    }
+
+    /// The object.
+    pub(super) fn entry(&self) -> Option<&Entry<KubeControllersConfiguration>> {
+        self.entry.as_ref()
+    }
+
+    /// What is to be written so that the object is there and has this status; without an object `status` is not asked for.
+    pub(super) fn step(&self, status: Option<&KubeControllersConfigurationStatus>) -> Step {
+        match (&self.entry, status) {
+            (None, _) if self.listed => Step::Create,
+            (Some(entry), Some(status)) if !has_status(&entry.value, status) => Step::WriteStatus,
+            _ => Step::Nothing,
+        }
+    }
+}
+
+/// Whether the stored status says the same, in whatever order and with whatever the API server filled in.
+fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersConfigurationStatus) -> bool {
+    let stored = object.status.clone().map(serde_json::from_value::<KubeControllersConfigurationStatus>);
+    stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::KubeControllersConfigurationSpec;
+    use libcalico::store::Revision;
+    use serde_json::json;
+
+    use super::*;
+
+    fn named(name: &str) -> Entry<KubeControllersConfiguration> {
+        let value = KubeControllersConfiguration::new(name, KubeControllersConfigurationSpec::default());
+        Entry { key: value.key(), value, revision: Revision("1".into()) }
+    }
+
+    fn status() -> KubeControllersConfigurationStatus {
+        let running_config = Some(KubeControllersConfigurationSpec::default());
+        KubeControllersConfigurationStatus { running_config, ..KubeControllersConfigurationStatus::default() }
+    }
+
+    #[test]
+    fn it_is_missing_only_when_a_list_was_complete_without_it() {
+        let mut known = Known::default();
+        assert_eq!(known.step(None), Step::Nothing);
+        known.follow(WatchEvent::Restarted);
+        known.follow(WatchEvent::Put(named("other")));
+        assert_eq!(known.step(None), Step::Nothing);
+        known.follow(WatchEvent::Synced);
+        assert_eq!(known.step(None), Step::Create);
+
+        known.follow(WatchEvent::Put(named(NAME)));
+        assert_eq!(known.step(Some(&status())), Step::WriteStatus);
+        // A watch that begins anew forgets nothing before the list is complete.
+        known.follow(WatchEvent::Restarted);
+        assert!(known.entry().is_some());
+        known.follow(WatchEvent::Synced);
+        assert_eq!(known.step(None), Step::Create);
+    }
+
+    #[test]
+    fn what_is_deleted_is_made_again_and_others_are_left_alone() {
+        let mut known = Known::default();
+        known.follow(WatchEvent::Restarted);
+        known.follow(WatchEvent::Put(named(NAME)));
+        known.follow(WatchEvent::Synced);
+        known.follow(WatchEvent::Gone(named("other").key));
+        assert!(known.entry().is_some());
+        known.follow(WatchEvent::Gone(named(NAME).key));
+        assert_eq!(known.step(None), Step::Create);
+    }
+
+    #[test]
+    fn a_status_that_says_the_same_is_not_written_again() {
+        let mut entry = named(NAME);
+        for (stored, expected) in [
+            (None, Step::WriteStatus),
+            (Some(json!({})), Step::WriteStatus),
+            (Some(json!({"runningConfig": 5})), Step::WriteStatus),
+            (Some(serde_json::to_value(status()).unwrap()), Step::Nothing),
+            (Some(json!({"environmentVars": {}, "runningConfig": {"controllers": {}}})), Step::Nothing),
+        ] {
+            entry.value.status = stored.clone();
+            let mut known = Known::default();
+            known.follow(WatchEvent::Put(entry.clone()));
+            assert_eq!(known.step(Some(&status())), expected, "{stored:?}");
+        }
+    }
+}

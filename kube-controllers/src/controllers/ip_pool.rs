@@ -1,0 +1,187 @@
+//! Conditions and finalizers of pools (`projectcalico.org/v3` alone; KC-530..KC-535): of pools that overlap one is in use, and
+//! a pool that is deleted stays until its blocks are gone.
+
+mod allocatable;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use datastore::Datastore;
+use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
+use ipam_plugin::clock::SystemClock;
+use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
+use libcalico::ipam::{Block, Owner};
+use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store};
+use time::OffsetDateTime;
+
+use self::allocatable::{Verdict, allocatable, is_deleting};
+use super::custom_resource::{CustomResources, finalizers};
+use super::rounds::rounds;
+use crate::context::{Context, Controller};
+use crate::feed::{Cache, Event, Feeds};
+use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+
+/// What keeps a pool while it has blocks.
+const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
+
+/// All pools are looked at together: whether one is in use depends on the others.
+const ALL: &str = "all";
+
+/// How soon a pool that is being deleted is looked at again, should nothing be heard of its blocks.
+const EMPTYING: Duration = Duration::from_secs(30);
+
+type Pools = Cache<ObjectKey, Entry<IpPool>>;
+
+/// The controller.
+pub struct IpPools {
+    queue: Queue<&'static str>,
+    pools: Arc<Mutex<Pools>>,
+}
+
+impl Controller for IpPools {
+    const NAME: &'static str = "ip-pool";
+
+    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+        let (queue, pools) = (Queue::default(), Arc::<Mutex<Pools>>::default());
+        let heard = (queue.clone(), pools.clone());
+        feeds.ip_pools.subscribe(move |event: &Event<'_, Entry<IpPool>>| {
+            let changed =
+                heard.1.lock().unwrap_or_else(PoisonError::into_inner).follow(event, |entry| Some(entry.clone()));
+            if !changed.is_empty() || matches!(event, Event::Synced) {
+                heard.0.add(ALL);
+            }
+        });
+        let heard = (queue.clone(), pools.clone());
+        feeds.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
+            if !matches!(event, Event::Gone(_) | Event::Synced) {
+                return;
+            }
+            let pools = heard.1.lock().unwrap_or_else(PoisonError::into_inner);
+            if pools.iter().any(|(_, pool)| is_deleting(&pool.value)) {
+                heard.0.add(ALL);
+            }
+        });
+        IpPools { queue, pools }
+    }
+
+    async fn run(self, context: Context) {
+        let keeper = Arc::new(Keeper {
+            store: context.calico.clone(),
+            objects: CustomResources::of::<IpPoolSpec>(context.kubernetes.clone()),
+            pools: self.pools.clone(),
+        });
+        let all = || self.queue.add(ALL);
+        tokio::join!(runtime::run(keeper, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+    }
+}
+
+struct Keeper {
+    store: Arc<Datastore>,
+    objects: CustomResources,
+    pools: Arc<Mutex<Pools>>,
+}
+
+/// What is to become of a pool's finalizer.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    /// It is as it should be.
+    Nothing,
+    /// The finalizers to be.
+    Write(Vec<String>),
+    /// The pool's blocks are to be given up, and when it has none the finalizer goes.
+    Empty,
+}
+
+impl Reconcile for Keeper {
+    const NAME: &'static str = IpPools::NAME;
+    type Key = &'static str;
+
+    /// One pool that cannot be written does not stop the others.
+    async fn reconcile(&self, _: &&'static str) -> Result<Next, Failure> {
+        let Some(pools) = self.snapshot() else { return Ok(Next::Done) };
+        let (mut failures, mut next) = (Vec::new(), Next::Done);
+        for (key, verdict) in allocatable(pools.iter().map(|entry| &entry.value)) {
+            let Some(entry) = pools.iter().find(|entry| entry.key == key) else { continue };
+            match self.keep(entry, verdict).await {
+                Ok(Next::Done) => {}
+                Ok(later) => next = later,
+                Err(failure) => failures.push(failure),
+            }
+        }
+        let Some(_) = failures.first() else { return Ok(next) };
+        let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let permanent = failures.iter().all(|failure| matches!(failure, Failure::Permanent(_)));
+        Err(if permanent { Failure::Permanent(text) } else { Failure::Retry(text) })
+    }
+}
+
+impl Keeper {
+    fn snapshot(&self) -> Option<Vec<Entry<IpPool>>> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.is_synced().then(|| pools.iter().map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn keep(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<Next, Failure> {
+        let name = &pool.key.name;
+        let mut version = pool.revision.resource_version().to_owned();
+        let conditions = verdict.condition().among(pool.value.status.as_ref(), OffsetDateTime::now_utc());
+        if let Some(conditions) = conditions {
+            version = self.objects.write_conditions(name, &version, &conditions).await?;
+        }
+        match due(&pool.value, verdict) {
+            Due::Nothing => Ok(Next::Done),
+            Due::Write(finalizers) => {
+                self.objects.write_finalizers(name, &version, &finalizers).await?;
+                Ok(Next::Done)
+            }
+            Due::Empty => {
+                let Ok(range) = pool.value.spec.range() else { return Ok(Next::Done) };
+                if !self.empty(name, &range).await? {
+                    return Ok(Next::After(EMPTYING));
+                }
+                self.objects.write_finalizers(name, &version, &without_ours(&pool.value)).await?;
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    /// Gives up what blocks of the range can be given up; whether none is left.
+    async fn empty(&self, name: &str, range: &Cidr) -> Result<bool, Failure> {
+        let clock = SystemClock::start();
+        let problem =
+            |error: ipam_plugin::error::IpamError| Failure::Retry(format!("blocks of IPPool {name}: {error}"));
+        release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
+        // Services that hold addresses still find them by their block's owner.
+        let services = Owner::Virtual(LOAD_BALANCER_HOST.into());
+        release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
+        let mut batch = ReadBatch::new();
+        let keys = batch.list_keys::<Block>(&Some(range.version()));
+        let answers = self.store.read(&batch).await?;
+        Ok(!answers.listed_keys(&keys).any(|block| range.contains(block.network())))
+    }
+}
+
+/// A pool that is in use has our finalizer, one that is not has not (KC-533).
+fn due(pool: &IpPool, verdict: Verdict) -> Due {
+    let mut finalizers = finalizers(pool);
+    let has_ours = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+    match (is_deleting(pool), verdict == Verdict::Ok) {
+        (true, _) if has_ours => Due::Empty,
+        (false, true) if !has_ours => {
+            finalizers.push(FINALIZER.into());
+            Due::Write(finalizers)
+        }
+        (false, false) if has_ours => Due::Write(without_ours(pool)),
+        _ => Due::Nothing,
+    }
+}
+
+fn without_ours(pool: &IpPool) -> Vec<String> {
+    let mut finalizers = finalizers(pool);
+    finalizers.retain(|finalizer| finalizer != FINALIZER);
+    finalizers
+}

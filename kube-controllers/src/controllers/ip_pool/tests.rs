@@ -1,0 +1,98 @@
+//! TestPoolSortFunc and the choreography of four pools (spec 6.5).
+
+use libcalico::api::IpPoolSpec;
+use serde_json::json;
+
+use super::allocatable::{Verdict, allocatable};
+use super::*;
+
+fn pool(name: &str, cidr: &str, change: impl FnOnce(&mut IpPool)) -> IpPool {
+    let mut pool = IpPool::new(name, IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() });
+    pool.metadata.creation_timestamp = Some("2026-01-02T00:00:00Z".into());
+    change(&mut pool);
+    pool
+}
+
+fn condition(pool: &mut IpPool, status: &str) {
+    pool.status = Some(json!({"conditions": [{"type": "Allocatable", "status": status}]}));
+}
+
+fn verdicts(pools: &[IpPool]) -> Vec<(String, Verdict)> {
+    allocatable(pools).into_iter().map(|(key, verdict)| (key.name, verdict)).collect()
+}
+
+fn created(time: &'static str) -> impl FnOnce(&mut IpPool) {
+    move |pool| pool.metadata.creation_timestamp = Some(time.into())
+}
+
+#[test]
+fn of_two_that_overlap_the_one_in_use_stays() {
+    let cidr = "10.0.0.0/16";
+    let deleting = |pool: &mut IpPool| pool.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
+    let wins = |first: IpPool, second: IpPool| {
+        let found = verdicts(&[second, first]);
+        assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+        assert_eq!(found[1].1, Verdict::Overlap);
+    };
+    wins(pool("first", cidr, |p| condition(p, "True")), pool("second", cidr, |p| condition(p, "False")));
+    wins(pool("first", cidr, |p| condition(p, "True")), pool("second", cidr, created("2026-01-01T00:00:00Z")));
+    wins(pool("first", cidr, |p| condition(p, "False")), pool("second", cidr, |_| ()));
+    wins(pool("first", cidr, created("2026-01-01T00:00:00Z")), pool("second", cidr, |_| ()));
+    wins(pool("first", "10.0.0.0/16", |_| ()), pool("second", "10.0.7.0/24", |_| ()));
+    wins(pool("first", "10.0.7.0/24", |p| condition(p, "True")), pool("second", "10.0.0.0/8", |_| ()));
+    wins(pool("first", cidr, deleting), pool("second", cidr, |p| condition(p, "False")));
+}
+
+#[test]
+fn four_pools() {
+    let active = |pool: &mut IpPool| condition(pool, "True");
+    let mut pools = vec![
+        pool("a", "10.0.0.0/16", active),
+        pool("b", "10.0.0.0/24", |_| ()),
+        pool("c", "fd00::/64", |_| ()),
+        pool("d", "10.1.0.0/16", |pool| pool.spec.disabled = true),
+        pool("e", "no range", |_| ()),
+    ];
+    let of = |pools: &[IpPool], name: &str| verdicts(pools).into_iter().find(|(n, _)| n == name).map(|(_, v)| v);
+    let all = |pools: &[IpPool]| ["a", "b", "c", "d", "e"].map(|name| of(pools, name));
+    use Verdict::{Disabled, Ok, Overlap, Terminating};
+    assert_eq!(all(&pools), [Some(Ok), Some(Overlap), Some(Ok), Some(Disabled), None]);
+    pools[0].metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
+    assert_eq!(all(&pools)[..2], [Some(Terminating), Some(Overlap)], "its blocks are still there");
+    pools.remove(0);
+    assert_eq!(of(&pools, "b"), Some(Ok));
+    // Disabled, a pool is in nobody's way.
+    pools.push(pool("f", "10.1.0.0/24", |_| ()));
+    assert_eq!(of(&pools, "f"), Some(Ok));
+}
+
+#[test]
+fn the_words_are_upstreams() {
+    let condition = Verdict::Ok.condition();
+    assert_eq!((condition.is_true, condition.reason), (true, "OK"));
+    assert_eq!(condition.message, "IPPool is available for IP allocation.");
+    for (verdict, reason) in
+        [(Verdict::Disabled, "PoolDisabled"), (Verdict::Terminating, "Terminating"), (Verdict::Overlap, "CIDROverlap")]
+    {
+        let condition = verdict.condition();
+        assert_eq!((condition.is_true, condition.reason), (false, reason));
+    }
+}
+
+#[test]
+fn finalizers_follow_the_verdict() {
+    let with = |finalizers: &[&str], deleting: bool| {
+        let mut pool = pool("p", "10.0.0.0/16", |_| ());
+        pool.metadata.unknown.insert("finalizers".into(), json!(finalizers));
+        pool.metadata.deletion_timestamp = deleting.then(|| "2026-01-03T00:00:00Z".into());
+        pool
+    };
+    let due = |pool: &IpPool, verdict| due(pool, verdict);
+    assert_eq!(due(&with(&[], false), Verdict::Ok), Due::Write(vec![FINALIZER.into()]));
+    assert_eq!(due(&with(&["other"], false), Verdict::Ok), Due::Write(vec!["other".into(), FINALIZER.into()]));
+    assert_eq!(due(&with(&[FINALIZER], false), Verdict::Ok), Due::Nothing);
+    assert_eq!(due(&with(&["other", FINALIZER], false), Verdict::Overlap), Due::Write(vec!["other".into()]));
+    assert_eq!(due(&with(&[], false), Verdict::Disabled), Due::Nothing);
+    assert_eq!(due(&with(&[FINALIZER], true), Verdict::Terminating), Due::Empty);
+    assert_eq!(due(&with(&[], true), Verdict::Terminating), Due::Nothing);
+}

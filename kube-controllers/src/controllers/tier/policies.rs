@@ -1,0 +1,112 @@
+//! [`Policies`]: how many policies of each kind a tier has, asked for when it matters.
+
+use std::fmt;
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
+
+use crate::controllers::custom_resource::resource;
+use crate::controllers::refusal::{failure, is_not_found};
+use crate::runtime::Failure;
+
+/// Policies are asked for in pages of so many.
+const PAGE: u32 = 500;
+
+/// How many policies of each kind, in upstream's order: global, of namespaces, and the same staged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts([usize; 4]);
+
+/// Kind, plural for people, plural in URLs.
+const KINDS: [(&str, &str, &str); 4] = [
+    (Global::KIND, "GlobalNetworkPolicies", Global::PLURAL),
+    (InNamespace::KIND, "NetworkPolicies", InNamespace::PLURAL),
+    (StagedGlobal::KIND, "StagedGlobalNetworkPolicies", StagedGlobal::PLURAL),
+    (StagedInNamespace::KIND, "StagedNetworkPolicies", StagedInNamespace::PLURAL),
+];
+
+impl Counts {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Counts::default()
+    }
+}
+
+/// `2 GlobalNetworkPolicies, 1 NetworkPolicy`.
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = KINDS.iter().zip(self.0).filter(|(_, count)| *count > 0);
+        for (i, ((kind, plural, _), count)) in counted.enumerate() {
+            let separator = if i == 0 { "" } else { ", " };
+            write!(f, "{separator}{count} {}", if count == 1 { kind } else { plural })?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts the policies of `tier` as they are now. A kind that the API server does not have has none.
+pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, Failure> {
+    let mut counts = Counts::default();
+    for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
+        *count = count_kind(client.clone(), &resource(kind, plural), tier).await?;
+    }
+    Ok(counts)
+}
+
+async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, Failure> {
+    let policies = Api::<DynamicObject>::all_with(client, kind);
+    let mut page = ListParams::default().limit(PAGE);
+    let mut count = 0;
+    loop {
+        let listed = match policies.list(&page).await {
+            Err(error) if is_not_found(&error) => return Ok(0),
+            listed => listed.map_err(|error| failure(&format!("list {}", kind.plural), &error))?,
+        };
+        count += listed.items.iter().filter(|policy| tier_of(policy) == tier).count();
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page.continue_token = Some(token),
+            None => return Ok(count),
+        }
+    }
+}
+
+/// The tier of a policy that names none is `default`.
+fn tier_of(policy: &DynamicObject) -> &str {
+    policy.data["spec"]["tier"].as_str().filter(|tier| !tier.is_empty()).unwrap_or(DEFAULT_TIER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TestPolicyCounts_Summary.
+    #[test]
+    fn counts_in_words() {
+        for (counts, text) in [
+            ([2, 1, 0, 0], "2 GlobalNetworkPolicies, 1 NetworkPolicy"),
+            (
+                [1, 2, 1, 2],
+                "1 GlobalNetworkPolicy, 2 NetworkPolicies, 1 StagedGlobalNetworkPolicy, 2 StagedNetworkPolicies",
+            ),
+            ([0, 0, 2, 1], "2 StagedGlobalNetworkPolicies, 1 StagedNetworkPolicy"),
+            ([0, 0, 0, 0], ""),
+        ] {
+            assert_eq!(Counts(counts).to_string(), text);
+            assert_eq!(Counts(counts).is_empty(), text.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_policy_without_tier_is_of_the_default_one() {
+        let policy = |spec: serde_json::Value| DynamicObject {
+            types: None,
+            metadata: Default::default(),
+            data: serde_json::json!({ "spec": spec }),
+        };
+        for (spec, tier) in
+            [("{}", "default"), (r#"{"tier":""}"#, "default"), (r#"{"tier":"t"}"#, "t"), ("null", "default")]
+        {
+            assert_eq!(tier_of(&policy(serde_json::from_str(spec).unwrap())), tier);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Where memory is.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use procfs::process::{MMapPath, Process};
+
+use super::ProfileError;
+use super::format::{Builder, Frame};
+
+/// What the kernel counts for the mappings of one name, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mapping {
+    resident: u64,
+    /// Of that, what nobody else has: what ends with this process.
+    private: u64,
+    size: u64,
+}
+
+/// The mappings of this process by name, `heap` and `anonymous` included.
+pub(super) fn mappings() -> Result<BTreeMap<String, Mapping>, ProfileError> {
+    let mut mappings = BTreeMap::<String, Mapping>::new();
+    for map in Process::myself()?.smaps()? {
+        let field = |name: &str| map.extension.map.get(name).copied().unwrap_or(0);
+        let mapping = mappings.entry(name(&map.pathname)).or_default();
+        mapping.resident += field("Rss");
+        mapping.private += field("Private_Clean") + field("Private_Dirty");
+        mapping.size += map.address.1 - map.address.0;
+    }
+    Ok(mappings)
+}
+
+/// As `go tool pprof` reads it. The last type is the one it shows.
+pub(super) fn profile(mappings: &BTreeMap<String, Mapping>) -> Vec<u8> {
+    let mut builder = Builder::new(&[("mapped", "bytes"), ("private", "bytes"), ("resident", "bytes")]);
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    builder.timing(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX), 0, 1);
+    for (name, mapping) in mappings {
+        let frame = Frame { function: name.clone(), file: String::new(), line: 0 };
+        let values = [mapping.size, mapping.private, mapping.resident];
+        builder.sample([frame], values.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)).into());
+    }
+    builder.encode()
+}
+
+/// As a table.
+pub(super) fn as_text(mappings: &BTreeMap<String, Mapping>) -> String {
+    let mut text = format!("{:>12} {:>12} {:>16}  (KiB)\n", "resident", "private", "mapped");
+    for (name, Mapping { resident, private, size }) in mappings {
+        text += &format!("{:>12} {:>12} {:>16}  {name}\n", resident / 1024, private / 1024, size / 1024);
+    }
+    text
+}
+
+fn name(path: &MMapPath) -> String {
+    match path {
+        MMapPath::Path(path) => path.display().to_string(),
+        MMapPath::Heap => "heap".into(),
+        MMapPath::Anonymous => "anonymous".into(),
+        MMapPath::Stack | MMapPath::TStack(_) => "stack".into(),
+        MMapPath::Other(name) => name.clone(),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}

@@ -1,0 +1,205 @@
+//! What is served where, over real connections.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use super::profile::folded;
+use super::*;
+use crate::status::Component;
+
+struct Served {
+    status: Status,
+    ports: watch::Sender<Ports>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    _directory: tempfile::TempDir,
+}
+
+/// A port that was free a moment ago.
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind("[::]:0").await.expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+async fn served(ports: Ports) -> Served {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Status::new(directory.path().join("status.json"));
+    let (sender, receiver) = watch::channel(ports);
+    let stop = CancellationToken::new();
+    let task = start(receiver, status.clone(), Metrics::new(), stop.clone()).await.expect("ports");
+    Served { status, ports: sender, stop, task, _directory: directory }
+}
+
+/// Status code and body; nothing where nobody listens.
+async fn ask(method: &str, port: u16, path: &str) -> Option<(u16, Vec<u8>)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await.expect("an answer in time").ok()?;
+    let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let code = std::str::from_utf8(&answer[9..12]).expect("a status code").parse().expect("a number");
+    Some((code, answer.split_off(head + 4)))
+}
+
+async fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    let (code, body) = ask("GET", port, path).await?;
+    Some((code, String::from_utf8_lossy(&body).into_owned()))
+}
+
+#[tokio::test]
+async fn health_is_what_the_status_says() {
+    let port = free_port().await;
+    let served = served(Ports { health: Some(port), ..Ports::default() }).await;
+    served.status.require(Component::Startup);
+    for path in ["/readiness", "/readyz"] {
+        let expected = "Startup          not ready  initialized to false\n";
+        assert_eq!(get(port, path).await, Some((503, expected.into())), "{path}");
+    }
+    served.status.ready(Component::Startup);
+    for path in ["/readiness", "/readyz"] {
+        assert_eq!(get(port, path).await, Some((200, "Startup          ready\n".into())), "{path}");
+    }
+    served.status.not_ready(Component::KubeApiServer, "away");
+    assert_eq!(get(port, "/readiness").await.map(|(code, _)| code), Some(503));
+    for path in ["/liveness", "/healthz"] {
+        assert_eq!(get(port, path).await, Some((200, "live\n".into())), "{path}");
+    }
+    assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
+    assert_eq!(ask("POST", port, "/readyz").await.map(|(code, _)| code), Some(405));
+    assert_eq!(ask("HEAD", port, "/healthz").await, Some((200, Vec::new())));
+}
+
+#[tokio::test]
+async fn metrics_have_their_port_to_themselves() {
+    let port = free_port().await;
+    let _served = served(Ports { metrics: Some(port), ..Ports::default() }).await;
+    let (code, body) = get(port, "/metrics").await.expect("an answer");
+    assert_eq!(code, 200);
+    assert!(body.contains("calico_migration_duration_seconds_count 0\n"), "{body}");
+    for path in ["/debug/pprof/", "/debug/pprof/profile?seconds=1", "/debug/pprof/heap", "/healthz", "/readyz", "/"] {
+        assert_eq!(get(port, path).await.map(|(code, _)| code), Some(404), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn profiles_are_for_this_machine_only() {
+    let port = free_port().await;
+    let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
+    eventually(port).await;
+    assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
+    // Any other address of this machine, seen from itself: loopback has a whole network of them.
+    assert!(TcpStream::connect(SocketAddr::from(([127, 0, 0, 2], port))).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_profile_shows_who_uses_the_processor() {
+    let port = free_port().await;
+    let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
+    eventually(port).await;
+    let stop = CancellationToken::new();
+    let busy = std::thread::Builder::new().name("spinner".into()).spawn({
+        let stop = stop.clone();
+        move || spin_until(&stop)
+    });
+    let (one, another) = tokio::join!(ask("GET", port, "/debug/pprof/profile?seconds=1"), async {
+        sleep(Duration::from_millis(500)).await;
+        get(port, "/debug/pprof/profile?seconds=1").await
+    });
+    stop.cancel();
+    busy.expect("a thread").join().expect("no panic");
+    assert_eq!(another.map(|(code, _)| code), Some(503), "one at a time");
+    let (code, profile) = one.expect("an answer");
+    assert_eq!(code, 200);
+    let stacks = folded(&profile);
+    assert!(stacks.iter().any(|stack| stack.starts_with("thread spinner;")), "{stacks:?}");
+    assert!(stacks.iter().any(|stack| stack.contains("spin_until")), "{stacks:?}");
+    for bad in ["0", "301", "x", "-1"] {
+        assert_eq!(get(port, &format!("/debug/pprof/profile?seconds={bad}")).await.map(|(code, _)| code), Some(400));
+    }
+}
+
+#[inline(never)]
+fn spin_until(stop: &CancellationToken) {
+    while !stop.is_cancelled() {
+        std::hint::black_box(());
+    }
+}
+
+#[tokio::test]
+async fn a_heap_profile_shows_where_memory_is() {
+    let port = free_port().await;
+    let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
+    eventually(port).await;
+    let kept = vec![1u8; 64 << 20];
+    let (code, profile) = ask("GET", port, "/debug/pprof/heap").await.expect("an answer");
+    assert_eq!(code, 200);
+    let private = |line: &String| -> u64 {
+        line.split([' ', ',', '[', ']']).filter_map(|word| word.parse::<u64>().ok()).nth(1).expect("three values")
+    };
+    let largest = folded(&profile).iter().map(private).max();
+    assert!(largest.is_some_and(|bytes| bytes > 64 << 20), "{largest:?}");
+    let (code, text) = get(port, "/debug/pprof/heap?debug=1").await.expect("an answer");
+    assert!(code == 200 && text.contains("KiB") && text.contains("anonymous"), "{text}");
+    drop(kept);
+}
+
+#[tokio::test]
+async fn ports_change_while_it_runs() {
+    let (first, second) = (free_port().await, free_port().await);
+    let served = served(Ports { metrics: Some(first), ..Ports::default() }).await;
+    assert!(get(first, "/metrics").await.is_some());
+    served.ports.send_replace(Ports { metrics: Some(second), health: Some(first), ..Ports::default() });
+    eventually(second).await;
+    eventually(first).await;
+    assert_eq!(get(second, "/metrics").await.map(|(code, _)| code), Some(200));
+    assert_eq!(get(first, "/healthz").await.map(|(code, _)| code), Some(200));
+    served.ports.send_replace(Ports::default());
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", second)).await.is_ok() {
+        assert!(begin.elapsed().as_secs() < 10, "the port is still open");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_fails_at_the_start_and_is_waited_for_later() {
+    let taken = TcpListener::bind("[::]:0").await.expect("a port");
+    let port = taken.local_addr().expect("its address").port();
+    let status = Status::new("/proc/none/status.json");
+    for ports in [Ports { metrics: Some(port), ..Ports::default() }, Ports { health: Some(port), ..Ports::default() }] {
+        let (_sender, receiver) = watch::channel(ports);
+        let failed = start(receiver, status.clone(), Metrics::new(), CancellationToken::new()).await;
+        let error = failed.expect_err("the port is taken").to_string();
+        assert!(error.starts_with(&format!("cannot listen on port {port}: ")), "{error}");
+    }
+    let served = served(Ports::default()).await;
+    served.ports.send_replace(Ports { metrics: Some(port), ..Ports::default() });
+    sleep(Duration::from_millis(100)).await;
+    drop(taken);
+    eventually(port).await;
+    assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(200));
+}
+
+#[tokio::test]
+async fn a_stop_ends_everything_though_a_client_holds_on() {
+    let port = free_port().await;
+    let served = served(Ports { health: Some(port), ..Ports::default() }).await;
+    let _silent = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    served.stop.cancel();
+    timeout(Duration::from_secs(5), served.task).await.expect("at once").expect("no panic");
+    assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
+}
+
+/// Waits until somebody listens.
+async fn eventually(port: u16) {
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+        assert!(begin.elapsed().as_secs() < 10, "nobody listens on {port}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,224 @@
+//! The process, from its environment to its end.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Options;
+use crate::compaction;
+use crate::configuration::Configuration;
+use crate::context::Context;
+use crate::http::{self, Ports};
+use crate::leader;
+use crate::logging::{self, Severity};
+use crate::runtime::Leadership;
+use crate::session::{self, End};
+use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings};
+use crate::signals::stop_on_signal;
+use crate::startup::{Clients, Servers, StartError, insist};
+use crate::status::{self, Component, Status};
+use crate::telemetry::Metrics;
+
+/// Before controllers that ended by themselves begin again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long what serves the controllers may take to end after them.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM or SIGINT, which is success. An environment that cannot be followed is failure (KC-104).
+pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitCode {
+    let environment = Environment::read(&lookup);
+    let severity = logging::init(environment.as_ref().map_or(LogSeverity::default(), Environment::first_log_severity));
+    let outcome = environment.map_err(StartError::from).and_then(|environment| {
+        let servers = Servers::from_environment(&lookup)?;
+        let runtime = Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
+        let outcome = runtime.block_on(Process { options: options.clone(), environment, servers, severity }.run());
+        // What does not end by itself is not waited for.
+        runtime.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Process {
+    options: Options,
+    environment: Environment,
+    servers: Servers,
+    severity: Severity,
+}
+
+impl Process {
+    async fn run(self) -> Result<(), StartError> {
+        let reason = |reason| StartError::Process { what: "listen for signals", reason };
+        let stop = stop_on_signal().map_err(reason)?;
+        let status = Status::new(&self.options.status_file);
+        status.require(Component::Startup);
+        tokio::spawn(status::beat(status.clone(), stop.clone()));
+        tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
+
+        let metrics = Metrics::new();
+        // Probes are answered from the start; the other ports are in the settings.
+        let health = (self.options.health_port != 0).then_some(self.options.health_port);
+        let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
+        let _serving = http::start(told, status.clone(), metrics.clone(), CancellationToken::new()).await?;
+
+        let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
+        // The Lease is given back when all who write have ended.
+        let standing = CancellationToken::new();
+        let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
+        self.serve(clients, metrics, leadership, status, ports, stop).await;
+        standing.cancel();
+        if timeout(DRAIN, election).await.is_err() {
+            tracing::warn!("the Lease was not given back within {DRAIN:?}");
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
+
+    /// The right to write, and what ends when it has been given back.
+    fn stand_for_election(
+        &self,
+        clients: &Clients,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> (Leadership, BoxFuture<'static, ()>) {
+        let required = match self.environment.leader_election {
+            LeaderElection::Off => return (Leadership::always(), std::future::ready(()).boxed()),
+            LeaderElection::Required => true,
+            LeaderElection::IfAllowed => false,
+        };
+        let Lease { namespace, name } = self.environment.lease.clone();
+        let identity = leader::identity();
+        let config = leader::Config { namespace, name, identity, required, timing: leader::Timing::default() };
+        let (leadership, task) = leader::start(clients.kubernetes.clone(), config, metrics.clone(), stop);
+        (leadership, task.map(|_| ()).boxed())
+    }
+
+    /// From the first request until everything that writes has ended.
+    async fn serve(
+        self,
+        clients: Clients,
+        metrics: Metrics,
+        leadership: Leadership,
+        status: Status,
+        ports: watch::Sender<Ports>,
+        stop: CancellationToken,
+    ) {
+        let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
+        let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return };
+        status.ready(Component::Startup);
+        let Clients { kubernetes, calico, mode } = clients.clone();
+        let configuration = Configuration::new(calico.clone(), self.environment, mode, leadership.clone());
+        let read = async || configuration.read().await;
+        let Some(settings) = insist("read KubeControllersConfiguration", &stop, read).await else { return };
+
+        // What serves the controllers ends after them.
+        let serving = CancellationToken::new();
+        let (sender, settings) = watch::channel(Arc::new(settings));
+        let mut servants = pin!(futures::future::join4(
+            configuration.follow(sender, serving.clone()),
+            follow_in_place(self.severity, ports, settings.clone(), serving.clone()),
+            compaction::run(calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
+            follow_health(status, clients, settings.clone(), serving.clone()),
+        ));
+        let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
+        tokio::select! {
+            _ = &mut servants => {}
+            () = sessions(&context, &stop) => {
+                serving.cancel();
+                if timeout(DRAIN, servants).await.is_err() {
+                    tracing::warn!("not everything ended within {DRAIN:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One life of the controllers after the other, until `stop`.
+async fn sessions(context: &Context, stop: &CancellationToken) {
+    loop {
+        match session::run(context, stop).await {
+            End::Stopped => return,
+            // As upstream's outer process says when the inner one ended to be started again (KC-101).
+            End::Changed => tracing::info!("Received exit status 129, restarting"),
+            End::Broken => {
+                tracing::warn!("Received exit status 129, restarting");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Keeps the severity of the log and the ports as the settings have them.
+async fn follow_in_place(
+    severity: Severity,
+    ports: watch::Sender<Ports>,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let current = settings.borrow_and_update().clone();
+        severity.set(current.log_severity);
+        ports.send_modify(|ports| {
+            ports.metrics = current.metrics_port;
+            ports.profiling = current.debug_profile_port;
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Ok(()) = settings.changed() => {}
+        }
+    }
+}
+
+/// Looks at the datastore and the API server while the settings want it (KC-141).
+async fn follow_health(
+    status: Status,
+    clients: Clients,
+    mut settings: watch::Receiver<Arc<Settings>>,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let looking = stop.child_token();
+        let wanted = settings.borrow_and_update().health_checks;
+        let mut watch = pin!(async {
+            if !wanted {
+                return looking.cancelled().await;
+            }
+            let datastore = async || clients.calico.ensure_initialized_for_kubernetes().await;
+            let api_server = async || healthz(&clients.kubernetes).await;
+            status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
+        });
+        let changed = async { settings.wait_for(|settings| settings.health_checks != wanted).await.is_ok() };
+        tokio::select! {
+            () = &mut watch => {}
+            true = changed => {
+                looking.cancel();
+                watch.await;
+            }
+        }
+    }
+}
+
+/// Whether the API server says that it is well.
+async fn healthz(kubernetes: &kube::Client) -> Result<(), String> {
+    let request = hyper::Request::get("/healthz").body(Vec::new()).map_err(|error| error.to_string())?;
+    match kubernetes.request_text(request).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(format!("{} with http status code: {}", status.message, status.code)),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,220 @@
+//! From the environment to the clients. What is out of reach is waited for; what is set wrong ends the process.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datastore::kubernetes::AccessError;
+use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Mode;
+use crate::http::ListenError;
+use crate::settings::SettingsError;
+
+/// Between two attempts, at first and at the longest.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Requests per second for Calico's objects, and at once above that, where the environment says nothing (KC-111).
+const RATE: [(&str, i32); 2] = [("K8S_CLIENT_QPS", 500), ("K8S_CLIENT_BURST", 1000)];
+
+/// Why the process cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The environment.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Which datastore, or how it is reached.
+    #[error("datastore: {0}")]
+    Datastore(#[from] ConfigError),
+    /// Neither of the two.
+    #[error("no datastore is configured; set KUBECONFIG, or run in a pod, or set ETCD_ENDPOINTS")]
+    Nothing,
+    /// A file on one node is nothing to keep in step with a cluster.
+    #[error("DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or etcdv3")]
+    Local,
+    /// How the API server is reached.
+    #[error("API server: {0}")]
+    Access(#[from] AccessError),
+    /// A port.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The process itself.
+    #[error("cannot {what}: {reason}")]
+    Process {
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        reason: std::io::Error,
+    },
+}
+
+/// Where the datastore and the API server are. One source for both (B-14): which datastore it is decides what runs.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    datastore: DatastoreConfig,
+    api_server: KubernetesConfig,
+}
+
+/// The datastore and the API server.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    /// The Kubernetes API.
+    pub(crate) kubernetes: kube::Client,
+    /// Calico's objects.
+    pub(crate) calico: Arc<Datastore>,
+    /// Where those are.
+    pub(crate) mode: Mode,
+}
+
+impl Servers {
+    /// What the environment says. Nothing is read and nobody is asked.
+    pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
+        let said = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
+        let [qps, burst] = RATE.map(|(name, rate)| if said(name) { 0 } else { rate });
+        let settings = datastore::Settings { qps, burst, ..datastore::Settings::default() };
+        // A variable that is set to nothing is as good as one that is not set, as everywhere here.
+        let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
+        let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
+            ConfigError::Nothing => StartError::Nothing,
+            other => StartError::Datastore(other),
+        })?;
+        let api_server = match &datastore {
+            DatastoreConfig::Kubernetes(config) => (**config).clone(),
+            DatastoreConfig::Etcd(_) => KubernetesConfig::beside(&settings, lookup)?,
+            DatastoreConfig::Local(_) => return Err(StartError::Local),
+        };
+        Ok(Servers { datastore, api_server })
+    }
+
+    /// The clients. Waits until the API server has said which group it has; `None` when told to stop before.
+    pub(crate) async fn connect(&self, stop: &CancellationToken) -> Result<Option<Clients>, StartError> {
+        let kubernetes = datastore::kubernetes::client(&self.api_server).await?;
+        let (calico, mode) = match &self.datastore {
+            DatastoreConfig::Kubernetes(config) => {
+                let calico = datastore::Kubernetes::lasting(config);
+                let Some(group) =
+                    insist("ask which API group holds Calico's objects", stop, async || calico.group().await).await
+                else {
+                    return Ok(None);
+                };
+                (Datastore::Kubernetes(Arc::new(calico)), Mode::Kubernetes(group))
+            }
+            other => (Datastore::open(other)?, Mode::Etcd),
+        };
+        Ok(Some(Clients { kubernetes, calico: Arc::new(calico), mode }))
+    }
+}
+
+/// For the log.
+impl std::fmt::Display for Servers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.datastore {
+            DatastoreConfig::Etcd(config) => {
+                write!(f, "datastore etcd {}, API server {}", config.endpoints.join(","), self.api_server)
+            }
+            _ => write!(f, "datastore and API server {}", self.api_server),
+        }
+    }
+}
+
+/// Tries until it succeeds; `None` when told to stop before.
+pub(crate) async fn insist<T, E: Display>(
+    what: &str,
+    stop: &CancellationToken,
+    attempt: impl AsyncFn() -> Result<T, E>,
+) -> Option<T> {
+    let mut pause = PAUSE;
+    let trying = async {
+        loop {
+            match attempt().await {
+                Ok(value) => return value,
+                Err(error) => tracing::warn!("cannot {what}, trying again in {pause:?}: {error}"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    };
+    stop.run_until_cancelled(trying).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn servers(variables: &[(&str, &str)]) -> Result<Servers, StartError> {
+        let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+        Servers::from_environment(&found)
+    }
+
+    /// B-14: without a word about the type, etcd where its endpoints are, and otherwise Kubernetes.
+    #[test]
+    fn one_source_says_which_datastore_it_is() {
+        for variables in [
+            &[("ETCD_ENDPOINTS", "http://a:2379")][..],
+            &[("DATASTORE_TYPE", "etcdv3"), ("ETCD_ENDPOINTS", "http://a:2379"), ("KUBECONFIG", "/k")],
+        ] {
+            assert!(matches!(servers(variables).unwrap().datastore, DatastoreConfig::Etcd(_)), "{variables:?}");
+        }
+        for variables in [
+            &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")][..],
+            &[("KUBECONFIG", "/k"), ("ETCD_ENDPOINTS", "")],
+            &[("DATASTORE_TYPE", "kubernetes"), ("ETCD_ENDPOINTS", "http://a:2379"), ("KUBECONFIG", "/k")],
+        ] {
+            assert!(matches!(servers(variables).unwrap().datastore, DatastoreConfig::Kubernetes(_)), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_refused() {
+        for (variables, expected) in [
+            (&[][..], "no datastore is configured"),
+            (&[("DATASTORE_TYPE", "local")], "one node's own file"),
+            (&[("DATASTORE_TYPE", "etcdv3")], "no etcd endpoints"),
+            (&[("DATASTORE_TYPE", "sqlite")], "unknown datastore type"),
+        ] {
+            let error = servers(variables).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn requests_are_limited_as_upstream_limits_them_unless_told() {
+        let rate = |variables: &[(&str, &str)]| {
+            let rate = servers(variables).unwrap().api_server.rate.unwrap();
+            (rate.per_second, rate.burst)
+        };
+        assert_eq!(rate(&[("KUBECONFIG", "/k")]), (500, 1000));
+        assert_eq!(
+            rate(&[("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", "50"), ("CALICO_K8S_CLIENT_BURST", "60")]),
+            (50, 60)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_tried_again_with_longer_pauses() {
+        let (begin, attempts) = (Instant::now(), Cell::new(0));
+        let attempt = async || {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() < 7 { Err("away") } else { Ok(5) }
+        };
+        assert_eq!(insist("try", &CancellationToken::new(), attempt).await, Some(5));
+        assert_eq!(begin.elapsed().as_secs(), 1 + 2 + 4 + 8 + 10 + 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_can_be_stopped() {
+        let stop = CancellationToken::new();
+        let stopping = async {
+            sleep(PAUSE * 3).await;
+            stop.cancel();
+        };
+        let (found, ()) = tokio::join!(insist("try", &stop, async || Err::<(), _>("away")), stopping);
+        assert_eq!(found, None);
+    }
+}

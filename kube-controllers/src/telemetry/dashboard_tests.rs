@@ -1,0 +1,136 @@
+//! The dashboard of deploy/grafana asks for metrics that exist, by labels that they have; and for all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+const DASHBOARD: &str = include_str!("../../../deploy/grafana/kube-controllers.json");
+
+/// Words of PromQL, and labels that Prometheus adds.
+const WORDS: [&str; 15] = [
+    "sum",
+    "by",
+    "rate",
+    "increase",
+    "histogram_quantile",
+    "time",
+    "max",
+    "count",
+    "topk",
+    "le",
+    "job",
+    "instance",
+    "h",
+    "__rate_interval",
+    "label_values",
+];
+
+/// Told by others better, or of no use by themselves.
+const LEFT_OUT: [&str; 6] = [
+    "calico_migration_duration_seconds",
+    "process_max_fds",
+    "process_open_fds",
+    "process_start_time_seconds",
+    "process_threads",
+    "process_virtual_memory_bytes",
+];
+
+/// The expressions of all panels and of the variables.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
+            Value::String(text) if name == "expr" || name == "query" && text.contains('(') => found.push(text.clone()),
+            value => expressions(value, found),
+        }),
+        Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        _ => {}
+    }
+}
+
+/// The program's sources, without its tests.
+fn sources() -> Vec<String> {
+    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            let is_test = path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
+            if path.is_dir() {
+                files(&path, found)
+            } else if !is_test {
+                found.push(path)
+            }
+        }
+    }
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    found.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect()
+}
+
+/// The names between quotation marks.
+fn literals(source: &str) -> BTreeSet<&str> {
+    let name = |text: &&str| text.chars().all(|sign| sign.is_ascii_lowercase() || sign == '_') && !text.is_empty();
+    source.split('"').filter(name).collect()
+}
+
+/// Each metric that a source file names, with all that could be a label there.
+fn metrics(sources: &[String]) -> BTreeMap<&str, BTreeSet<&str>> {
+    const PREFIXES: [&str; 8] = [
+        "ipam_allocations_",
+        "ipam_blocks",
+        "ipam_ippool_",
+        "kube_controllers_",
+        "workqueue_",
+        "leader_election_",
+        "calico_migration_",
+        "process_",
+    ];
+    let mut metrics = BTreeMap::new();
+    for source in sources {
+        let literals = literals(source);
+        for name in literals.iter().filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix))) {
+            metrics.insert(*name, literals.clone());
+        }
+    }
+    metrics
+}
+
+fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
+    words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_alphabetic() || sign == '_'))
+}
+
+/// The metric that a query means.
+fn family(word: &str) -> &str {
+    ["_bucket", "_count", "_sum"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)
+}
+
+#[test]
+fn every_query_names_metrics_and_labels_that_exist() {
+    let sources = sources();
+    let (metrics, mut found) = (metrics(&sources), Vec::new());
+    expressions(&serde_json::from_str(DASHBOARD).expect("JSON"), &mut found);
+    assert!(found.len() > 30, "{} queries", found.len());
+    for expression in found {
+        let (named, labels): (Vec<_>, Vec<_>) = identifiers(&expression)
+            .filter(|word| !WORDS.contains(word))
+            .partition(|word| metrics.contains_key(family(word)));
+        assert!(!named.is_empty(), "no metric of ours in {expression}");
+        for label in labels {
+            let known = named.iter().all(|word| metrics[family(word)].contains(label));
+            assert!(known, "`{label}` in {expression} is neither a metric nor a label of {named:?}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_on_the_dashboard() {
+    let (sources, mut found) = (sources(), Vec::new());
+    expressions(&serde_json::from_str(DASHBOARD).expect("JSON"), &mut found);
+    let shown: BTreeSet<_> = found.iter().flat_map(|expression| identifiers(expression)).map(family).collect();
+    let metrics = metrics(&sources);
+    assert!(metrics.len() > 35, "{metrics:?}");
+    for name in metrics.keys() {
+        assert_ne!(shown.contains(name), LEFT_OUT.contains(name), "{name}");
+    }
+}

@@ -1,0 +1,425 @@
+//! A cluster as it truly is, what the feeds have told of it so far, and the collection that works by them.
+
+mod collect;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use time::macros::datetime;
+
+use super::super::*;
+use crate::ipam::{
+    AssignRequest, Block, Ended, HandleId, Owner, OwnerSlot, Reservations, Sight, WINDOWS_RESERVED_HANDLE,
+};
+use crate::net::Cidr;
+
+pub(super) const EPOCH: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
+pub(super) const GRACE: Duration = Duration::from_secs(900);
+
+/// A sandbox's addresses and what its pod says of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pod {
+    pub(super) node: String,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) reported: bool,
+    pub(super) ended: Option<Ended>,
+}
+
+impl Pod {
+    pub(super) fn facts(&self) -> PodFacts<'_> {
+        let addresses =
+            if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::Unknown };
+        PodFacts { node: &self.node, addresses, ended: self.ended }
+    }
+}
+
+/// A virtual machine; `runs` once a pod of it has taken its address.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Machine {
+    pub(super) runs: bool,
+    pub(super) handle: Option<HandleId>,
+}
+
+/// What a feed has to tell.
+#[derive(Debug, Clone)]
+pub(super) enum Told {
+    Block(Box<Block>),
+    BlockGone(Cidr),
+    Pod(String, Pod),
+    PodGone(String),
+    Machine(String, bool),
+    Service(String, bool),
+    Node(String, bool),
+}
+
+/// The truth, the feeds' queues, and the index that hears them.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) now: Duration,
+    pub(super) cooldown: i64,
+    pub(super) nodes: BTreeSet<String>,
+    pub(super) pods: BTreeMap<String, Pod>,
+    pub(super) machines: BTreeMap<String, Machine>,
+    pub(super) services: BTreeSet<String>,
+    pub(super) tunnels: BTreeSet<String>,
+    pub(super) blocks: BTreeMap<Cidr, Block>,
+    pub(super) index: Index,
+    pub(super) queues: BTreeMap<Queue, VecDeque<Told>>,
+    pub(super) released: Vec<Suspect>,
+    handles: usize,
+}
+
+/// One feed each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Queue {
+    Blocks,
+    Pods,
+    Machines,
+    Services,
+    Nodes,
+}
+
+pub(super) const QUEUES: [Queue; 5] = [Queue::Blocks, Queue::Pods, Queue::Machines, Queue::Services, Queue::Nodes];
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+pub(super) fn settings(cooldown: i64) -> Settings {
+    Settings { leak_grace: Some(GRACE), cooldown, machines: true, services: true }
+}
+
+impl Cluster {
+    pub(super) fn new(cooldown: i64) -> Self {
+        let mut index = Index::new(settings(cooldown));
+        index.put_pool("v4", "10.0.0.0/16".parse().unwrap());
+        index.put_pool("v6", "fd00::/64".parse().unwrap());
+        Cluster {
+            now: Duration::from_secs(1),
+            cooldown,
+            nodes: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            services: BTreeSet::new(),
+            tunnels: BTreeSet::new(),
+            blocks: BTreeMap::new(),
+            index,
+            queues: BTreeMap::new(),
+            released: Vec::new(),
+            handles: 0,
+        }
+    }
+
+    pub(super) fn wall(&self) -> OffsetDateTime {
+        EPOCH + self.now
+    }
+
+    pub(super) fn tell(&mut self, queue: Queue, told: Told) {
+        self.queues.entry(queue).or_default().push_back(told);
+    }
+
+    /// Stores a block, as a compare-and-swap would.
+    fn write(&mut self, mut block: Block) {
+        block.count_write();
+        let cidr = block.cidr;
+        if block.is_empty() && block.affinity.is_none() {
+            self.blocks.remove(&cidr);
+            self.tell(Queue::Blocks, Told::BlockGone(cidr));
+            return;
+        }
+        self.blocks.insert(cidr, block.clone());
+        self.tell(Queue::Blocks, Told::Block(Box::new(block)));
+    }
+
+    pub(super) fn claim(&mut self, cidr: &str, node: &str) {
+        let cidr: Cidr = cidr.parse().unwrap();
+        let owner = Owner::Host(node.into());
+        let block = match self.blocks.get(&cidr) {
+            Some(block) => {
+                let mut block = block.clone();
+                block.affinity = Some(owner.to_string());
+                block
+            }
+            None => Block::new(cidr, &owner, self.wall()).unwrap(),
+        };
+        self.write(block);
+    }
+
+    pub(super) fn disclaim(&mut self, cidr: &str) {
+        if let Some(mut block) = self.blocks.get(&cidr.parse().unwrap()).cloned() {
+            block.clear_affinity();
+            self.write(block);
+        }
+    }
+
+    pub(super) fn new_handle(&mut self) -> HandleId {
+        self.handles += 1;
+        HandleId::new(format!("k8s-pod-network.{:064x}", self.handles))
+    }
+
+    /// Takes an address of a family from a node's block, or from any.
+    pub(super) fn take(
+        &mut self,
+        v6: bool,
+        node: &str,
+        handle: &HandleId,
+        attributes: &BTreeMap<String, String>,
+    ) -> Option<IpAddr> {
+        let owner = Owner::Host(node.into());
+        let (cooldown, wall) = (self.cooldown, self.wall());
+        let mut candidates: Vec<Block> = self.blocks.values().cloned().collect();
+        candidates.retain(|block| (block.cidr.version() == crate::net::IpVersion::V6) == v6);
+        candidates.sort_by_key(|block| block.owner() != Some(owner.clone()));
+        for mut block in candidates {
+            block.collect_garbage(cooldown, wall).unwrap();
+            let request = AssignRequest { handle: Some(handle), attributes, requester: &owner, check_affinity: false };
+            let taken = block.assign(1, &request, &Reservations::none()).unwrap();
+            if let [address] = taken[..] {
+                self.write(block);
+                return Some(address);
+            }
+        }
+        None
+    }
+
+    /// ADD of a pod that is there: what its sandbox had before is left behind, as by a lost DEL.
+    pub(super) fn add(&mut self, name: &str, dual: bool) -> bool {
+        let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) else { return false };
+        let handle = self.new_handle();
+        let attributes = map(&[("namespace", "ns"), ("pod", name), ("node", &pod.node)]);
+        let v4 = self.take(false, &pod.node, &handle, &attributes);
+        let v6 = if dual { self.take(true, &pod.node, &handle, &attributes) } else { None };
+        let addresses: Vec<IpAddr> = v4.into_iter().chain(v6).collect();
+        if addresses.is_empty() {
+            return false;
+        }
+        self.set_pod(name, Pod { addresses, reported: false, ..pod });
+        true
+    }
+
+    pub(super) fn set_pod(&mut self, name: &str, pod: Pod) {
+        self.pods.insert(name.into(), pod.clone());
+        self.tell(Queue::Pods, Told::Pod(name.into(), pod));
+    }
+
+    pub(super) fn schedule(&mut self, name: &str, node: &str) {
+        if self.nodes.contains(node) && !self.pods.contains_key(name) {
+            self.set_pod(name, Pod { node: node.into(), ..Pod::default() });
+        }
+    }
+
+    pub(super) fn report(&mut self, name: &str) {
+        if let Some(pod) = self.pods.get(name).cloned().filter(|pod| !pod.addresses.is_empty()) {
+            self.set_pod(name, Pod { reported: true, ..pod });
+        }
+    }
+
+    pub(super) fn end(&mut self, name: &str, ended: Ended) {
+        if let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) {
+            self.set_pod(name, Pod { ended: Some(ended), ..pod });
+        }
+    }
+
+    /// The pod goes; with `del` its addresses are given back.
+    pub(super) fn delete(&mut self, name: &str, del: bool) {
+        let Some(pod) = self.pods.remove(name) else { return };
+        self.tell(Queue::Pods, Told::PodGone(name.into()));
+        if del && pod.ended.is_none() {
+            pod.addresses.into_iter().for_each(|address| self.give_back(address));
+        }
+    }
+
+    fn give_back(&mut self, address: IpAddr) {
+        let Some(mut block) = self.blocks.values().find(|block| block.cidr.contains(address)).cloned() else { return };
+        let Some(handle) = block.allocation(address).and_then(|held| held.handle()) else { return };
+        block.release_by_handle(&handle, None, self.cooldown, self.wall()).unwrap();
+        self.write(block);
+    }
+
+    pub(super) fn node(&mut self, name: &str, there: bool) {
+        if there {
+            self.nodes.insert(name.into());
+        } else {
+            self.nodes.remove(name);
+            self.tunnels.remove(name);
+            let on: Vec<String> =
+                self.pods.iter().filter(|(_, pod)| pod.node == name).map(|(name, _)| name.clone()).collect();
+            on.iter().for_each(|pod| self.delete(pod, false));
+        }
+        self.tell(Queue::Nodes, Told::Node(name.into(), there));
+    }
+
+    pub(super) fn tunnel(&mut self, node: &str) {
+        let handle = HandleId::new(format!("ipip-tunnel-addr-{node}"));
+        if !self.nodes.contains(node) {
+            return;
+        }
+        let known = self.blocks.values().any(|block| !block.addresses_of(&handle).is_empty());
+        let attributes = map(&[("type", "ipipTunnelAddress"), ("node", node)]);
+        if known || self.take(false, node, &handle, &attributes).is_some() {
+            self.tunnels.insert(node.into());
+        }
+    }
+
+    /// A machine comes, or goes and leaves its address behind.
+    pub(super) fn machine(&mut self, name: &str, there: bool) {
+        if there {
+            self.machines.entry(name.into()).or_default();
+        } else {
+            self.machines.remove(name);
+        }
+        self.tell(Queue::Machines, Told::Machine(name.into(), there));
+    }
+
+    /// A pod of a machine takes the machine's address over, or takes one.
+    pub(super) fn run_machine(&mut self, name: &str, node: &str, slot: OwnerSlot) {
+        if !self.machines.contains_key(name) || !self.nodes.contains(node) {
+            return;
+        }
+        let handle = HandleId::for_machine("net", "ns", name);
+        self.handles += 1;
+        let launcher = format!("virt-launcher-{name}-{}", self.handles);
+        let attributes = map(&[("namespace", "ns"), ("pod", &launcher), ("node", node), ("vmi-name", name)]);
+        let block = self.blocks.values().find(|block| !block.addresses_of(&handle).is_empty()).cloned();
+        let runs = match block {
+            Some(mut block) => {
+                if slot == OwnerSlot::Alternate {
+                    block.set_owner(&handle, OwnerSlot::Active, &BTreeMap::new());
+                }
+                block.set_owner(&handle, slot, &attributes);
+                self.write(block);
+                true
+            }
+            None => self.take(false, node, &handle, &attributes).is_some(),
+        };
+        if let Some(machine) = self.machines.get_mut(name).filter(|_| runs) {
+            *machine = Machine { runs, handle: Some(handle) };
+        }
+    }
+
+    pub(super) fn service(&mut self, name: &str, there: bool) {
+        if !there {
+            self.services.remove(name);
+        } else if self.services.insert(name.into()) {
+            self.handles += 1;
+            let handle = HandleId::new(format!("lb-{:x}", self.handles));
+            let attributes = map(&[("type", "LoadBalancer"), ("namespace", "ns"), ("service", name)]);
+            self.take(false, "", &handle, &attributes);
+        }
+        self.tell(Queue::Services, Told::Service(name.into(), there));
+    }
+
+    /// An address that names nobody.
+    pub(super) fn anonymous(&mut self, node: &str) {
+        let handle = self.new_handle();
+        self.take(false, node, &handle, &map(&[("node", node)]));
+    }
+
+    /// Whether somebody truly uses an address.
+    pub(super) fn in_use(&self, address: IpAddr) -> bool {
+        let Some(block) = self.blocks.values().find(|block| block.cidr.contains(address)) else { return false };
+        let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return false };
+        let Some(handle) = held.handle() else { return false };
+        let noted = |key: &str| held.attributes().and_then(|noted| noted.get(key)).map(String::as_str);
+        self.pods.values().any(|pod| pod.ended.is_none() && pod.addresses.contains(&address))
+            || self.machines.values().any(|machine| machine.runs && machine.handle.as_ref() == Some(&handle))
+            || noted("service").is_some_and(|name| self.services.contains(name))
+            || self.tunnels.iter().any(|node| handle.as_str() == format!("ipip-tunnel-addr-{node}"))
+            || handle.as_str() == WINDOWS_RESERVED_HANDLE
+    }
+
+    /// Addresses that are taken, do not rest, and nobody uses.
+    pub(super) fn leaked(&self) -> Vec<IpAddr> {
+        let held = self.blocks.values().flat_map(Block::allocated).filter(|held| !held.is_cooling());
+        held.map(|held| held.ip).filter(|address| !self.in_use(*address)).collect()
+    }
+
+    /// Lets a feed tell up to `n` things.
+    pub(super) fn hear(&mut self, queue: Queue, n: usize) {
+        for _ in 0..n {
+            let Some(told) = self.queues.entry(queue).or_default().pop_front() else { return };
+            tell(&mut self.index, &told);
+        }
+    }
+
+    pub(super) fn hear_all(&mut self) {
+        QUEUES.into_iter().for_each(|queue| self.hear(queue, usize::MAX));
+    }
+
+    /// A feed lost what it had to tell, and lists what there is.
+    pub(super) fn relist(&mut self, queue: Queue) {
+        self.queues.remove(&queue);
+        let mut index = std::mem::take(&mut self.index);
+        self.list(queue, &mut index);
+        self.index = index;
+    }
+
+    fn list(&self, queue: Queue, index: &mut Index) {
+        let feeds: &[Feed] = match queue {
+            Queue::Blocks => &[Feed::Blocks],
+            Queue::Pods => &[Feed::Pods],
+            Queue::Machines => &[Feed::Machines, Feed::Instances],
+            Queue::Services => &[Feed::Services],
+            Queue::Nodes => &[Feed::CalicoNodes, Feed::KubernetesNodes],
+        };
+        feeds.iter().for_each(|feed| index.list_begins(*feed));
+        match queue {
+            Queue::Blocks => self.blocks.values().for_each(|block| index.put_block(block).unwrap()),
+            Queue::Pods => self.pods.iter().for_each(|(name, pod)| index.put_pod("ns", name, &pod.facts())),
+            Queue::Machines => {
+                for name in self.machines.keys() {
+                    tell(index, &Told::Machine(name.clone(), true));
+                }
+            }
+            Queue::Services => self.services.iter().for_each(|name| index.put_service("ns", name)),
+            Queue::Nodes => {
+                for name in &self.nodes {
+                    tell(index, &Told::Node(name.clone(), true));
+                }
+            }
+        }
+        feeds.iter().for_each(|feed| index.list_ends(*feed));
+    }
+
+    /// An index that has heard nothing but what there is now.
+    pub(super) fn afresh(&self) -> Index {
+        let mut index = Index::new(settings(self.cooldown));
+        index.put_pool("v4", "10.0.0.0/16".parse().unwrap());
+        index.put_pool("v6", "fd00::/64".parse().unwrap());
+        QUEUES.into_iter().for_each(|queue| self.list(queue, &mut index));
+        index
+    }
+
+    pub(super) fn check(&self) {
+        self.index.verify().unwrap();
+    }
+}
+
+fn tell(index: &mut Index, told: &Told) {
+    match told {
+        Told::Block(block) => index.put_block(block).unwrap(),
+        Told::BlockGone(cidr) => index.block_gone(cidr),
+        Told::Pod(name, pod) => index.put_pod("ns", name, &pod.facts()),
+        Told::PodGone(name) => index.pod_gone("ns", name),
+        Told::Machine(name, true) => {
+            index.put_machine("ns", name);
+            index.put_instance("ns", name, true);
+        }
+        Told::Machine(name, false) => {
+            index.machine_gone("ns", name);
+            index.instance_gone("ns", name);
+        }
+        Told::Service(name, true) => index.put_service("ns", name),
+        Told::Service(name, false) => index.service_gone("ns", name),
+        Told::Node(name, true) => {
+            index.put_calico_node(name, Some(name));
+            index.put_kubernetes_node(name, false);
+        }
+        Told::Node(name, false) => {
+            index.kubernetes_node_gone(name);
+            index.calico_node_gone(name);
+        }
+    }
+}

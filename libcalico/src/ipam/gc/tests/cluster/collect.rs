@@ -1,0 +1,130 @@
+//! What collection does in a cluster: as the controller does it, on the blocks themselves.
+
+use super::*;
+
+impl Cluster {
+    /// Looks at every suspect's holder in the API, which may fail for some.
+    pub(in super::super) fn judge(&mut self, fails: impl Fn(usize) -> bool) -> Plan {
+        self.index.examine(self.now, Scope::Changed);
+        let suspects = self.index.suspects(self.now, usize::MAX);
+        let decided: Vec<_> = suspects
+            .into_iter()
+            .enumerate()
+            .map(|(n, suspect)| {
+                let facts = if fails(n) { LiveFacts::default() } else { self.live(&suspect) };
+                let decision = suspect.revalidate(&facts);
+                (suspect, decision)
+            })
+            .collect();
+        let plan = plan(decided);
+        for (suspect, keeper) in &plan.kept {
+            self.index.kept(suspect, *keeper, self.now);
+        }
+        plan
+    }
+
+    fn live(&self, suspect: &Suspect) -> LiveFacts<'_> {
+        let asked = suspect.questions();
+        let there = |there| if there { Sight::Present(()) } else { Sight::Absent };
+        LiveFacts {
+            pod: asked.pod.map_or(Sight::Unknown, |(_, name)| {
+                self.pods.get(name).map_or(Sight::Absent, |pod| Sight::Present(pod.facts()))
+            }),
+            machine: asked.machine.map_or(Sight::Unknown, |(_, name)| there(self.machines.contains_key(name))),
+            service: asked.service.map_or(Sight::Unknown, |(_, name)| there(self.services.contains(name))),
+            kubernetes_node: asked.kubernetes_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
+            calico_node: asked.calico_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
+        }
+    }
+
+    /// Releases what was planned from the blocks as they are now. Panics if that is in use.
+    pub(in super::super) fn apply(&mut self, plan: &Plan) -> usize {
+        let mut released = 0;
+        for (cidr, suspects) in &plan.blocks {
+            let Some(mut block) = self.blocks.get(cidr).cloned() else { continue };
+            let (requests, changed) = still_leaked(&block, suspects);
+            for request in &requests {
+                assert!(!self.in_use(request.ip), "{} is in use: {suspects:?}", request.ip);
+            }
+            changed.iter().for_each(|suspect| self.index.failed(suspect, self.now));
+            if requests.is_empty() {
+                continue;
+            }
+            let done = block.release(&requests, self.cooldown, self.wall()).unwrap();
+            assert_eq!(done.released.len(), requests.len());
+            released += requests.len();
+            self.write(block);
+            for suspect in suspects.iter().filter(|suspect| !changed.contains(suspect)) {
+                self.index.released(suspect);
+                self.released.push(suspect.clone());
+            }
+        }
+        released
+    }
+
+    /// The rest of a pass: addresses that rested, blocks that are too many, nodes that are gone.
+    pub(in super::super) fn tidy(&mut self) {
+        for cidr in self.index.cold_blocks(self.wall(), self.now) {
+            let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
+            if block.collect_garbage(self.cooldown, self.wall()).unwrap() {
+                self.write(block);
+            }
+        }
+        for Surrender { block: cidr, node } in self.index.surrender(self.now) {
+            let owner = Owner::Host(node);
+            let Some(block) = self.blocks.get(&cidr).filter(|block| block.owner() == Some(owner.clone())) else {
+                continue;
+            };
+            if block.is_empty() {
+                self.blocks.remove(&cidr);
+                self.tell(Queue::Blocks, Told::BlockGone(cidr));
+                self.index.block_gone(&cidr);
+                self.keeps_one(&owner, &cidr);
+            }
+        }
+        for gone in self.index.nodes_to_release(self.now) {
+            let there = |there| if there { Sight::Present(()) } else { Sight::Absent };
+            let there = there(self.nodes.contains(&gone.calico));
+            if !gone.is_gone(there, there) {
+                self.index.node_not_released(&gone.calico, self.now);
+                continue;
+            }
+            self.release_affinities(&gone.calico);
+        }
+    }
+
+    /// By what the index knew, no node lost its last block of a family.
+    fn keeps_one(&self, owner: &Owner, cidr: &Cidr) {
+        if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
+            let mut left = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));
+            assert!(left.any(|block| block.cidr.version() == cidr.version()), "{owner} lost its last block");
+        }
+    }
+
+    fn release_affinities(&mut self, node: &str) {
+        let owner = Owner::Host(node.into());
+        let owned: Vec<Cidr> = self
+            .blocks
+            .values()
+            .filter(|block| block.owner().as_ref() == Some(&owner))
+            .map(|block| block.cidr)
+            .collect();
+        let mut left = false;
+        for cidr in owned {
+            if self.blocks[&cidr].is_empty() {
+                self.blocks.remove(&cidr);
+                self.tell(Queue::Blocks, Told::BlockGone(cidr));
+            } else {
+                left = true;
+            }
+        }
+        if left { self.index.node_not_released(node, self.now) } else { self.index.node_released(node) }
+    }
+
+    pub(in super::super) fn pass(&mut self) -> usize {
+        let plan = self.judge(|_| false);
+        let released = self.apply(&plan);
+        self.tidy();
+        released
+    }
+}

@@ -1,0 +1,289 @@
+//! Blocks, nodes and handles that go.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::*;
+use super::cluster::{Cluster, GRACE};
+use super::scenarios::{after_grace, cluster, examine};
+use crate::ipam::{Block, Evidence, Handle, HandleId};
+use crate::net::Cidr;
+use crate::store::{Entry, Revision};
+
+#[test]
+fn a_gone_nodes_addresses_tunnels_and_affinities_go_at_once_and_in_this_order() {
+    let mut cluster = cluster();
+    cluster.tunnel("n1");
+    examine(&mut cluster);
+    cluster.node("n1", false);
+    let kinds = examine(&mut cluster);
+    assert_eq!(kinds, [ChangeKind::Confirmed(Evidence::PodGone), ChangeKind::Confirmed(Evidence::NodeGone)]);
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), [], "addresses first");
+    assert_eq!(cluster.pass(), 2);
+    cluster.hear_all();
+    assert!(!cluster.blocks.contains_key(&"10.0.0.0/29".parse().unwrap()), "the same pass released its blocks");
+    cluster.check();
+    let size = cluster.index.size();
+    assert_eq!((size.nodes, size.addresses, size.blocks), (1, 0, 1));
+    assert_eq!(cluster.index.reclaimed().count(), 0, "its counters go with it");
+}
+
+#[test]
+fn a_gone_node_whose_pods_are_there_is_waited_for() {
+    let mut cluster = cluster();
+    cluster.tunnel("n1");
+    cluster.index.kubernetes_node_gone("n1");
+    cluster.index.calico_node_gone("n1");
+    assert_eq!(after_grace(&mut cluster), 0);
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
+    // The cache was wrong: the last look at the node keeps what the cache says is nobody's.
+    cluster.index.pod_gone("ns", "p");
+    let mut gone = cluster.judge(|_| false);
+    assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
+    cluster.index.put_kubernetes_node("n1", false);
+    cluster.index.put_calico_node("n1", Some("n1"));
+    gone = cluster.judge(|_| false);
+    assert!(gone.blocks.is_empty());
+    assert_eq!(cluster.index.leaks(), (1, 0), "with the node back its grace period begins");
+}
+
+#[test]
+fn a_node_that_is_none_of_kubernetes_keeps_everything() {
+    let mut cluster = cluster();
+    cluster.index.kubernetes_node_gone("n1");
+    cluster.index.put_calico_node("n1", None);
+    cluster.index.pod_gone("ns", "p");
+    assert_eq!(cluster.index.examine(cluster.now, Scope::Changed), []);
+    cluster.check();
+}
+
+/// etcd: the Calico node `calico-1` is the Kubernetes node `n1` (B-23).
+#[test]
+fn a_node_may_have_two_names() {
+    let mut cluster = cluster();
+    cluster.index.put_calico_node("calico-1", Some("n1"));
+    cluster.claim("10.0.1.0/30", "calico-1");
+    cluster.hear_all();
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
+    cluster.index.kubernetes_node_gone("n1");
+    examine(&mut cluster);
+    let gone = cluster.index.nodes_to_release(cluster.now);
+    let gone: Vec<_> = gone.iter().map(|gone| (gone.calico.as_str(), gone.kubernetes.as_deref())).collect();
+    assert_eq!(gone, [("calico-1", Some("n1"))]);
+    cluster.index.put_kubernetes_node("n1", false);
+    examine(&mut cluster);
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
+}
+
+#[test]
+fn an_affinity_without_block_goes_with_its_node() {
+    let mut cluster = cluster();
+    cluster.index.affinity_names("n1");
+    cluster.index.affinity_names("long-gone");
+    examine(&mut cluster);
+    let gone = cluster.index.nodes_to_release(cluster.now);
+    assert_eq!(gone.iter().map(|gone| gone.calico.as_str()).collect::<Vec<_>>(), ["long-gone"]);
+    cluster.index.node_not_released("long-gone", cluster.now);
+    assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
+    assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
+    cluster.index.node_released("long-gone");
+    cluster.check();
+    assert_eq!(cluster.index.size().nodes, 2);
+}
+
+#[test]
+fn empty_blocks_go_but_each_node_keeps_one_of_each_family() {
+    let mut cluster = cluster();
+    for block in ["10.0.1.0/30", "10.0.1.4/30", "fd00::/126", "fd00::4/126"] {
+        cluster.claim(block, "n2");
+    }
+    cluster.hear_all();
+    assert_eq!(cluster.index.surrender(cluster.now), []);
+    let due = cluster.now + GRACE;
+    assert_eq!(cluster.index.next_deadline(cluster.now), Some(due));
+    assert_eq!(cluster.index.surrender(due - Duration::from_nanos(1)), []);
+    let went = cluster.index.surrender(due);
+    let v6 = went.iter().filter(|went| went.block.version() == crate::net::IpVersion::V6).count();
+    assert_eq!((went.len(), v6), (3, 1));
+    assert_eq!(cluster.index.surrender(due), [], "not asked for twice");
+    went.iter().for_each(|went| cluster.index.block_gone(&went.block));
+    assert_eq!(cluster.index.surrender(due + GRACE), []);
+    cluster.check();
+
+    // Moved here from Flannel, without grace period, or in use again: all stay.
+    let mut cluster = cluster_with_spare();
+    cluster.index.put_kubernetes_node("n2", true);
+    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
+    assert_eq!(cluster.index.surrender(cluster.now + GRACE * 3), []);
+    let mut cluster = cluster_with_spare();
+    cluster.index.set_settings(Settings { leak_grace: None, ..*cluster.index.settings() });
+    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
+    let mut cluster = cluster_with_spare();
+    cluster.schedule("q", "n2");
+    for pod in ["q", "r"] {
+        cluster.schedule(pod, "n2");
+        while cluster.blocks.values().any(|block| block.is_empty()) {
+            assert!(cluster.add(pod, false));
+        }
+    }
+    cluster.hear_all();
+    assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
+}
+
+/// A second empty block of n2, seen.
+fn cluster_with_spare() -> Cluster {
+    let mut cluster = cluster();
+    cluster.claim("10.0.1.0/30", "n2");
+    cluster.hear_all();
+    assert_eq!(cluster.index.surrender(cluster.now), []);
+    cluster
+}
+
+#[test]
+fn a_block_that_changes_hands_leaves_nothing_with_its_old_owner() {
+    let mut cluster = cluster();
+    cluster.claim("10.0.1.0/30", "n1");
+    cluster.hear_all();
+    // B-22: n2 now has two, n1 one.
+    cluster.claim("10.0.1.0/30", "n2");
+    cluster.hear_all();
+    cluster.check();
+    cluster.index.surrender(cluster.now);
+    let went = cluster.index.surrender(cluster.now + GRACE);
+    assert_eq!(went.iter().map(|went| went.node.as_str()).collect::<Vec<_>>(), ["n2"]);
+    cluster.disclaim("10.0.1.0/30");
+    cluster.hear_all();
+    cluster.check();
+}
+
+#[test]
+fn resting_addresses_are_asked_for_when_they_have_rested() {
+    let mut cluster = cluster();
+    cluster.index.set_settings(Settings { cooldown: 30, ..*cluster.index.settings() });
+    cluster.cooldown = 30;
+    cluster.delete("p", true);
+    cluster.hear_all();
+    assert_eq!(cluster.index.size().addresses, 0, "a resting address is nobody's");
+    assert_eq!(cluster.index.next_cold(cluster.wall()), Some(Duration::from_secs(31)));
+    let at = |seconds: u64| (cluster.wall() + Duration::from_secs(seconds), cluster.now + Duration::from_secs(seconds));
+    let (early, late, again) = (at(30), at(31), at(62));
+    assert!(cluster.index.cold_blocks(early.0, early.1).is_empty());
+    assert_eq!(cluster.index.cold_blocks(late.0, late.1).len(), 1);
+    assert!(cluster.index.cold_blocks(late.0, late.1).is_empty(), "not asked for twice");
+    assert_eq!(cluster.index.cold_blocks(again.0, again.1).len(), 1);
+    cluster.now += Duration::from_secs(100);
+    cluster.tidy();
+    cluster.hear_all();
+    assert_eq!(cluster.index.next_cold(cluster.wall()), None);
+}
+
+/// The handles that the blocks of a cluster should have.
+fn handles(cluster: &Cluster) -> BTreeMap<HandleId, Handle> {
+    let mut handles = BTreeMap::<HandleId, Handle>::new();
+    for block in cluster.blocks.values() {
+        for handle in block.allocated().filter_map(|held| held.handle()) {
+            handles.entry(handle).or_default().increment(block.cidr, 1);
+        }
+    }
+    handles
+}
+
+fn list(wrong: &mut OrphanHandles, cluster: &Cluster, handles: &BTreeMap<HandleId, Handle>, revision: &str) {
+    wrong.list_begins();
+    for (key, value) in handles {
+        let entry = Entry { key: key.clone(), value: value.clone(), revision: Revision(revision.into()) };
+        wrong.listed(&entry, &cluster.index, cluster.now);
+    }
+    wrong.list_ends(&cluster.index, cluster.now);
+}
+
+fn read(cluster: &Cluster, suspect: &SuspectHandle) -> BTreeMap<Cidr, Option<Block>> {
+    suspect.blocks.iter().map(|cidr| (*cidr, cluster.blocks.get(cidr).cloned())).collect()
+}
+
+#[test]
+fn handles_that_disagree_with_the_blocks_are_mended() {
+    let mut cluster = cluster();
+    cluster.hear_all();
+    let truth = handles(&cluster);
+    let id = truth.keys().next().unwrap().clone();
+    let grace = Duration::from_secs(300);
+    let block: Cidr = "10.0.0.0/29".parse().unwrap();
+    let elsewhere: Cidr = "10.0.0.8/29".parse().unwrap();
+    let with = |change: &dyn Fn(&mut BTreeMap<HandleId, Handle>)| {
+        let mut handles = truth.clone();
+        change(&mut handles);
+        handles
+    };
+    let orphan = HandleId::new("orphan");
+    let counting = |blocks: &[(Cidr, i64)]| Handle { block: blocks.iter().copied().collect(), ..Handle::default() };
+    for (stored, expected) in [
+        (with(&|_| ()), None),
+        // W1, W4.
+        (with(&|all| _ = all.insert(orphan.clone(), counting(&[(block, 1)]))), Some((&orphan, HandleRepair::Delete))),
+        (with(&|all| _ = all.insert(orphan.clone(), counting(&[]))), Some((&orphan, HandleRepair::Delete))),
+        // Too high, too low, and of a block that knows nothing of it.
+        (
+            with(&|all| _ = all.insert(id.clone(), counting(&[(block, 2)]))),
+            Some((&id, HandleRepair::Write(truth[&id].clone()))),
+        ),
+        (
+            with(&|all| _ = all.insert(id.clone(), counting(&[(block, 0)]))),
+            Some((&id, HandleRepair::Write(truth[&id].clone()))),
+        ),
+        (
+            with(&|all| _ = all.insert(id.clone(), counting(&[(block, 1), (elsewhere, 1)]))),
+            Some((&id, HandleRepair::Write(truth[&id].clone()))),
+        ),
+        // W2.
+        (with(&|all| _ = all.remove(&id)), Some((&id, HandleRepair::Write(truth[&id].clone())))),
+    ] {
+        let mut wrong = OrphanHandles::default();
+        list(&mut wrong, &cluster, &stored, "1");
+        assert_eq!(wrong.due(cluster.now + grace - Duration::from_nanos(1), grace), []);
+        let due = wrong.due(cluster.now + grace, grace);
+        let Some((expected, repaired)) = expected else {
+            assert_eq!(due, []);
+            continue;
+        };
+        assert_eq!(due.iter().map(|due| &due.id).collect::<Vec<_>>(), [expected]);
+        let (stored, blocks) = (stored.get(expected), read(&cluster, &due[0]));
+        assert_eq!(repair(&due[0], stored, &blocks), repaired);
+        // A block that could not be read, or contradicts itself, says nothing.
+        let mut unread = blocks.clone();
+        if unread.pop_first().is_some() {
+            assert_eq!(repair(&due[0], stored, &unread), HandleRepair::Keep);
+        }
+        let mut corrupt = blocks.clone();
+        if let Some(Some(block)) = corrupt.values_mut().next() {
+            block.allocations.pop();
+            assert_eq!(repair(&due[0], stored, &corrupt), HandleRepair::Keep);
+        }
+        // Mended by somebody else meanwhile.
+        assert_eq!(repair(&due[0], truth.get(expected), &blocks), HandleRepair::Keep);
+    }
+}
+
+#[test]
+fn a_handle_that_is_written_has_its_time_anew() {
+    let mut cluster = cluster();
+    let grace = Duration::from_secs(300);
+    let mut stored = handles(&cluster);
+    let orphan = HandleId::new("orphan");
+    stored.insert(orphan.clone(), Handle { block: [("10.0.0.0/29".parse().unwrap(), 1)].into(), ..Handle::default() });
+    let mut wrong = OrphanHandles::default();
+    list(&mut wrong, &cluster, &stored, "1");
+    cluster.now += grace;
+    list(&mut wrong, &cluster, &stored, "2");
+    assert_eq!(wrong.due(cluster.now, grace), []);
+    assert_eq!(wrong.next_deadline(cluster.now, grace), Some(cluster.now + grace));
+    cluster.now += grace;
+    list(&mut wrong, &cluster, &stored, "2");
+    assert_eq!(wrong.due(cluster.now, grace).len(), 1);
+    wrong.failed(&orphan, cluster.now);
+    assert_eq!(wrong.due(cluster.now, grace), []);
+    // Its ADD finished, or it is gone.
+    stored.remove(&orphan);
+    list(&mut wrong, &cluster, &stored, "2");
+    assert!(wrong.is_empty());
+}

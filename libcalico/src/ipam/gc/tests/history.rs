@@ -1,0 +1,204 @@
+//! From any history of a cluster, nothing in use is freed, and everything leaked is freed after its grace period.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::cluster::{Cluster, GRACE, QUEUES};
+use crate::ipam::{Ended, OwnerSlot};
+
+#[derive(Debug, Clone)]
+enum Action {
+    Node(u8, bool),
+    Claim(u8, u8),
+    Disclaim(u8),
+    Schedule(u8, u8),
+    Add(u8, bool),
+    Report(u8),
+    End(u8, bool),
+    Delete(u8, bool),
+    Tunnel(u8),
+    Machine(u8, bool),
+    RunMachine(u8, u8, bool),
+    Service(u8, bool),
+    Anonymous(u8),
+    Wait(u16),
+    Hear(u8, u8),
+    Relist(u8),
+    Everything,
+    Pass(u8),
+    /// Judges, and releases only after what happens next.
+    Judge(u8),
+    Apply,
+}
+
+const BLOCKS: [&str; 6] = ["10.0.0.0/29", "10.0.0.8/29", "10.0.1.0/30", "10.9.0.0/29", "fd00::/126", "fd00::4/126"];
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let node = 0..3u8;
+    let pod = 0..5u8;
+    let action = prop_oneof![
+        2 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Action::Node(n, b)),
+        3 => (0..6u8, node.clone()).prop_map(|(b, n)| Action::Claim(b, n)),
+        1 => (0..6u8).prop_map(Action::Disclaim),
+        4 => (pod.clone(), node.clone()).prop_map(|(p, n)| Action::Schedule(p, n)),
+        6 => (pod.clone(), any::<bool>()).prop_map(|(p, b)| Action::Add(p, b)),
+        5 => pod.clone().prop_map(Action::Report),
+        1 => (pod.clone(), any::<bool>()).prop_map(|(p, b)| Action::End(p, b)),
+        3 => (pod, any::<bool>()).prop_map(|(p, b)| Action::Delete(p, b)),
+        1 => node.clone().prop_map(Action::Tunnel),
+        2 => (0..2u8, any::<bool>()).prop_map(|(m, b)| Action::Machine(m, b)),
+        2 => (0..2u8, node.clone(), any::<bool>()).prop_map(|(m, n, b)| Action::RunMachine(m, n, b)),
+        1 => (0..2u8, any::<bool>()).prop_map(|(s, b)| Action::Service(s, b)),
+        1 => node.prop_map(Action::Anonymous),
+        4 => (0..1200u16).prop_map(Action::Wait),
+        12 => (0..5u8, 1..6u8).prop_map(|(q, n)| Action::Hear(q, n)),
+        1 => (0..5u8).prop_map(Action::Relist),
+        1 => Just(Action::Everything),
+        4 => any::<u8>().prop_map(Action::Pass),
+        2 => any::<u8>().prop_map(Action::Judge),
+        2 => Just(Action::Apply),
+    ];
+    prop::collection::vec(action, 1..120)
+}
+
+struct History {
+    cluster: Cluster,
+    /// Judged and not yet released.
+    pending: Option<Plan>,
+}
+
+impl History {
+    fn act(&mut self, action: &Action) {
+        let cluster = &mut self.cluster;
+        let node = |n: &u8| format!("n{n}");
+        let pod = |n: &u8| format!("p{n}");
+        let machine = |n: &u8| format!("vm{n}");
+        match action {
+            Action::Node(n, there) => cluster.node(&node(n), *there),
+            Action::Claim(b, n) => cluster.claim(BLOCKS[usize::from(*b)], &node(n)),
+            Action::Disclaim(b) => cluster.disclaim(BLOCKS[usize::from(*b)]),
+            Action::Schedule(p, n) => cluster.schedule(&pod(p), &node(n)),
+            Action::Add(p, dual) => _ = cluster.add(&pod(p), *dual),
+            Action::Report(p) => cluster.report(&pod(p)),
+            Action::End(p, evicted) => {
+                cluster.end(&pod(p), if *evicted { Ended::Evicted } else { Ended::Finished });
+            }
+            Action::Delete(p, del) => cluster.delete(&pod(p), *del),
+            // Whether a tunnel's device came back between the last look and the write, no block tells.
+            Action::Tunnel(n) => {
+                cluster.tunnel(&node(n));
+                self.pending = None;
+            }
+            Action::Machine(m, there) => cluster.machine(&machine(m), *there),
+            Action::RunMachine(m, n, alternate) => {
+                let slot = if *alternate { OwnerSlot::Alternate } else { OwnerSlot::Active };
+                cluster.run_machine(&machine(m), &node(n), slot);
+            }
+            Action::Service(s, there) => cluster.service(&format!("s{s}"), *there),
+            Action::Anonymous(n) => cluster.anonymous(&node(n)),
+            Action::Wait(seconds) => cluster.now += Duration::from_secs(u64::from(*seconds)),
+            Action::Hear(q, n) => cluster.hear(QUEUES[usize::from(*q)], usize::from(*n)),
+            Action::Relist(q) => cluster.relist(QUEUES[usize::from(*q)]),
+            Action::Everything => _ = cluster.index.examine(cluster.now, Scope::Everything),
+            Action::Pass(fails) => {
+                let plan = cluster.judge(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0);
+                cluster.apply(&plan);
+                cluster.tidy();
+            }
+            Action::Judge(fails) => {
+                self.pending = Some(cluster.judge(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0));
+            }
+            Action::Apply => {
+                if let Some(plan) = self.pending.take() {
+                    cluster.apply(&plan);
+                }
+            }
+        }
+    }
+}
+
+/// Everything that is known, without what depends on when it was heard.
+fn known(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
+    let samples: BTreeSet<String> =
+        index.samples().map(|sample| format!("{:?}", Sample { candidates: 0, ..sample })).collect();
+    let nodes: BTreeSet<String> = index.calico_nodes().map(str::to_owned).collect();
+    let size = index.size();
+    (samples, nodes, size.addresses, size.blocks, size.subjects, index.tracked_addresses())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_in_use_goes_and_everything_leaked_does(actions in actions(), cooldown in prop_oneof![Just(0), Just(30)]) {
+        let mut history = History { cluster: Cluster::new(cooldown), pending: None };
+        for action in &actions {
+            history.act(action);
+            history.cluster.check();
+        }
+        let mut cluster = history.cluster;
+
+        // Quiet: every pod has its addresses and says so, every feed is complete.
+        let pods: Vec<String> = cluster.pods.keys().cloned().collect();
+        for pod in &pods {
+            cluster.report(pod);
+        }
+        cluster.hear_all();
+        cluster.check();
+        let afresh = cluster.afresh();
+        afresh.verify().unwrap();
+        prop_assert_eq!(format!("{:?}", known(&cluster.index)), format!("{:?}", known(&afresh)));
+
+        // One pass notices; after the grace period (and the longest wait of what failed) one more collects.
+        cluster.pass();
+        cluster.hear_all();
+        cluster.now += GRACE + Duration::from_secs(300);
+        for _ in 0..3 {
+            cluster.now += Duration::from_secs(300);
+            cluster.pass();
+            cluster.hear_all();
+            cluster.check();
+        }
+        let silent: Vec<&String> = cluster.pods.iter().filter(|(_, pod)| !pod.reported).map(|(name, _)| name).collect();
+        for address in cluster.leaked() {
+            let block = cluster.blocks.values().find(|block| block.cidr.contains(address)).unwrap();
+            let held = block.allocation(address).unwrap();
+            let noted = |key: &str| held.attributes().and_then(|noted| noted.get(key));
+            let nobody = noted("pod").is_none() && noted("type").is_none();
+            let of_silent = noted("pod").is_some_and(|pod| silent.contains(&pod));
+            // A machine that is there keeps its address until it runs again.
+            let waits = held.handle().is_some_and(|handle| {
+                handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.machines.contains_key(name))
+            });
+            // So does a node its tunnel's, and one that is gone while an address of another kind is left on it.
+            let pinned = |node: &String| {
+                let held = cluster.blocks.values().flat_map(|block| block.allocated());
+                let mut noted = held.filter_map(|held| held.attributes());
+                cluster.nodes.contains(node)
+                    || noted.any(|noted| noted.get("node") == Some(node) && !noted.contains_key("type"))
+            };
+            let tunnel = noted("type").is_some_and(|kind| kind == "ipipTunnelAddress");
+            let tunnel = tunnel && noted("node").is_some_and(pinned);
+            prop_assert!(nobody || of_silent || waits || tunnel, "{address} is left: {held:?}");
+        }
+        // Nor is a block that is a gone node's, unless somebody has an address in it.
+        for block in cluster.blocks.values() {
+            let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
+            let named = |node: &str| {
+                let mut held = cluster.blocks.values().flat_map(|block| block.allocated());
+                held.any(|held| held.attributes().and_then(|noted| noted.get("node")).is_some_and(|of| of == node))
+            };
+            if let Some(owner) = owner {
+                prop_assert!(!block.is_empty() || named(owner.name()), "{} is left to {owner}", block.cidr);
+            }
+        }
+        // A second look at everything changes nothing.
+        let now = cluster.now;
+        let changes = cluster.index.examine(now, Scope::Everything);
+        prop_assert!(changes.is_empty(), "{changes:?}");
+        prop_assert_eq!(cluster.index.leaks().1, 0);
+    }
+}

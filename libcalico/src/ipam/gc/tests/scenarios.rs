@@ -1,0 +1,361 @@
+//! Single cases, most of them upstream's own tests of its garbage collection (spec, section 6.4).
+
+use std::time::Duration;
+
+use super::super::*;
+use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue};
+use crate::api::{IpReservation, IpReservationSpec};
+use crate::ipam::{Ended, Evidence, Keeper, OwnerSlot};
+
+/// Two nodes with a block each, and pod p on n1 with an address.
+pub(super) fn cluster() -> Cluster {
+    let mut cluster = Cluster::new(0);
+    for node in ["n1", "n2"] {
+        cluster.node(node, true);
+    }
+    cluster.claim("10.0.0.0/29", "n1");
+    cluster.claim("10.0.0.8/29", "n2");
+    cluster.schedule("p", "n1");
+    assert!(cluster.add("p", false));
+    cluster.report("p");
+    cluster.hear_all();
+    cluster
+}
+
+pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
+    cluster.hear_all();
+    let changes = cluster.index.examine(cluster.now, Scope::Changed);
+    cluster.check();
+    changes.into_iter().map(|change| change.kind).collect()
+}
+
+/// A pass, the grace period, and a pass.
+pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
+    cluster.hear_all();
+    let before = cluster.pass();
+    cluster.hear_all();
+    cluster.now += GRACE;
+    let released = before + cluster.pass();
+    cluster.hear_all();
+    cluster.check();
+    released
+}
+
+#[test]
+fn a_pods_address_goes_when_its_pod_has_been_gone_for_the_grace_period() {
+    let mut cluster = cluster();
+    assert_eq!(examine(&mut cluster), []);
+    cluster.delete("p", false);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::PodGone)]);
+    assert_eq!(cluster.index.leaks(), (1, 0));
+    let due = cluster.index.next_deadline(cluster.now).unwrap();
+    assert_eq!(due, cluster.now + GRACE, "to be examined exactly then");
+    cluster.now = due - Duration::from_nanos(1);
+    assert_eq!(examine(&mut cluster), []);
+    cluster.now = due;
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::PodGone)]);
+    let suspects = cluster.index.suspects(cluster.now, 10);
+    assert_eq!(suspects.len(), 1);
+    assert_eq!(suspects[0].questions().pod, Some(("ns", "p")));
+    assert_eq!((suspects[0].node.as_deref(), suspects[0].pool.as_deref()), (Some("n1"), Some("v4")));
+    assert_eq!(cluster.pass(), 1);
+    assert_eq!(cluster.leaked(), [] as [std::net::IpAddr; 0]);
+    assert_eq!(
+        cluster.index.reclaimed().collect::<Vec<_>>(),
+        [Reclaimed { pool: Some("v4"), node: Some("n1"), addresses: 1 }]
+    );
+    assert_eq!(cluster.index.next_deadline(cluster.now), None);
+}
+
+#[test]
+fn each_evidence_is_named() {
+    for (act, evidence) in [
+        ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), Evidence::PodGone),
+        (|c| c.end("p", Ended::Finished), Evidence::PodFinished),
+        (|c| c.end("p", Ended::Evicted), Evidence::PodEvicted),
+        (
+            |c| {
+                c.delete("p", false);
+                c.schedule("p", "n2");
+            },
+            Evidence::PodElsewhere,
+        ),
+        (
+            |c| {
+                c.add("p", false);
+                c.report("p");
+            },
+            Evidence::OtherAddresses,
+        ),
+    ] {
+        let mut cluster = cluster();
+        act(&mut cluster);
+        assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(evidence)]);
+        assert_eq!(after_grace(&mut cluster), 1);
+    }
+}
+
+#[test]
+fn what_somebody_may_have_stays() {
+    for act in [
+        (|_: &mut Cluster| ()) as fn(&mut Cluster),
+        // A pod of the same name that has told no address yet.
+        |c| {
+            c.delete("p", false);
+            c.schedule("p", "n1");
+        },
+        |c| c.anonymous("n1"),
+        |c| c.tunnel("n1"),
+        |c| c.service("s", true),
+        |c| {
+            c.machine("vm", true);
+            c.run_machine("vm", "n1", OwnerSlot::Active);
+        },
+        // NotReady is there: no event tells of it.
+        |c| c.node("n2", false),
+    ] {
+        let mut cluster = cluster();
+        act(&mut cluster);
+        assert_eq!(after_grace(&mut cluster), 0);
+        assert_eq!(cluster.index.leaks(), (0, 0));
+    }
+}
+
+#[test]
+fn the_live_pod_has_the_last_word() {
+    let mut cluster = cluster();
+    // The cache lost the pod; the API has it.
+    cluster.index.pod_gone("ns", "p");
+    cluster.index.examine(cluster.now, Scope::Changed);
+    cluster.now += GRACE;
+    let plan = cluster.judge(|_| false);
+    assert!(plan.blocks.is_empty());
+    assert_eq!(plan.kept.iter().map(|(_, keeper)| *keeper).collect::<Vec<_>>(), [Keeper::Pod]);
+    assert_eq!(cluster.index.leaks(), (0, 0), "and it is no leak");
+}
+
+#[test]
+fn an_api_that_does_not_answer_releases_nothing_and_is_asked_less_and_less() {
+    let mut cluster = cluster();
+    cluster.delete("p", false);
+    examine(&mut cluster);
+    cluster.now += GRACE;
+    for wait in [1, 2, 4] {
+        let plan = cluster.judge(|_| true);
+        assert_eq!(plan.kept.len(), 1);
+        assert_eq!(cluster.index.suspects(cluster.now, 10), [], "left alone");
+        let again = cluster.index.next_deadline(cluster.now).unwrap();
+        assert_eq!(again, cluster.now + Duration::from_secs(wait));
+        cluster.now = again;
+    }
+    assert_eq!(cluster.pass(), 1);
+}
+
+#[test]
+fn a_handle_goes_as_a_whole_or_not_at_all() {
+    let mut cluster = cluster();
+    cluster.claim("fd00::/126", "n1");
+    cluster.schedule("q", "n1");
+    assert!(cluster.add("q", true));
+    // The pod says that it has one of the two.
+    let pod = cluster.pods["q"].clone();
+    let one = Pod { addresses: pod.addresses[..1].to_vec(), reported: true, ..pod.clone() };
+    cluster.tell(Queue::Pods, super::cluster::Told::Pod("q".into(), one));
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
+    cluster.now += GRACE;
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::OtherAddresses)]);
+    assert_eq!(cluster.index.suspects(cluster.now, 10), []);
+    assert_eq!(cluster.index.next_deadline(cluster.now), None, "nothing to do until something changes");
+    cluster.delete("q", false);
+    assert_eq!(after_grace(&mut cluster), 2);
+}
+
+#[test]
+fn a_handles_last_look_spares_all_of_it() {
+    let mut cluster = cluster();
+    cluster.claim("fd00::/126", "n1");
+    cluster.schedule("q", "n1");
+    cluster.add("q", true);
+    cluster.delete("q", false);
+    examine(&mut cluster);
+    cluster.now += GRACE;
+    examine(&mut cluster);
+    let suspects = cluster.index.suspects(cluster.now, 1);
+    assert_eq!(suspects.len(), 2, "a limit does not part a handle");
+    let decisions = [Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Pod)];
+    let plan = plan(suspects.into_iter().zip(decisions));
+    assert_eq!((plan.blocks.len(), plan.spared.len(), plan.kept.len()), (0, 1, 1));
+}
+
+#[test]
+fn without_grace_period_only_machines_and_gone_nodes_lose_addresses() {
+    for (grace, leaks) in [(None, (0, 0)), (Some(Duration::ZERO), (1, 0))] {
+        let mut cluster = cluster();
+        let settings = Settings { leak_grace: grace, ..*cluster.index.settings() };
+        cluster.index.set_settings(settings);
+        cluster.delete("p", false);
+        cluster.hear_all();
+        cluster.pass();
+        cluster.now += Duration::from_secs(86_400);
+        cluster.pass();
+        assert_eq!(cluster.index.leaks(), leaks);
+        cluster.machine("vm", true);
+        cluster.run_machine("vm", "n2", OwnerSlot::Active);
+        cluster.machine("vm", false);
+        cluster.hear_all();
+        assert_eq!(cluster.pass(), 0);
+        cluster.now += Duration::from_secs(300);
+        assert_eq!(cluster.pass(), 1, "five minutes");
+        cluster.node("n1", false);
+        cluster.hear_all();
+        assert_eq!(cluster.pass(), 1);
+    }
+}
+
+#[test]
+fn a_shorter_grace_period_counts_from_when_the_leak_was_seen() {
+    let mut cluster = cluster();
+    cluster.delete("p", false);
+    examine(&mut cluster);
+    cluster.now += Duration::from_secs(60);
+    let settings = Settings { leak_grace: Some(Duration::from_secs(30)), ..*cluster.index.settings() };
+    cluster.index.set_settings(settings);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::PodGone)]);
+}
+
+#[test]
+fn machines_and_services_are_held_until_they_are_watched() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.service("s", true);
+    let unwatched = Settings { machines: false, services: false, ..*cluster.index.settings() };
+    cluster.index.set_settings(unwatched);
+    cluster.machine("vm", false);
+    cluster.service("s", false);
+    assert_eq!(after_grace(&mut cluster), 0);
+    cluster.index.set_settings(Settings { machines: true, services: true, ..unwatched });
+    assert_eq!(after_grace(&mut cluster), 2);
+}
+
+/// B-07, IPAM-231: what a machine's address says of its owner changes under one sequence number.
+#[test]
+fn a_machines_address_follows_it_from_node_to_node() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.run_machine("vm", "n2", OwnerSlot::Alternate);
+    examine(&mut cluster);
+    let on = |cluster: &Cluster, node: &str| {
+        cluster.index.samples().filter(|s| s.node == Some(node)).map(|sample| sample.in_use).sum::<i64>()
+    };
+    assert_eq!((on(&cluster, "n1"), on(&cluster, "n2")), (1, 1), "the pod's, and the machine's");
+    cluster.machine("vm", false);
+    examine(&mut cluster);
+    cluster.now += GRACE;
+    let plan = cluster.judge(|_| false);
+    assert_eq!(plan.blocks.len(), 1);
+    // It comes back between the last look and the write.
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n2", OwnerSlot::Active);
+    assert_eq!(cluster.apply(&plan), 0);
+}
+
+#[test]
+fn an_address_that_is_taken_anew_begins_anew() {
+    let mut cluster = cluster();
+    cluster.delete("p", false);
+    examine(&mut cluster);
+    cluster.now += GRACE;
+    let plan = cluster.judge(|_| false);
+    let (cidr, suspects) = plan.blocks.iter().next().unwrap();
+    // Its DEL came late, and another pod has the address.
+    let mut block = cluster.blocks[cidr].clone();
+    let requests = still_leaked(&block, suspects).0;
+    assert_eq!((requests.len(), requests[0].sequence, requests[0].handle.is_some()), (1, suspects[0].sequence, true));
+    block.release(&requests, 0, EPOCH).unwrap();
+    assert_eq!(still_leaked(&block, suspects).0, []);
+    block.count_write();
+    cluster.blocks.insert(*cidr, block);
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        cluster.schedule(name, "n1");
+        assert!(cluster.add(name, false));
+    }
+    assert!(cluster.in_use(suspects[0].address));
+    assert_eq!(cluster.apply(&plan), 0);
+    examine(&mut cluster);
+    assert_eq!(cluster.index.leaks(), (0, 0));
+}
+
+#[test]
+fn the_numbers_behind_the_metrics() {
+    let mut cluster = cluster();
+    cluster.anonymous("n2");
+    cluster.claim("192.168.0.0/30", "n1");
+    cluster.hear_all();
+    let sample = |cluster: &Cluster, pool: Option<&str>, node: Option<&str>| {
+        let sample = cluster.index.samples().find(|sample| (sample.pool, sample.node) == (pool, node));
+        sample.map(|s| (s.in_use, s.borrowed, s.candidates, s.unknown_owner, s.blocks))
+    };
+    assert_eq!(sample(&cluster, Some("v4"), Some("n1")), Some((1, 0, 0, 0, 1)));
+    assert_eq!(sample(&cluster, Some("v4"), Some("n2")), Some((1, 0, 0, 1, 1)));
+    assert_eq!(sample(&cluster, None, Some("n1")), Some((0, 0, 0, 0, 1)));
+    cluster.disclaim("10.0.0.0/29");
+    cluster.delete("p", false);
+    examine(&mut cluster);
+    assert_eq!(sample(&cluster, Some("v4"), Some("n1")), Some((1, 1, 1, 0, 0)), "borrowed, and a candidate");
+    assert_eq!(sample(&cluster, Some("v4"), None), Some((0, 0, 0, 0, 1)));
+    cluster.index.pool_gone("v4");
+    cluster.check();
+    assert_eq!(sample(&cluster, None, Some("n1")), Some((1, 1, 1, 0, 1)));
+    cluster.index.put_pool("narrow", "192.168.0.0/24".parse().unwrap());
+    cluster.check();
+    assert_eq!(sample(&cluster, Some("narrow"), Some("n1")), Some((0, 0, 0, 0, 1)));
+
+    let reserved = |cidrs: &[&str]| IpReservationSpec {
+        reserved_cidrs: cidrs.iter().map(|&cidr| cidr.to_owned()).collect(),
+        ..IpReservationSpec::default()
+    };
+    cluster.index.put_reservation(&IpReservation::new("a", reserved(&["192.168.0.0/28"])));
+    cluster.index.put_reservation(&IpReservation::new("b", reserved(&["192.168.0.0/28", "192.168.0.200"])));
+    let numbers = |reserved| PoolNumbers { name: "narrow", size: 256, reserved };
+    assert_eq!(cluster.index.pools()[0], numbers(17));
+    cluster.index.reservation_gone("b");
+    assert_eq!(cluster.index.pools()[0], numbers(16));
+    assert_eq!(cluster.index.calico_nodes().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_forgotten_and_what_is_a_tombstone_is_gone() {
+    let mut cluster = cluster();
+    let mut block = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
+    block.unallocated.push(0);
+    assert!(cluster.index.put_block(&block).unwrap_err().to_string().contains("corrupt"));
+    assert_eq!(cluster.index.size().addresses, 0);
+    cluster.check();
+    block.unallocated.pop();
+    cluster.index.put_block(&block).unwrap();
+    assert_eq!(cluster.index.size().addresses, 1);
+    block.deleted = true;
+    cluster.index.put_block(&block).unwrap();
+    assert_eq!(cluster.index.size().blocks, 1);
+    cluster.check();
+}
+
+/// KC-466: one pod among many is examined by itself.
+#[test]
+fn a_pods_change_is_examined_and_nothing_else() {
+    let mut cluster = cluster();
+    for name in ["a", "b", "c"] {
+        cluster.schedule(name, "n1");
+        cluster.add(name, false);
+        cluster.report(name);
+    }
+    examine(&mut cluster);
+    assert!(!cluster.index.has_changed());
+    let facts = cluster.pods["a"].clone();
+    cluster.index.put_pod("ns", "a", &facts.facts());
+    assert!(!cluster.index.has_changed(), "nothing new is nothing");
+    cluster.index.pod_gone("ns", "a");
+    assert_eq!(cluster.index.dirty_addresses(), 1);
+}

@@ -1,0 +1,90 @@
+//! How much memory a large cluster takes, counted from the parts (O-4).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::*;
+use super::cluster::EPOCH;
+use crate::ipam::{AssignRequest, Block, HandleId, Owner, Reservations};
+use crate::net::Cidr;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// `nodes` nodes with `blocks` blocks each, and in each block `pods` pods.
+fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
+    let mut index = Index::new(Settings { leak_grace: Some(Duration::from_secs(900)), ..Settings::default() });
+    index.put_pool("default", "10.0.0.0/8".parse().unwrap());
+    let mut next = u32::from(std::net::Ipv4Addr::new(10, 0, 0, 0));
+    let mut n = 0;
+    for node in 0..nodes {
+        let node = format!("ip-10-0-{node}.eu-west-1.compute.internal");
+        index.put_calico_node(&node, Some(&node));
+        index.put_kubernetes_node(&node, false);
+        for _ in 0..blocks {
+            let cidr = Cidr::new(std::net::Ipv4Addr::from(next).into(), prefix).unwrap();
+            next += cidr.size() as u32;
+            let owner = Owner::Host(node.clone());
+            let mut block = Block::new(cidr, &owner, EPOCH).unwrap();
+            for _ in 0..pods {
+                n += 1;
+                let handle = HandleId::new(format!("k8s-pod-network.{n:064x}"));
+                let namespace = format!("team-{}", n % 200);
+                let pod = format!("checkout-service-{:010x}-{:05x}", n / 100, n % 100);
+                let attributes = map(&[("namespace", &namespace), ("pod", &pod), ("node", &node)]);
+                let request = AssignRequest {
+                    handle: Some(&handle),
+                    attributes: &attributes,
+                    requester: &owner,
+                    check_affinity: false,
+                };
+                let address = block.assign(1, &request, &Reservations::none()).unwrap()[0];
+                let addresses = ReportedAddresses::new(vec![address]);
+                index.put_pod(&namespace, &pod, &PodFacts { node: &node, addresses, ended: None });
+            }
+            index.put_block(&block).unwrap();
+        }
+    }
+    index
+}
+
+#[test]
+fn an_address_and_its_pod_take_less_than_250_bytes() {
+    let mut index = large(100, 8, 50, 26);
+    index.examine(Duration::ZERO, Scope::Everything);
+    let size = index.size();
+    assert_eq!((size.addresses, size.blocks, size.subjects), (40_000, 800, 40_000));
+    let each = size.bytes / size.addresses;
+    assert!(each < 250, "{each} bytes for each address: {size:?}");
+}
+
+/// 5,000 nodes, 150,000 pods and 40,000 blocks, a tenth of that: what it takes grows in proportion.
+#[test]
+fn a_large_clusters_index_takes_less_than_half_of_100_mib() {
+    let mut index = large(500, 8, 4, 29);
+    index.examine(Duration::ZERO, Scope::Everything);
+    index.verify().unwrap();
+    let size = index.size();
+    assert_eq!((size.addresses, size.blocks), (16_000, 4_000));
+    assert!(size.bytes * 10 < 50 << 20, "{size:?}");
+}
+
+/// What is gone takes no room but that of the tables.
+#[test]
+fn nothing_is_left_of_a_cluster_that_is_gone() {
+    let mut index = large(5, 2, 4, 29);
+    for feed in [Feed::Blocks, Feed::Pods, Feed::CalicoNodes, Feed::KubernetesNodes, Feed::Pools] {
+        index.list_begins(feed);
+        index.list_ends(feed);
+        index.verify().unwrap();
+    }
+    index.examine(Duration::ZERO, Scope::Changed);
+    for gone in index.nodes_to_release(Duration::ZERO) {
+        index.node_released(&gone.calico);
+    }
+    index.verify().unwrap();
+    let size = index.size();
+    assert_eq!((size.addresses, size.blocks, size.subjects, size.nodes), (0, 0, 0, 0));
+    assert_eq!(index.samples().count(), 0);
+}

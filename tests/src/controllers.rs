@@ -1,0 +1,173 @@
+//! The process kube-controllers: started with an environment of its own, listened to, and ended in every way.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::etcd;
+use crate::kubernetes::ApiServer;
+use crate::namespaces::Host;
+use crate::plugin::Plugins;
+use crate::server_process::ServerProcess;
+
+/// How long an effect may take to show.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to start one: its environment and its arguments.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    environment: BTreeMap<String, String>,
+    args: Vec<String>,
+    program: PathBuf,
+}
+
+/// A replica, running or ended. Killed on drop.
+#[derive(Debug)]
+pub struct Controllers {
+    directory: PathBuf,
+    setup: Setup,
+    process: ServerProcess,
+}
+
+impl Setup {
+    /// With Calico's objects in the API server, as its administrator.
+    pub fn kubernetes(api: &ApiServer) -> Result<Setup> {
+        Self::new(&[("DATASTORE_TYPE", "kubernetes"), ("KUBECONFIG", &api.admin_kubeconfig().display().to_string())])
+    }
+
+    /// With Calico's objects in the etcd of the host.
+    pub fn etcd(api: &ApiServer) -> Result<Setup> {
+        let kubeconfig = api.admin_kubeconfig().display().to_string();
+        Self::new(&[("ETCD_ENDPOINTS", etcd::ENDPOINT), ("KUBECONFIG", &kubeconfig)])
+    }
+
+    fn new(environment: &[(&str, &str)]) -> Result<Setup> {
+        let program = Plugins::locate()?.dir().join("kube-controllers");
+        ensure!(program.is_file(), "{} is not there: run `make build`", program.display());
+        let environment = environment.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        Ok(Setup { environment, args: Vec::new(), program })
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Setup {
+        self.environment.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<String>) -> Setup {
+        self.args.push(argument.into());
+        self
+    }
+
+    /// Starts a replica called `name`, which keeps its log and its status in a directory of that name.
+    pub fn start(self, host: &Host, name: &str) -> Result<Controllers> {
+        let directory = host.dir(name);
+        fs::create_dir_all(&directory)?;
+        let mut controllers = Controllers { directory, setup: self, process: ServerProcess::default() };
+        controllers.restart()?;
+        Ok(controllers)
+    }
+}
+
+impl Controllers {
+    /// Starts it, again if it ran before.
+    pub fn restart(&mut self) -> Result<()> {
+        let Setup { environment, args, program } = &self.setup;
+        // `env` in between: the process has this environment and nothing else.
+        let mut words = vec!["-i".to_owned()];
+        words.extend(environment.iter().map(|(name, text)| format!("{name}={text}")));
+        words.push(program.display().to_string());
+        words.push(format!("--status-file={}", self.status_file().display()));
+        words.extend(args.iter().cloned());
+        self.process.start(Path::new("/usr/bin/env"), &words, &self.log_file())
+    }
+
+    /// What it has logged, over all its lives.
+    pub fn log(&self) -> Result<String> {
+        let file = self.log_file();
+        fs::read_to_string(&file).with_context(|| file.display().to_string())
+    }
+
+    /// Waits until it has logged `text` this many times.
+    pub fn await_log(&self, text: &str, times: usize) -> Result<()> {
+        let seen = await_that(PATIENCE, || Ok(self.log()?.matches(text).count() >= times));
+        seen.with_context(|| format!("no `{text}` in the log:\n{}", self.log().unwrap_or_default()))
+    }
+
+    /// Where it keeps its status for `check-status`.
+    pub fn status_file(&self) -> PathBuf {
+        self.directory.join("status.json")
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// Tells it to end by SIGTERM, and waits until it has.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.process.terminate()?;
+        self.ended()
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.ended() {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < deadline, "it still runs:\n{}", self.log()?);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.process.stop();
+    }
+
+    /// Stops it where it stands.
+    pub fn freeze(&self) -> Result<()> {
+        self.process.freeze()
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> Result<()> {
+        self.process.thaw()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+}
+
+/// How a process ended, in one word: its exit status, or the signal.
+pub fn told(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "?".into(),
+    }
+}
+
+/// Waits until something is so.
+pub fn await_that(patience: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !is_so()? {
+        if Instant::now() >= deadline {
+            bail!("it is not so after {patience:?}");
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Empty blocks, and addresses that rest.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::lab::{GRACE, Lab, SOON, to_pod, within};
+use crate::on_each_datastore;
+
+on_each_datastore!(
+    an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays,
+    empty_blocks_stay_without_grace
+);
+
+/// t: kdd_ipam_gc_fv "empty block released after grace", "empty block kept within grace"; ipam_test "should NOT clean up all
+/// blocks assigned to a node", B-25.
+fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.pool("pool6", "fd00::/64", 122);
+    lab.node("node-a");
+    lab.node("node-b");
+    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &address);
+    lab.block("10.0.0.64/26", Some("node-a"), &[]);
+    lab.block("fd00::/122", Some("node-a"), &[]);
+    for block in ["10.0.1.0/26", "10.0.1.64/26", "10.0.1.128/26"] {
+        lab.block(block, Some("node-b"), &[]);
+    }
+    let began = Instant::now();
+    let collecting = lab.collect(lab.settings());
+    collecting.has_looked();
+    let before = lab.blocks().len();
+    if began.elapsed() < GRACE {
+        assert_eq!(before, 6);
+    }
+    within(GRACE + SOON, "three blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
+    sleep(GRACE * 2);
+    let left = lab.blocks();
+    assert!(left.contains_key("10.0.0.0/26") && left.contains_key("fd00::/122"), "{left:?}");
+    assert_eq!(left.values().filter(|owner| owner.as_deref() == Some("host:node-b")).count(), 1, "{left:?}");
+    assert_eq!(lab.held().len(), 1);
+}
+
+/// KC-438, KC-455: without a grace period only gone nodes are cleaned up.
+fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
+    lab.block("10.0.0.64/26", Some("node-a"), &[]);
+    let mut settings = lab.settings();
+    settings.leak_grace_period = Some(Duration::ZERO);
+    let collecting = lab.collect(settings.clone());
+    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
+    sleep(GRACE);
+    assert_eq!((lab.held().len(), lab.blocks().len()), (1, 2));
+    // Settings are followed while it runs.
+    settings.leak_grace_period = Some(GRACE);
+    collecting.settings.send_replace(settings.into());
+    within(GRACE + SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
+}

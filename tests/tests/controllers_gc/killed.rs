@@ -1,0 +1,60 @@
+//! Leaks of our own making: the plugin is killed at each of its requests, and its pods go without DEL.
+
+use std::sync::Arc;
+
+use integration_tests::cluster::{Cluster, Faulty, Pod, handle, on_api_server, points};
+use integration_tests::content::Content;
+use integration_tests::proxy::Fault;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use crate::lab::{Collecting, GRACE, SOON, settings, within};
+
+/// What pods that were killed on their way held is free within the grace period, and `calico-ipam check` finds nothing.
+fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
+    let expected = [handle(resident)];
+    within(GRACE + SOON, "only the resident holds an address", || {
+        let accounts = cluster.accounts();
+        let held = accounts.held.values().eq(expected.iter());
+        held && accounts.counted.keys().map(|(handle, _)| handle).eq(expected.iter())
+    });
+    cluster.assert_in_order();
+}
+
+#[test]
+fn verbs_that_were_killed_leave_nothing() {
+    let group = ApiGroup::CrdV1;
+    on_api_server(group, |cluster, control_plane| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        let proxy = Arc::clone(&control_plane.proxy);
+        let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({})));
+        let kubeconfig = control_plane.servers.api.admin_kubeconfig();
+        // It runs all the while: whoever is on its way to an address is not disturbed.
+        let collecting = Collecting::start(Some(group), kubeconfig, settings(Some(group)));
+        let resident = faulty.pod();
+        faulty.run("ADD", &resident);
+        let pod = faulty.pod();
+        let of_add = faulty.requests("ADD", &pod);
+        let of_del = faulty.requests("DEL", &pod);
+        cluster.remove_pod(&pod);
+        let mut killed = Vec::new();
+        for point in points(of_add) {
+            let pod = faulty.pod();
+            assert_eq!(faulty.faulted("ADD", &pod, point, Fault::Kill).exit, None, "{point:?}");
+            killed.push(pod);
+        }
+        for point in points(of_del) {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            assert_eq!(faulty.faulted("DEL", &pod, point, Fault::Kill).exit, None, "{point:?}");
+            killed.push(pod);
+        }
+        proxy.arm(None);
+        let held = cluster.accounts().held.len();
+        assert!(held > killed.len() / 4, "{held} addresses of {} pods", killed.len());
+        killed.iter().for_each(|pod| cluster.remove_pod(pod));
+        is_clean_but_for(cluster, &resident);
+        let reclaimed = collecting.metrics();
+        assert!(!reclaimed.contains("kube_controllers_gc_reclaimed_total 0\n"), "{reclaimed}");
+    });
+}

@@ -1,0 +1,375 @@
+//! A control plane, Calico's data beside it, and garbage collection at work in a thread of its own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
+use integration_tests::etcd::ENDPOINT as ETCD;
+use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use kube_controllers::context::{Context, Controller, Mode};
+use kube_controllers::feed::Feeds;
+use kube_controllers::gc::GarbageCollection;
+use kube_controllers::runtime::{Leadership, Tenure};
+use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
+use kube_controllers::telemetry::Metrics;
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, OrchRef};
+use libcalico::ipam::{
+    AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
+};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::net::Cidr;
+use libcalico::store::{Kind, Store};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The grace period of the tests.
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
+/// What everything may take beyond the grace period.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+/// The namespace of every pod.
+pub(crate) const NAMESPACE: &str = "suite";
+/// Who collects.
+pub(crate) const COLLECTOR: &str = "system:serviceaccount:kube-system:collector";
+
+/// Where everything is.
+pub(crate) struct Lab<'k> {
+    pub(crate) servers: &'k Kubernetes,
+    pub(crate) group: Option<ApiGroup>,
+    store: Datastore,
+    runtime: Runtime,
+    kubeconfig: PathBuf,
+}
+
+/// Runs a test with Calico's objects in etcd, or as those of a group.
+pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
+    on_kubernetes(|_, servers| {
+        let api = &servers.api;
+        if let Some(group) = group {
+            api.define(group.api_version()).unwrap();
+        }
+        api.namespace(NAMESPACE).unwrap();
+        let account = api.service_account("kube-system", "collector").unwrap();
+        api.bind(&account, "cluster-admin").unwrap();
+        let lab = Lab {
+            servers,
+            group,
+            store: Datastore::open(&calico(group, &api.admin_kubeconfig())).unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+            kubeconfig: api.kubeconfig("collector", &account.identity).unwrap(),
+        };
+        let ready = ClusterInformation::new("default", spec_of(true));
+        lab.put(&ready.key(), &ready);
+        test(&lab);
+    });
+}
+
+fn spec_of(ready: bool) -> ClusterInformationSpec {
+    ClusterInformationSpec { datastore_ready: Some(ready), ..ClusterInformationSpec::default() }
+}
+
+fn kubernetes(kubeconfig: &PathBuf, group: Option<ApiGroup>) -> KubernetesConfig {
+    let deadline = Duration::from_secs(10);
+    KubernetesConfig { kubeconfig: vec![kubeconfig.clone()], deadline, group, ..KubernetesConfig::default() }
+}
+
+fn calico(group: Option<ApiGroup>, kubeconfig: &PathBuf) -> DatastoreConfig {
+    match group {
+        None => DatastoreConfig::Etcd(EtcdConfig {
+            endpoints: vec![ETCD.into()],
+            credentials: None,
+            tls: None,
+            deadline: Duration::from_secs(10),
+        }),
+        Some(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes(kubeconfig, group))),
+    }
+}
+
+/// Waits for something.
+#[track_caller]
+pub(crate) fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+// === content ===
+
+/// An address that a block gives away.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    pub(crate) handle: String,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+/// To a pod of [`NAMESPACE`] on a node.
+pub(crate) fn to_pod(node: &str, pod: &str) -> Given {
+    let words = [("node", node), ("pod", pod), ("namespace", NAMESPACE)];
+    Given { handle: format!("k8s-pod-network.{pod}"), attributes: words.map(owned).into() }
+}
+
+/// To a tunnel of a node.
+pub(crate) fn to_tunnel(node: &str) -> Given {
+    let words = [("node", node), ("type", "ipipTunnelAddress")];
+    Given { handle: format!("ipip-tunnel-addr-{node}"), attributes: words.map(owned).into() }
+}
+
+pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+impl Lab<'_> {
+    /// An administrator's client of the API server.
+    pub(crate) fn admin(&self) -> &Client {
+        self.servers.api.admin()
+    }
+
+    fn put<K: Kind>(&self, key: &K::Key, value: &K) {
+        self.runtime.block_on(self.store.create::<K>(key, value)).unwrap();
+    }
+
+    /// Changes whether the datastore is ready.
+    pub(crate) fn set_ready(&self, ready: bool) {
+        let key = ClusterInformation::new("default", spec_of(ready)).key();
+        self.runtime.block_on(async {
+            let mut found = self.store.get::<ClusterInformation>(&key).await.unwrap();
+            found.value.spec.datastore_ready = Some(ready);
+            self.store.update(&key, &found.value, &found.revision).await.unwrap();
+        });
+    }
+
+    /// A pool.
+    pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
+        let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
+        let pool = IpPool::new(name, spec);
+        self.put(&pool.key(), &pool);
+    }
+
+    /// A node of Kubernetes, and of Calico under the same name.
+    pub(crate) fn node(&self, name: &str) {
+        self.kubernetes_node(name);
+        if self.group.is_none() {
+            self.calico_node(name, Some(name));
+        }
+    }
+
+    /// A node of Kubernetes alone.
+    pub(crate) fn kubernetes_node(&self, name: &str) {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+        self.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+    }
+
+    /// A node of Calico in etcd, which may be one of Kubernetes.
+    pub(crate) fn calico_node(&self, name: &str, kubernetes: Option<&str>) {
+        let reference =
+            |name: &str| OrchRef { node_name: name.into(), orchestrator: "k8s".into(), ..OrchRef::default() };
+        let spec = NodeSpec { orch_refs: kubernetes.map(reference).into_iter().collect(), ..NodeSpec::default() };
+        let node = Node::new(name, spec);
+        self.put(&node.key(), &node);
+    }
+
+    /// Deletes a node everywhere.
+    pub(crate) fn delete_node(&self, name: &str) {
+        self.admin().delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
+        if self.group.is_none() {
+            let key = Node::new(name, NodeSpec::default()).key();
+            self.runtime.block_on(self.store.delete::<Node>(&key, None)).unwrap();
+        }
+    }
+
+    /// A pod on a node, that has reported these addresses.
+    pub(crate) fn pod(&self, name: &str, node: &str, addresses: &[IpAddr]) {
+        let pod = json!({
+            "metadata": { "name": name },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false },
+        });
+        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        self.admin().create(&pods, &pod).unwrap().success().unwrap();
+        if let [first, ..] = addresses {
+            let ips: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+            let status = json!({ "status": { "phase": "Running", "podIP": first, "podIPs": ips } });
+            self.admin().patch(&format!("{pods}/{name}/status"), &status).unwrap().success().unwrap();
+        }
+    }
+
+    /// Deletes a pod.
+    pub(crate) fn delete_pod(&self, name: &str) {
+        self.admin().delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap().success().unwrap();
+    }
+
+    /// A block that a node has, or nobody, with its affinity and the handles of its addresses. Returns the addresses.
+    pub(crate) fn block(&self, cidr: &str, owner: Option<&str>, given: &[Given]) -> Vec<IpAddr> {
+        let cidr: Cidr = cidr.parse().unwrap();
+        let host = Owner::Host(owner.unwrap_or("nobody").into());
+        let mut block = Block::new(cidr, &host, OffsetDateTime::now_utc()).unwrap();
+        let mut addresses = Vec::new();
+        for (n, given) in (0..).zip(given) {
+            let id = HandleId::new(&given.handle);
+            let request = AssignRequest {
+                handle: Some(&id),
+                attributes: &given.attributes,
+                requester: &host,
+                check_affinity: false,
+            };
+            let address = cidr.nth(n).unwrap();
+            block.assign_address(address, &request).unwrap();
+            block.count_write();
+            addresses.push(address);
+            self.count(&id, cidr);
+        }
+        // Some ids have a tail that handles have not.
+        for (attribute, given) in block.attributes.iter_mut().zip(given) {
+            attribute.handle_id = Some(given.handle.clone());
+        }
+        match owner {
+            Some(_) => {
+                let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+                self.put(&AffinityKey { owner: host, cidr }, &claim);
+            }
+            None => block.clear_affinity(),
+        }
+        self.put(&cidr, &block);
+        addresses
+    }
+
+    /// Counts one address more on a handle.
+    pub(crate) fn count(&self, id: &HandleId, cidr: Cidr) {
+        self.runtime.block_on(async {
+            match self.store.get::<Handle>(id).await {
+                Ok(mut found) => {
+                    found.value.increment(cidr, 1);
+                    self.store.update(id, &found.value, &found.revision).await.unwrap();
+                }
+                Err(_) => {
+                    let mut handle = Handle::default();
+                    handle.increment(cidr, 1);
+                    self.store.create(id, &handle).await.unwrap();
+                }
+            }
+        });
+    }
+
+    /// Addresses that are held, with their handles.
+    pub(crate) fn held(&self) -> BTreeMap<IpAddr, String> {
+        let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
+        let held = |block: &Block| -> Vec<(IpAddr, String)> {
+            let allocated = block.allocated().filter(|held| !held.is_cooling());
+            allocated.map(|held| (held.ip, held.handle().map(|id| id.to_string()).unwrap_or_default())).collect()
+        };
+        blocks.iter().flat_map(|entry| held(&entry.value)).collect()
+    }
+
+    /// The blocks, with their owners.
+    pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
+        let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
+        blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
+    }
+
+    /// The handles.
+    pub(crate) fn handles(&self) -> BTreeMap<String, i64> {
+        let handles = self.runtime.block_on(self.store.list::<Handle>(&())).unwrap();
+        handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
+    }
+
+    /// The affinities: node and block.
+    pub(crate) fn affinities(&self) -> Vec<(String, String)> {
+        let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
+        claims.iter().map(|claim| (claim.key.owner.name().to_owned(), claim.key.cidr.to_string())).collect()
+    }
+
+    /// The settings of the tests.
+    pub(crate) fn settings(&self) -> Settings {
+        settings(self.group)
+    }
+
+    /// Starts to collect.
+    pub(crate) fn collect(&self, settings: Settings) -> Collecting {
+        Collecting::start(self.group, self.kubeconfig.clone(), settings)
+    }
+}
+
+/// The settings of the tests.
+pub(crate) fn settings(group: Option<ApiGroup>) -> Settings {
+    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
+    Settings { leak_grace_period: Some(GRACE), ..settings }
+}
+
+fn mode(group: Option<ApiGroup>) -> Mode {
+    group.map_or(Mode::Etcd, Mode::Kubernetes)
+}
+
+/// Garbage collection at work. It ends when this is dropped.
+pub(crate) struct Collecting {
+    stop: CancellationToken,
+    pub(crate) settings: watch::Sender<Arc<Settings>>,
+    pub(crate) tenure: watch::Sender<Tenure>,
+    metrics: Metrics,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Collecting {
+    /// Starts to collect with the rights of a kubeconfig.
+    pub(crate) fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
+        let stop = CancellationToken::new();
+        let (settings, received) = watch::channel(Arc::new(settings));
+        let (tenure, leads) = watch::channel(Tenure::Always);
+        let metrics = Metrics::new();
+        let (token, shown) = (stop.clone(), metrics.clone());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let context = Context {
+                    kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
+                    calico: Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap()),
+                    mode: mode(group),
+                    settings: received,
+                    leadership: Leadership::new(leads),
+                    metrics: shown,
+                    stop: token,
+                };
+                let mut feeds = Feeds::default();
+                let collection = GarbageCollection::new(&context, &mut feeds);
+                let running = feeds.start(&context);
+                collection.run(context).await;
+                running.stopped().await;
+            });
+        });
+        Collecting { stop, settings, tenure, metrics, thread: Some(thread) }
+    }
+
+    /// What a scrape shows.
+    pub(crate) fn metrics(&self) -> String {
+        self.metrics.text().unwrap()
+    }
+
+    /// Waits until a line is shown.
+    #[track_caller]
+    pub(crate) fn shows(&self, line: &str) {
+        within(GRACE + SOON, line, || self.metrics().lines().any(|shown| shown == line));
+    }
+
+    /// Waits until the first pass is over.
+    #[track_caller]
+    pub(crate) fn has_looked(&self) {
+        within(SOON * 2, "a first pass", || {
+            self.metrics().contains("kube_controllers_gc_pass_duration_seconds_count{scope=\"full\"} ")
+        });
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
+    }
+}

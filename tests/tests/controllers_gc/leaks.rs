@@ -1,0 +1,149 @@
+//! Addresses: which go, and when.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use libcalico::ipam::HandleId;
+
+use crate::lab::{GRACE, Given, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel, within};
+use crate::on_each_datastore;
+
+on_each_datastore!(
+    what_nobody_holds_goes_after_its_grace_and_nothing_else,
+    a_deleted_pod_is_noticed_at_once,
+    addresses_that_share_a_handle_go_together,
+    what_is_allocated_anew_survives,
+    orphan_handles_and_wrong_counts_are_mended,
+    a_datastore_that_is_not_ready_is_not_written,
+);
+
+/// t: kdd_ipam_gc_fv "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid by podIP",
+/// "valid by podIPs", "pod without IP yet kept", "mismatch collected", "kept within grace".
+fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let other = Given { handle: "somebody".into(), attributes: [owned(("node", "node-a"))].into() };
+    let given = [
+        to_tunnel("node-a"),
+        other,
+        to_pod("node-a", "missing"),
+        to_pod("node-a", "running"),
+        to_pod("node-a", "second"),
+        to_pod("node-a", "silent"),
+        to_pod("node-a", "changed"),
+        to_pod("node-a", "finished"),
+        to_pod("node-a", "elsewhere"),
+    ];
+    let [_, _, missing, running, second, _, changed, finished, elsewhere] =
+        lab.block("10.0.0.0/26", Some("node-a"), &given)[..]
+    else {
+        panic!("nine addresses");
+    };
+    let unrelated: IpAddr = "10.0.9.9".parse().unwrap();
+    lab.node("node-b");
+    lab.pod("running", "node-a", &[running]);
+    lab.pod("second", "node-a", &["fd00::9".parse().unwrap(), second]);
+    lab.pod("silent", "node-a", &[]);
+    lab.pod("changed", "node-a", &[unrelated]);
+    lab.pod("finished", "node-a", &[finished]);
+    let done = serde_json::json!({ "status": { "phase": "Succeeded" } });
+    lab.admin()
+        .patch(&format!("/api/v1/namespaces/{NAMESPACE}/pods/finished/status"), &done)
+        .unwrap()
+        .success()
+        .unwrap();
+    lab.pod("elsewhere", "node-b", &[unrelated]);
+    let began = Instant::now();
+    let collecting = lab.collect(lab.settings());
+    collecting.has_looked();
+    let before = lab.held();
+    // Whatever the machine does: what was read before the grace period was over was all there.
+    if began.elapsed() < GRACE {
+        assert_eq!(before.len(), 9, "{before:?}");
+    }
+    let leaked = BTreeSet::from([missing, changed, finished, elsewhere]);
+    within(GRACE + SOON, "four leaks", || lab.held().len() == 5);
+    sleep(GRACE);
+    let held = lab.held();
+    assert_eq!((held.len(), leaked.iter().find(|address| held.contains_key(address))), (5, None), "{held:?}");
+    // Handles go with their addresses.
+    let handles: BTreeSet<String> = lab.handles().into_keys().collect();
+    assert_eq!(handles, held.into_values().collect());
+    assert_eq!(lab.blocks().len(), 1, "a node keeps its last block");
+    collecting.shows("ipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4");
+}
+
+/// KC-466.
+fn a_deleted_pod_is_noticed_at_once(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &address);
+    let collecting = lab.collect(lab.settings());
+    collecting.has_looked();
+    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 0");
+    lab.delete_pod("pod");
+    let deleted = Instant::now();
+    within(GRACE + SOON, "the address is free", || lab.held().is_empty());
+    let took = deleted.elapsed();
+    assert!(took >= GRACE - Duration::from_millis(100), "{took:?}");
+    // Its own time, not the next look at everything: half a minute is not waited for, nor a second.
+    assert!(took < GRACE + Duration::from_millis(2500), "{took:?}");
+}
+
+fn addresses_that_share_a_handle_go_together(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let (mut one, mut other) = (to_pod("node-a", "gone"), to_pod("node-a", "there"));
+    (one.handle, other.handle) = ("shared".into(), "shared".into());
+    let addresses = lab.block("10.0.0.0/26", Some("node-a"), &[one, other]);
+    lab.pod("there", "node-a", &addresses[1..]);
+    let collecting = lab.collect(lab.settings());
+    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
+    sleep(GRACE + Duration::from_secs(2));
+    assert_eq!(lab.held().len(), 2);
+    lab.delete_pod("there");
+    within(GRACE + SOON, "both", || lab.held().is_empty() && lab.handles().is_empty());
+}
+
+/// While the address waits it is given to another pod, under the same handle.
+fn what_is_allocated_anew_survives(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);
+    let collecting = lab.collect(lab.settings());
+    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
+    lab.pod("first", "node-a", &["10.0.0.0".parse().unwrap()]);
+    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 0");
+    sleep(GRACE + Duration::from_secs(1));
+    assert_eq!(lab.held().len(), 1);
+}
+
+fn orphan_handles_and_wrong_counts_are_mended(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let block = "10.0.0.0/26".parse().unwrap();
+    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &address);
+    lab.count(&HandleId::new("k8s-pod-network.pod"), block);
+    lab.count(&HandleId::new("orphan"), block);
+    lab.count(&HandleId::new("orphan-of-no-block"), "10.9.9.0/26".parse().unwrap());
+    let _collecting = lab.collect(lab.settings());
+    let expected = [("k8s-pod-network.pod".to_owned(), 1)].into();
+    within(GRACE + SOON, "one handle that counts one address", || lab.handles() == expected);
+    assert_eq!(lab.held().len(), 1);
+}
+
+fn a_datastore_that_is_not_ready_is_not_written(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
+    lab.set_ready(false);
+    let _collecting = lab.collect(lab.settings());
+    sleep(GRACE + SOON);
+    assert_eq!((lab.held().len(), lab.handles().len()), (1, 1));
+    lab.set_ready(true);
+    within(SOON, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
+}

@@ -1,0 +1,102 @@
+//! Nodes that are gone, and nodes that are none of Kubernetes.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::lab::{self, GRACE, Given, Lab, SOON, to_pod, to_tunnel, within};
+use crate::on_each_datastore;
+
+on_each_datastore!(nodes_that_are_gone_leave_nothing, a_node_that_is_not_ready_keeps_everything);
+
+/// A grace period that no test lives to see the end of.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// t: node_controller_fv "should clean up IPAM data for missing nodes", "should handle improperly formatted handle IDs":
+/// three nodes that borrow from each other, of which two go. What is without node needs no grace period.
+fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    for node in ["node-a", "node-b", "node-c"] {
+        lab.node(node);
+    }
+    let with_tail = Given { handle: "k8s-pod-network.tail\r\r\r".into(), ..to_pod("node-b", "tail") };
+    let stays = lab.block(
+        "10.0.0.0/26",
+        Some("node-a"),
+        &[to_pod("node-a", "stays"), to_pod("node-b", "b1"), to_pod("node-c", "c1")],
+    );
+    lab.pod("stays", "node-a", &stays[..1]);
+    lab.block("10.0.0.64/26", Some("node-b"), &[to_tunnel("node-b"), to_pod("node-b", "b2"), with_tail]);
+    lab.block("10.0.0.128/26", Some("node-c"), &[to_pod("node-b", "b3"), to_tunnel("node-c")]);
+    lab.block("10.0.0.192/26", Some("node-c"), &[]);
+    let mut settings = lab.settings();
+    settings.leak_grace_period = Some(LONG);
+    let collecting = lab.collect(settings);
+    collecting.has_looked();
+    assert_eq!((lab.held().len(), lab.blocks().len()), (8, 4));
+    lab.delete_node("node-b");
+    within(SOON * 2, "what node-b had", || lab.held().values().filter(|handle| !handle.contains("c1")).count() == 2);
+    lab.delete_node("node-c");
+    within(SOON * 2, "what node-c had", || {
+        lab.held().len() == 1 && lab.blocks().len() == 1 && lab.affinities().len() == 1 && lab.handles().len() == 1
+    });
+    assert_eq!(lab.affinities(), [("node-a".to_owned(), "10.0.0.0/26".to_owned())]);
+    collecting.shows("ipam_blocks{ippool=\"pool\",node=\"node-a\"} 1");
+    assert!(!collecting.metrics().contains("node-b"), "{}", collecting.metrics());
+}
+
+/// KC-433: NotReady is not gone.
+fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.block("10.0.0.0/26", Some("node-a"), &[to_tunnel("node-a"), to_pod("node-a", "missing")]);
+    let condition = serde_json::json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" });
+    let status = serde_json::json!({ "status": { "conditions": [condition] } });
+    lab.admin().patch("/api/v1/nodes/node-a/status", &status).unwrap().success().unwrap();
+    let mut settings = lab.settings();
+    settings.leak_grace_period = Some(LONG);
+    let collecting = lab.collect(settings);
+    collecting.has_looked();
+    sleep(SOON);
+    assert_eq!((lab.held().len(), lab.blocks().len()), (2, 1));
+}
+
+/// t: etcd_ipam_gc_fv "mismatched Calico/K8s node names".
+#[test]
+fn nodes_may_be_called_otherwise_in_kubernetes() {
+    lab::on(None, |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.kubernetes_node("kubernetes-node");
+        lab.calico_node("calico-node", Some("kubernetes-node"));
+        let address =
+            lab.block("10.0.0.0/26", Some("calico-node"), &[to_pod("calico-node", "pod"), to_tunnel("calico-node")]);
+        lab.pod("pod", "kubernetes-node", &address[..1]);
+        let collecting = lab.collect(lab.settings());
+        collecting.has_looked();
+        sleep(GRACE + Duration::from_secs(2));
+        assert_eq!(lab.held().len(), 2);
+        // B-23: a pod is of a node by the name that Kubernetes has for it.
+        lab.delete_pod("pod");
+        within(GRACE + SOON, "the pod's address", || lab.held().len() == 1);
+        lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
+        // The tunnel's address stays with its node in Calico; that one's deletion is another controller's.
+        sleep(Duration::from_secs(1));
+        assert_eq!(lab.held().len(), 1);
+    });
+}
+
+/// t: etcd_ipam_gc_fv "non-Kubernetes Calico node", "no Calico node".
+#[test]
+fn nodes_of_others_are_left_alone() {
+    lab::on(None, |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.calico_node("openstack", None);
+        let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(lab::owned).into() };
+        lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
+        // This one is in Calico no more, and was of Kubernetes.
+        lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
+        let _collecting = lab.collect(lab.settings());
+        within(SOON * 2, "the forgotten node's block", || lab.blocks().len() == 1);
+        sleep(GRACE + Duration::from_secs(1));
+        assert_eq!((lab.held().len(), lab.affinities().len()), (2, 1));
+    });
+}

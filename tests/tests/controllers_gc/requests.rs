@@ -1,0 +1,114 @@
+//! What a release costs, counted in the audit log.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use integration_tests::kubernetes::Request;
+use libcalico::kubernetes::ApiGroup;
+
+use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
+
+/// Blocks, and addresses in each: a tenth of the figures, in their ratio.
+const BLOCKS: usize = 40;
+const EACH: usize = 25;
+
+fn filled(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    for block in 0..BLOCKS {
+        let node = format!("node-{block}");
+        lab.node(&node);
+        let given: Vec<_> = (0..EACH).map(|n| to_pod(&node, &format!("pod-{block}-{n}"))).collect();
+        lab.block(&format!("10.0.{}.{}/26", block / 4, block % 4 * 64), Some(&node), &given);
+    }
+}
+
+fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    for request in requests {
+        *counts.entry((request.verb.clone(), request.resource.clone())).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
+    lab::on(Some(ApiGroup::CrdV1), |lab| {
+        filled(lab);
+        let mut settings = lab.settings();
+        settings.leak_grace_period = Some(GRACE);
+        let audit = lab.servers.api.audit().unwrap();
+        let collecting = lab.collect(settings);
+        collecting.has_looked();
+        let began = Instant::now();
+        within(GRACE + SOON * 4, "all leaks", || {
+            collecting.metrics().contains(&format!("kube_controllers_gc_reclaimed_total {}\n", BLOCKS * EACH))
+        });
+        let took = began.elapsed();
+        within(SOON, "an event for each node", || {
+            let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
+            events["items"].as_array().unwrap().len() == BLOCKS
+        });
+        assert!(lab.handles().is_empty());
+        assert!(lab.held().is_empty());
+        let requests = audit.of(COLLECTOR).unwrap();
+        let counts = counts(&requests);
+        let of = |verb: &str, resource: &str| counts.get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0);
+        println!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
+        timeline(&requests);
+        assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
+        assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
+        assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
+        // The pods of each node are read with one list.
+        assert_eq!(of("get", "pods"), 0, "{counts:?}");
+        assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
+        assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
+        assert_eq!(of("get", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
+        assert_eq!(of("create", "events"), BLOCKS, "one for each node");
+        assert!(took < GRACE + Duration::from_secs(10), "{took:?}");
+    });
+}
+
+/// When the first of each kind of request came and the last was answered, and what the server took for one.
+fn timeline(requests: &[Request]) {
+    let begin = requests[0].received;
+    let mut spans = BTreeMap::new();
+    for request in requests {
+        let took = request.answered - request.received;
+        let span = spans.entry((&request.verb, &request.resource));
+        let span = span.or_insert((request.received, request.answered, time::Duration::ZERO, 0));
+        *span = (span.0, span.1.max(request.answered), span.2 + took, span.3 + 1);
+    }
+    for ((verb, resource), (first, last, sum, n)) in spans {
+        println!("{n} × {verb} {resource}: {} to {}, {} each", first - begin, last - begin, sum / n);
+    }
+}
+
+#[test]
+fn a_thousand_leaks_in_etcd() {
+    lab::on(None, |lab| {
+        filled(lab);
+        let collecting = lab.collect(lab.settings());
+        within(GRACE + SOON * 3, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
+        collecting.shows(&format!("kube_controllers_gc_reclaimed_total {}", BLOCKS * EACH));
+    });
+}
+
+#[test]
+fn nothing_is_written_when_nothing_is_leaked() {
+    lab::on(Some(ApiGroup::V3), |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.node("node-a");
+        let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+        lab.pod("pod", "node-a", &address);
+        let audit = lab.servers.api.audit().unwrap();
+        let collecting = lab.collect(lab.settings());
+        collecting.has_looked();
+        std::thread::sleep(GRACE * 2);
+        let written: Vec<_> = audit.of(COLLECTOR).unwrap().into_iter().filter(is_write).collect();
+        assert!(written.is_empty(), "{written:?}");
+    });
+}
+
+fn is_write(request: &Request) -> bool {
+    !matches!(request.verb.as_str(), "get" | "list" | "watch")
+}

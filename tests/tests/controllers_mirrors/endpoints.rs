@@ -1,0 +1,151 @@
+//! Labels of pods on their endpoints (KC-260 … KC-267), and endpoints that have outlived their pods (O-1).
+
+use std::thread;
+use std::time::Duration;
+
+use kube_controllers::settings::Gc;
+use serde_json::{Value, json};
+
+use crate::scene::{GRACE, Scene, becomes, every_second, on_scene, only_at_first, stays};
+
+const ENDPOINT: &str = "workloadendpoints/shop/node1-k8s-web-eth0";
+
+impl Scene<'_> {
+    fn node(&self) {
+        self.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"}}));
+    }
+
+    fn pod(&self, app: &str) {
+        self.apply(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "shop", "labels": {"app": app}},
+            "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "i"}]},
+        }));
+    }
+
+    /// As the kubelet does.
+    fn pod_runs(&self) {
+        let status = json!({"status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}});
+        self.admin.patch("/api/v1/namespaces/shop/pods/web/status", &status).unwrap().success().unwrap();
+    }
+
+    fn delete_pod(&self) {
+        self.admin.delete("/api/v1/namespaces/shop/pods/web").unwrap().success().unwrap();
+    }
+
+    /// As the CNI plugin does.
+    fn endpoint(&self, container: &str, app: &str) {
+        self.put(ENDPOINT, endpoint(container, app));
+    }
+
+    fn app(&self) -> Value {
+        self.get(ENDPOINT).unwrap_or_default()["metadata"]["labels"]["app"].clone()
+    }
+}
+
+fn endpoint(container: &str, app: &str) -> Value {
+    json!({
+        "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
+        "metadata": {
+            "name": "node1-k8s-web-eth0", "namespace": "shop", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+            "creationTimestamp": "2026-08-22T06:33:20Z", "labels": labels(app),
+        },
+        "spec": {
+            "orchestrator": "k8s", "node": "node1", "pod": "web", "endpoint": "eth0", "containerID": container,
+            "serviceAccountName": "default", "ipNetworks": ["10.65.0.7/32"], "interfaceName": "cali0",
+            "profiles": ["kns.shop", "ksa.shop.default"],
+        },
+    })
+}
+
+fn labels(app: &str) -> Value {
+    json!({
+        "app": app, "projectcalico.org/namespace": "shop", "projectcalico.org/orchestrator": "k8s",
+        "projectcalico.org/serviceaccount": "default",
+    })
+}
+
+#[test]
+fn labels_follow_and_what_the_cni_plugin_writes_stays() {
+    on_scene(|scene| {
+        scene.node();
+        scene.pod("a");
+        let _running = scene.start(only_at_first);
+        // No endpoint is made for a pod that has none.
+        scene.pod_runs();
+        scene.pod("b");
+        stays(None, || scene.get(ENDPOINT));
+        scene.endpoint("c1", "a");
+        becomes(json!("b"), || scene.app());
+        // The plugin writes while the labels change.
+        for round in 0..20 {
+            scene.pod(&format!("r{round}"));
+            let mut endpoint = scene.get(ENDPOINT).unwrap();
+            endpoint["spec"]["containerID"] = json!(format!("c{round}"));
+            scene.put(ENDPOINT, endpoint);
+            thread::sleep(Duration::from_millis(30));
+        }
+        becomes(json!("r19"), || scene.app());
+        assert_eq!(scene.get(ENDPOINT), Some(endpoint("c19", "r19")));
+        let settled = scene.all();
+        stays(settled, || scene.all());
+    });
+}
+
+#[test]
+fn an_endpoint_goes_when_its_pod_has_been_gone_for_the_grace_period() {
+    on_scene(|scene| {
+        scene.node();
+        scene.pod("a");
+        scene.pod_runs();
+        scene.endpoint("c1", "a");
+        let other = json!({"kind": "WorkloadEndpoint", "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
+            "spec": {"orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0"}});
+        scene.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
+        // A wrong object among them.
+        scene.put("workloadendpoints/shop/node1-k8s-bad-eth0", json!({"spec": 5}));
+        let running = scene.start(every_second);
+        stays(json!("a"), || scene.app());
+        scene.delete_pod();
+        thread::sleep(GRACE / 2);
+        assert!(scene.get(ENDPOINT).is_some(), "not at once");
+        becomes(None, || scene.get(ENDPOINT));
+        assert!(scene.get("workloadendpoints/shop/node1-cni-c9-eth0").is_some(), "another orchestrator's");
+
+        // Gone while nobody looked, and back within the grace period.
+        drop(running);
+        scene.endpoint("c2", "a");
+        let running = scene.start(every_second);
+        thread::sleep(GRACE / 2);
+        scene.pod("a");
+        scene.pod_runs();
+        thread::sleep(GRACE);
+        stays(json!("a"), || scene.app());
+
+        drop(running);
+        scene.delete_pod();
+        let running = scene.start(|settings| settings.gc = Gc::Report);
+        thread::sleep(GRACE);
+        stays(json!("a"), || scene.app());
+        drop(running);
+        let _running = scene.start(only_at_first);
+        becomes(None, || scene.get(ENDPOINT));
+    });
+}
+
+#[test]
+fn an_endpoint_goes_when_its_node_is_gone_and_none_while_the_datastore_is_upgraded() {
+    on_scene(|scene| {
+        scene.node();
+        scene.pod("a");
+        scene.pod_runs();
+        scene.endpoint("c1", "a");
+        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": false}}));
+        let _running = scene.start(every_second);
+        scene.admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        thread::sleep(GRACE);
+        stays(json!("a"), || scene.app());
+        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
+        becomes(None, || scene.get(ENDPOINT));
+    });
+}

@@ -1,0 +1,202 @@
+//! Network policies (KC-220 … KC-232), and names of an older Calico (KC-280).
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kube_controllers::context::Mode;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, on_scene_of, only_at_first, stays};
+
+const POLICIES: &str = "networkpolicies/shop/";
+
+impl Scene<'_> {
+    /// The port that each mirrored policy lets in.
+    fn ports(&self) -> BTreeMap<String, u64> {
+        let all = self.all().into_iter();
+        let port = |policy: Value| policy.pointer("/spec/ingress/0/destination/ports/0").and_then(Value::as_u64);
+        all.filter_map(|(key, policy)| Some((key.strip_prefix(POLICIES)?.to_owned(), port(policy)?))).collect()
+    }
+
+    fn stored(&self, name: &str) -> Value {
+        self.get(&format!("{POLICIES}{name}")).unwrap_or_default()
+    }
+}
+
+impl Scene<'_> {
+    /// calico-node runs everywhere. The API server has no controller that would say so.
+    fn roll_out(&self) {
+        self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
+        let labels = json!({"k8s-app": "calico-node"});
+        self.apply(json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "calico-node", "namespace": "calico-system"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+                },
+            },
+        }));
+        let path = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node/status";
+        self.admin.patch(path, &json!({"status": {"observedGeneration": 1}})).unwrap().success().unwrap();
+    }
+}
+
+fn mirrored(ports: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    ports.iter().map(|(name, port)| (format!("knp.default.{name}"), *port)).collect()
+}
+
+#[test]
+fn policies_come_change_and_go() {
+    on_scene(|scene| {
+        scene.policy("before", 1);
+        let _running = scene.start(only_at_first);
+        becomes(mirrored(&[("before", 1)]), || scene.ports());
+        scene.policy("after", 2);
+        becomes(mirrored(&[("before", 1), ("after", 2)]), || scene.ports());
+        let uid = scene.stored("knp.default.before")["metadata"]["uid"].clone();
+        scene.policy("before", 3);
+        becomes(mirrored(&[("before", 3), ("after", 2)]), || scene.ports());
+        assert_eq!(scene.stored("knp.default.before")["metadata"]["uid"], uid, "the same object");
+        scene.delete_policy("after");
+        becomes(mirrored(&[("before", 3)]), || scene.ports());
+    });
+}
+
+#[test]
+fn what_happened_while_it_was_down_is_made_up_for() {
+    on_scene(|scene| {
+        for (name, port) in [("stays", 1), ("changes", 2), ("goes", 3)] {
+            scene.policy(name, port);
+        }
+        let running = scene.start(only_at_first);
+        becomes(mirrored(&[("stays", 1), ("changes", 2), ("goes", 3)]), || scene.ports());
+        drop(running);
+        scene.policy("changes", 5);
+        scene.policy("comes", 4);
+        scene.delete_policy("goes");
+        scene.delete(&format!("{POLICIES}knp.default.stays"));
+        // Without a reconcile period there is still the first comparison (B-10).
+        let _running = scene.start(only_at_first);
+        becomes(mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]), || scene.ports());
+    });
+}
+
+#[test]
+fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
+    on_scene(|scene| {
+        scene.policy("a", 1);
+        scene.policy("b", 1);
+        let own = json!({"kind": "NetworkPolicy", "metadata": {"name": "own", "namespace": "shop"}, "spec": {}});
+        scene.put(&format!("{POLICIES}own"), own.clone());
+        let _running = scene.start(every_second);
+        becomes(mirrored(&[("a", 1), ("b", 1)]), || scene.ports());
+        let right = scene.stored("knp.default.a");
+        let mut wrong = right.clone();
+        wrong["spec"]["selector"] = json!("all()");
+        wrong["metadata"]["annotations"]["note"] = json!("kept");
+        scene.put(&format!("{POLICIES}knp.default.a"), wrong);
+        scene.delete(&format!("{POLICIES}knp.default.b"));
+        scene.put(&format!("{POLICIES}knp.default.orphan"), own.clone());
+        // No JSON, and JSON that is no policy.
+        scene.etcd.put(&format!("{OBJECTS}{POLICIES}knp.default.junk"), b"{").unwrap();
+        scene.put("networkpolicies/other/knp.default.junk", json!({"spec": 5}));
+        let keys = || scene.keys("networkpolicies/");
+        let expected: Vec<String> = ["shop/knp.default.a", "shop/knp.default.b", "shop/own"].map(str::to_owned).into();
+        becomes((expected, right["spec"].clone()), || (keys(), scene.stored("knp.default.a")["spec"].clone()));
+        assert_eq!(scene.stored("knp.default.a")["metadata"]["annotations"]["note"], "kept");
+        assert_eq!(scene.stored("own"), own);
+        let settled = scene.all();
+        stays(settled, || scene.all());
+    });
+}
+
+/// B-48: the name is too long for Calico. The others do not wait for it.
+#[test]
+fn a_policy_that_calico_refuses_stops_no_other() {
+    on_scene(|scene| {
+        let long = "n".repeat(245);
+        scene.policy(&long, 9);
+        scene.policy("a", 1);
+        let _running = scene.start(every_second);
+        becomes(mirrored(&[("a", 1)]), || scene.ports());
+        scene.policy("a", 2);
+        becomes(mirrored(&[("a", 2)]), || scene.ports());
+        stays(mirrored(&[("a", 2)]), || scene.ports());
+    });
+}
+
+#[test]
+fn a_writer_that_does_not_give_up_loses_in_the_end() {
+    on_scene(|scene| {
+        scene.policy("a", 1);
+        let _running = scene.start(every_second);
+        becomes(mirrored(&[("a", 1)]), || scene.ports());
+        let end = Instant::now() + Duration::from_secs(4);
+        for port in (10..).take_while(|_| Instant::now() < end) {
+            let mut wrong = scene.stored("knp.default.a");
+            wrong["spec"]["ingress"][0]["destination"]["ports"] = json!([port]);
+            scene.put(&format!("{POLICIES}knp.default.a"), wrong);
+            if port == 20 {
+                scene.policy("a", 2);
+            }
+            thread::sleep(Duration::from_millis(15));
+        }
+        becomes(mirrored(&[("a", 2)]), || scene.ports());
+    });
+}
+
+/// KC-282.
+#[test]
+fn old_names_go_when_every_node_has_the_new_version() {
+    on_scene(|scene| {
+        let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
+        scene.put("globalnetworkpolicies/default.g", old);
+        scene.put("globalnetworkpolicies/other.g", json!({"metadata": {"name": "other.g"}, "spec": {"tier": "other"}}));
+        scene.policy("a", 1);
+        let _running = scene.start(only_at_first);
+        becomes(mirrored(&[("a", 1)]), || scene.ports());
+        let names = || scene.keys("globalnetworkpolicies/");
+        stays(vec!["default.g".to_owned(), "other.g".to_owned()], names);
+        scene.roll_out();
+        becomes(vec!["g".to_owned(), "other.g".to_owned()], names);
+        let renamed = scene.get("globalnetworkpolicies/g").unwrap();
+        assert_eq!(renamed["metadata"]["annotations"]["projectcalico.org/metadata"], "{\"name\":\"g\"}");
+    });
+}
+
+/// The same where the policies are custom resources, which the API server keeps whole. Nothing is mirrored there.
+#[test]
+fn old_names_go_in_kubernetes_too() {
+    on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
+        let collection = "/apis/crd.projectcalico.org/v1/namespaces/shop/networkpolicies";
+        let spec = json!({
+            "tier": "default", "order": 7, "selector": "all()", "types": ["Ingress"],
+            "serviceAccountSelector": "all()",
+            "ingress": [{
+                "action": "Allow", "protocol": "TCP", "notICMP": {"type": 8},
+                "source": {"services": {"name": "s", "namespace": "n"}, "notPorts": [80, "81:82"]},
+                "http": {"paths": [{"prefix": "/a"}]},
+            }],
+        });
+        let old = json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "default.a", "namespace": "shop", "annotations": {"projectcalico.org/metadata": "{}"}},
+            "spec": spec,
+        });
+        scene.admin.create(collection, &old).unwrap().success().unwrap();
+        scene.policy("k", 1);
+        scene.roll_out();
+        let _running = scene.start(every_second);
+        let policies = || {
+            let list = scene.admin.get(collection).unwrap().success().unwrap();
+            let policy = |policy: &Value| (policy["metadata"]["name"].clone(), policy["spec"].clone());
+            list["items"].as_array().unwrap().iter().map(policy).collect::<Vec<_>>()
+        };
+        becomes(vec![(json!("a"), spec.clone())], policies);
+        stays(vec![(json!("a"), spec.clone())], policies);
+    });
+}

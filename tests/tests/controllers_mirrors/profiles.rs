@@ -1,0 +1,84 @@
+//! Profiles of namespaces and service accounts (KC-240 … KC-252).
+
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, becomes, every_second, on_scene, only_at_first};
+
+impl Scene<'_> {
+    fn labels(&self, profile: &str) -> Value {
+        let profile = self.get(&format!("profiles/{profile}")).unwrap_or_default();
+        profile["spec"]["labelsToApply"].clone()
+    }
+
+    fn namespace(&self, name: &str, labels: Value) {
+        self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}));
+    }
+
+    fn account(&self, name: &str, labels: Value) {
+        let metadata = json!({"name": name, "namespace": "shop", "labels": labels});
+        self.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}));
+    }
+
+    fn profiles(&self, prefix: &str) -> Vec<String> {
+        self.keys("profiles/").into_iter().filter(|name| name.starts_with(prefix)).collect()
+    }
+}
+
+fn of_namespace(team: &str) -> Value {
+    json!({"pcns.team": team, "pcns.kubernetes.io/metadata.name": "web", "pcns.projectcalico.org/name": "web"})
+}
+
+#[test]
+fn profiles_come_change_and_go() {
+    on_scene(|scene| {
+        scene.namespace("web", json!({"team": "a"}));
+        scene.account("ci.bot", json!({"role": "x"}));
+        let _running = scene.start(only_at_first);
+        becomes(of_namespace("a"), || scene.labels("kns.web"));
+        let account = |role: &str| json!({"pcsa.role": role, "pcsa.projectcalico.org/name": "ci.bot"});
+        becomes(account("x"), || scene.labels("ksa.shop.ci.bot"));
+        scene.namespace("web", json!({"team": "b"}));
+        scene.account("ci.bot", json!({"role": "y"}));
+        becomes(of_namespace("b"), || scene.labels("kns.web"));
+        becomes(account("y"), || scene.labels("ksa.shop.ci.bot"));
+        assert_eq!(scene.get("profiles/kns.web").unwrap()["spec"]["ingress"], json!([{"action": "Allow"}]));
+        assert!(scene.get("profiles/ksa.shop.ci.bot").unwrap()["spec"].get("ingress").is_none());
+        scene.admin.delete("/api/v1/namespaces/shop/serviceaccounts/ci.bot").unwrap().success().unwrap();
+        becomes(None, || scene.get("profiles/ksa.shop.ci.bot"));
+        // There is no controller that would end a namespace, so the test does.
+        scene.admin.delete("/api/v1/namespaces/web").unwrap().success().unwrap();
+        let mut namespace = scene.admin.get("/api/v1/namespaces/web").unwrap().success().unwrap();
+        assert!(scene.get("profiles/kns.web").is_some(), "as long as the namespace is there");
+        namespace["spec"]["finalizers"] = json!([]);
+        scene.admin.replace("/api/v1/namespaces/web/finalize", &namespace).unwrap().success().unwrap();
+        becomes(None, || scene.get("profiles/kns.web"));
+    });
+}
+
+#[test]
+fn orphans_go_wrong_ones_are_put_right_and_those_of_others_stay() {
+    on_scene(|scene| {
+        scene.namespace("web", json!({"team": "a"}));
+        for orphan in ["kns.gone", "ksa.shop.gone", "ksa.nameless"] {
+            scene.put(&format!("profiles/{orphan}"), json!({"metadata": {"name": orphan}, "spec": {}}));
+        }
+        let network = json!({"metadata": {"name": "net1"}, "spec": {"labelsToApply": {"net1": ""}}});
+        scene.put("profiles/net1", network.clone());
+        let running = scene.start(every_second);
+        becomes(of_namespace("a"), || scene.labels("kns.web"));
+        let orphans = || {
+            let all = [scene.profiles("kns.gone"), scene.profiles("ksa.shop.gone"), scene.profiles("ksa.nameless")];
+            all.concat()
+        };
+        becomes(Vec::new(), orphans);
+        let mut wrong = scene.get("profiles/kns.web").unwrap();
+        wrong["spec"]["labelsToApply"] = json!({"pcns.team": "spoofed"});
+        scene.put("profiles/kns.web", wrong);
+        becomes(of_namespace("a"), || scene.labels("kns.web"));
+        drop(running);
+        scene.delete("profiles/kns.web");
+        let _running = scene.start(every_second);
+        becomes(of_namespace("a"), || scene.labels("kns.web"));
+        assert_eq!(scene.get("profiles/net1"), Some(network));
+    });
+}

@@ -1,0 +1,227 @@
+//! A control plane with Calico's objects in etcd, and controllers that come and go.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
+use futures::future::{BoxFuture, FutureExt, join_all};
+use integration_tests::etcd::{ENDPOINT, Etcd};
+use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use kube_controllers::context::{Context, Controller, Mode};
+use kube_controllers::controllers::namespace::NamespaceController;
+use kube_controllers::controllers::policy::PolicyController;
+use kube_controllers::controllers::policy_names::PolicyNames;
+use kube_controllers::controllers::service_account::ServiceAccountController;
+use kube_controllers::controllers::workload_endpoint::WorkloadEndpoints;
+use kube_controllers::feed::Feeds;
+use kube_controllers::runtime::Leadership;
+use kube_controllers::settings::{ControllerName, Environment, Settings, default_configuration, merge};
+use kube_controllers::telemetry::Metrics;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Where Calico keeps its objects.
+pub(crate) const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
+/// How long a change may take to be followed.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long nothing happens where nothing is to happen.
+const CALM: Duration = Duration::from_secs(2);
+/// How long an endpoint outlives its pod.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// One control plane.
+pub(crate) struct Scene<'a> {
+    pub(crate) admin: Client,
+    pub(crate) etcd: &'a Etcd,
+    mode: Mode,
+    kubernetes: KubernetesConfig,
+}
+
+/// Controllers at work in a thread of their own. Dropped, they finish the write under way and end.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+    _settings: watch::Sender<Arc<Settings>>,
+}
+
+/// Runs a test on a control plane with a namespace `shop` and a Calico that is ready.
+pub(crate) fn on_scene(test: impl FnOnce(&Scene<'_>) + Send) {
+    on_scene_of(Mode::Etcd, test);
+}
+
+/// The same with Calico's objects elsewhere.
+pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
+    on_kubernetes(|_, Kubernetes { api, etcd, .. }| {
+        let deadline = Duration::from_secs(5);
+        let mut kubernetes =
+            KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
+        if let Mode::Kubernetes(group) = mode {
+            api.define(group.api_version()).unwrap();
+            kubernetes.group = Some(group);
+        }
+        let scene = Scene { admin: api.admin().clone(), etcd, mode, kubernetes };
+        api.namespace("shop").unwrap();
+        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
+        test(&scene);
+    });
+}
+
+impl Scene<'_> {
+    // === Calico's objects, by what follows the root of their keys ===
+
+    pub(crate) fn get(&self, key: &str) -> Option<Value> {
+        self.all().remove(key)
+    }
+
+    pub(crate) fn put(&self, key: &str, object: Value) {
+        self.etcd.put(&format!("{OBJECTS}{key}"), object.to_string().as_bytes()).unwrap();
+    }
+
+    pub(crate) fn delete(&self, key: &str) {
+        self.etcd.delete(&format!("{OBJECTS}{key}")).unwrap();
+    }
+
+    /// All that is JSON.
+    pub(crate) fn all(&self) -> BTreeMap<String, Value> {
+        let raw = self.etcd.dump_raw().unwrap().into_iter();
+        let ours = raw.filter_map(|(key, value)| {
+            Some((key.strip_prefix(OBJECTS)?.to_owned(), serde_json::from_slice(&value).ok()?))
+        });
+        ours.collect()
+    }
+
+    /// Keys below a prefix.
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        let raw = self.etcd.dump_raw().unwrap().into_keys();
+        raw.filter_map(|key| key.strip_prefix(OBJECTS)?.strip_prefix(prefix).map(str::to_owned)).collect()
+    }
+
+    // === Kubernetes' own ===
+
+    pub(crate) fn apply(&self, object: Value) {
+        self.admin.apply_object(&object).unwrap();
+    }
+
+    /// A policy of the namespace `shop` that lets this port in.
+    pub(crate) fn policy(&self, name: &str, port: u16) {
+        self.apply(json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]},
+        }));
+    }
+
+    pub(crate) fn delete_policy(&self, name: &str) {
+        let path = format!("/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/{name}");
+        self.admin.delete(&path).unwrap().success().unwrap();
+    }
+
+    // === controllers ===
+
+    /// Starts all mirroring controllers.
+    pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
+        settings.orphan_endpoint_grace_period = GRACE;
+        change(&mut settings);
+        let (sender, settings) = watch::channel(Arc::new(settings));
+        let stop = CancellationToken::new();
+        let (kubernetes, mode, token) = (self.kubernetes.clone(), self.mode, stop.clone());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let calico = match mode {
+                    Mode::Etcd => DatastoreConfig::Etcd(EtcdConfig {
+                        endpoints: vec![ENDPOINT.to_owned()],
+                        credentials: None,
+                        tls: None,
+                        deadline: Duration::from_secs(5),
+                    }),
+                    Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
+                };
+                let context = Context {
+                    kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
+                    calico: Arc::new(Datastore::open(&calico).unwrap()),
+                    mode,
+                    settings,
+                    leadership: Leadership::always(),
+                    metrics: Metrics::new(),
+                    stop: token,
+                };
+                work(context).await;
+            });
+        });
+        Running { stop, thread: Some(thread), _settings: sender }
+    }
+}
+
+/// Compares everything every second.
+pub(crate) fn every_second(settings: &mut Settings) {
+    for controller in [
+        ControllerName::Policy,
+        ControllerName::Namespace,
+        ControllerName::ServiceAccount,
+        ControllerName::WorkloadEndpoint,
+    ] {
+        settings.reconcile_period.insert(controller, Duration::from_secs(1));
+    }
+}
+
+/// Compares everything once.
+pub(crate) fn only_at_first(settings: &mut Settings) {
+    settings.reconcile_period.values_mut().for_each(|period| *period = Duration::ZERO);
+}
+
+async fn work(context: Context) {
+    let mut feeds = Feeds::default();
+    let controllers = vec![
+        made::<PolicyController>(&context, &mut feeds),
+        made::<NamespaceController>(&context, &mut feeds),
+        made::<ServiceAccountController>(&context, &mut feeds),
+        made::<WorkloadEndpoints>(&context, &mut feeds),
+        made::<PolicyNames>(&context, &mut feeds),
+    ];
+    let running = feeds.start(&context);
+    join_all(controllers).await;
+    running.stopped().await;
+}
+
+fn made<C: Controller>(context: &Context, feeds: &mut Feeds) -> BoxFuture<'static, ()> {
+    C::new(context, feeds).run(context.clone()).boxed()
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
+    }
+}
+
+/// Waits until `found` is `expected`.
+#[track_caller]
+pub(crate) fn becomes<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = found();
+        if now == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{now:?}\nis not\n{expected:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits a while; `found` is `expected` all the time.
+#[track_caller]
+pub(crate) fn stays<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
+    let end = Instant::now() + CALM;
+    while Instant::now() < end {
+        assert_eq!(found(), expected);
+        thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,96 @@
+//! pool_controller_test: conditions and finalizers (`projectcalico.org/v3`).
+
+use libcalico::api::IpPoolSpec;
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::net::Cidr;
+use libcalico::store::{Revision, Store};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+
+use crate::scene::{Scene, V3, becomes, on_each, stays};
+
+const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
+
+impl Scene {
+    fn new_pool(&self, name: &str, cidr: &str, disabled: bool) {
+        self.put::<IpPoolSpec>(name, json!({}), json!({"cidr": cidr, "blockSize": 30, "disabled": disabled}));
+    }
+
+    /// Reason of the condition, and whether the pool has our finalizer.
+    fn verdict(&self, name: &str) -> Option<(String, bool)> {
+        let pool = self.get::<IpPoolSpec>(name)?.value;
+        let status = pool.status.unwrap_or_default();
+        let reason = status["conditions"][0]["reason"].as_str().unwrap_or_default().to_owned();
+        let finalizers = pool.metadata.unknown.get("finalizers").cloned().unwrap_or_default();
+        Some((reason, finalizers.as_array().is_some_and(|all| all.contains(&json!(FINALIZER)))))
+    }
+
+    fn revision(&self, name: &str) -> Option<Revision> {
+        self.get::<IpPoolSpec>(name).map(|entry| entry.revision)
+    }
+}
+
+fn verdict(reason: &str, finalizer: bool) -> Option<(String, bool)> {
+    Some((reason.into(), finalizer))
+}
+
+#[test]
+fn of_pools_that_overlap_one_is_in_use() {
+    on_each(&[V3], |scene| {
+        scene.new_pool("a", "10.0.0.0/24", false);
+        let running = scene.start(|_| ());
+        becomes(verdict("OK", true), || scene.verdict("a"));
+        scene.new_pool("b", "10.0.0.0/28", false);
+        scene.new_pool("c", "10.0.0.16/28", false);
+        scene.new_pool("d", "10.1.0.0/24", true);
+        becomes(verdict("CIDROverlap", false), || scene.verdict("b"));
+        becomes(verdict("CIDROverlap", false), || scene.verdict("c"));
+        becomes(verdict("PoolDisabled", false), || scene.verdict("d"));
+        let revisions = || ["a", "b", "c", "d"].map(|name| scene.revision(name));
+        stays(revisions(), revisions);
+
+        drop(running);
+        scene.delete::<IpPoolSpec>("a");
+        assert!(scene.get::<IpPoolSpec>("a").is_some(), "its finalizer keeps it");
+        let _running = scene.start(|_| ());
+        becomes(None, || scene.verdict("a"));
+        becomes(verdict("OK", true), || scene.verdict("b"));
+        becomes(verdict("OK", true), || scene.verdict("c"));
+        let status: Value = scene.get::<IpPoolSpec>("b").unwrap().value.status.unwrap();
+        assert_eq!(status["conditions"][0]["message"], "IPPool is available for IP allocation.");
+    });
+}
+
+#[test]
+fn a_pool_in_use_stays_until_its_addresses_are_given_back() {
+    on_each(&[V3], |scene| {
+        scene.new_pool("a", "10.0.0.0/24", false);
+        let _running = scene.start(|_| ());
+        becomes(verdict("OK", true), || scene.verdict("a"));
+        let (owner, cidr): (Owner, Cidr) = (Owner::Host("node-1".into()), "10.0.0.0/30".parse().unwrap());
+        let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
+        block
+            .assign_address(
+                "10.0.0.1".parse().unwrap(),
+                &libcalico::ipam::AssignRequest {
+                    handle: None,
+                    attributes: &Default::default(),
+                    requester: &owner,
+                    check_affinity: false,
+                },
+            )
+            .unwrap();
+        scene.wait_on(async {
+            scene.store.create(&cidr, &block).await.unwrap();
+            let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+            scene.store.create(&AffinityKey { owner, cidr }, &claim).await.unwrap();
+        });
+        scene.delete::<IpPoolSpec>("a");
+        becomes(verdict("Terminating", true), || scene.verdict("a"));
+        let claims = || scene.wait_on(scene.store.list::<BlockAffinity>(&Default::default())).unwrap().len();
+        becomes(0, claims);
+        stays(verdict("Terminating", true), || scene.verdict("a"));
+        scene.wait_on(scene.store.delete::<Block>(&cidr, None)).unwrap();
+        becomes(None, || scene.verdict("a"));
+    });
+}

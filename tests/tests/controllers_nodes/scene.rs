@@ -1,0 +1,249 @@
+//! A control plane with Calico's objects in one of three places, and controllers that come and go.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
+use futures::future::{BoxFuture, FutureExt, join_all};
+use integration_tests::etcd::ENDPOINT;
+use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use kube_controllers::context::{Context, Controller, Mode};
+use kube_controllers::controllers::host_endpoints::HostEndpoints;
+use kube_controllers::controllers::ip_pool::IpPools;
+use kube_controllers::controllers::load_balancer::LoadBalancer;
+use kube_controllers::controllers::node_deletion::NodeDeletion;
+use kube_controllers::controllers::node_labels::NodeLabels;
+use kube_controllers::controllers::tier::Tiers;
+use kube_controllers::feed::Feeds;
+use kube_controllers::runtime::Leadership;
+use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
+use kube_controllers::telemetry::Metrics;
+use libcalico::api::{Object, ObjectKey, Spec};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::store::{Entry, Store, StoreError};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How long a change may take to be followed.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long nothing happens where nothing is to happen.
+pub(crate) const CALM: Duration = Duration::from_secs(2);
+
+/// The places of Calico's objects.
+pub(crate) const ETCD: Mode = Mode::Etcd;
+pub(crate) const V1: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
+pub(crate) const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
+
+/// One control plane.
+pub(crate) struct Scene {
+    pub(crate) mode: Mode,
+    pub(crate) admin: Client,
+    pub(crate) store: Datastore,
+    kubernetes: KubernetesConfig,
+    calico: DatastoreConfig,
+    runtime: Runtime,
+}
+
+/// Controllers at work in a thread of their own. Dropped, they finish the write under way and end.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    settings: watch::Sender<Arc<Settings>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Runs a test once for each of the places.
+pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
+    for mode in modes {
+        on_kubernetes(|_, kubernetes| test(&Scene::new(kubernetes, *mode)));
+    }
+}
+
+impl Scene {
+    fn new(kubernetes: &Kubernetes, mode: Mode) -> Scene {
+        let api = &kubernetes.api;
+        api.namespace("default").unwrap();
+        let deadline = Duration::from_secs(5);
+        let mut config =
+            KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
+        let calico = match mode {
+            Mode::Etcd => {
+                let endpoints = vec![ENDPOINT.to_owned()];
+                DatastoreConfig::Etcd(EtcdConfig { endpoints, credentials: None, tls: None, deadline })
+            }
+            Mode::Kubernetes(group) => {
+                api.define(group.api_version()).unwrap();
+                config.group = Some(group);
+                DatastoreConfig::Kubernetes(Box::new(config.clone()))
+            }
+        };
+        Scene {
+            mode,
+            admin: api.admin().clone(),
+            store: Datastore::open(&calico).unwrap(),
+            kubernetes: config,
+            calico,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        }
+    }
+
+    pub(crate) fn wait_on<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.runtime.block_on(operation)
+    }
+
+    // === Calico's objects ===
+
+    pub(crate) fn get<S: Spec>(&self, name: &str) -> Option<Entry<Object<S>>> {
+        match self.wait_on(self.store.get::<Object<S>>(&ObjectKey::global(name))) {
+            Err(StoreError::NotFound { .. }) => None,
+            found => Some(found.unwrap()),
+        }
+    }
+
+    /// Creates, or changes what is there.
+    pub(crate) fn put<S: Spec>(&self, name: &str, metadata: Value, spec: Value) {
+        let mut object: Object<S> = Object::new(name, serde_json::from_value(spec).unwrap());
+        object.metadata = serde_json::from_value(metadata).unwrap();
+        object.metadata.name = name.into();
+        match self.get::<S>(name) {
+            None => _ = self.wait_on(self.store.create(&object.key(), &object)).unwrap(),
+            Some(found) => _ = self.wait_on(self.store.update(&found.key, &object, &found.revision)).unwrap(),
+        }
+    }
+
+    pub(crate) fn delete<S: Spec>(&self, name: &str) {
+        self.wait_on(self.store.delete::<Object<S>>(&ObjectKey::global(name), None)).unwrap();
+    }
+
+    pub(crate) fn names<S: Spec>(&self) -> Vec<String> {
+        let listed = self.wait_on(self.store.list::<Object<S>>(&Default::default())).unwrap();
+        listed.into_iter().map(|entry| entry.key.name).collect()
+    }
+
+    // === Kubernetes' own ===
+
+    pub(crate) fn kubernetes_node(&self, name: &str, labels: Value, annotations: Value) {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        });
+        self.admin.apply_object(&node).unwrap();
+    }
+
+    pub(crate) fn delete_kubernetes_node(&self, name: &str) {
+        self.admin.delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
+    }
+
+    /// A node as Calico knows it, with an address.
+    pub(crate) fn calico_node(&self, name: &str, labels: Value, address: &str) {
+        match self.mode {
+            Mode::Etcd => {
+                // Not said to be a node of Kubernetes: it would go when Kubernetes has none of that name.
+                let spec = json!({"bgp": {"ipv4Address": address}});
+                self.put::<libcalico::api::NodeSpec>(name, json!({"labels": labels}), spec);
+            }
+            Mode::Kubernetes(_) => {
+                self.kubernetes_node(name, labels, json!({"projectcalico.org/IPv4Address": address}));
+            }
+        }
+    }
+
+    pub(crate) fn delete_calico_node(&self, name: &str) {
+        match self.mode {
+            Mode::Etcd => self.delete::<libcalico::api::NodeSpec>(name),
+            Mode::Kubernetes(_) => self.delete_kubernetes_node(name),
+        }
+    }
+
+    // === controllers ===
+
+    /// Starts the controllers of this mode.
+    pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
+        change(&mut settings);
+        let (sender, receiver) = watch::channel(Arc::new(settings));
+        let stop = CancellationToken::new();
+        let (kubernetes, calico, mode, token) = (self.kubernetes.clone(), self.calico.clone(), self.mode, stop.clone());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let context = Context {
+                    kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
+                    calico: Arc::new(Datastore::open(&calico).unwrap()),
+                    mode,
+                    settings: receiver,
+                    leadership: Leadership::always(),
+                    metrics: Metrics::new(),
+                    stop: token,
+                };
+                work(context).await;
+            });
+        });
+        Running { stop, settings: sender, thread: Some(thread) }
+    }
+}
+
+async fn work(context: Context) {
+    let mut feeds = Feeds::default();
+    let mut controllers = vec![made::<HostEndpoints>(&context, &mut feeds), made::<LoadBalancer>(&context, &mut feeds)];
+    match context.mode {
+        Mode::Etcd => {
+            controllers.push(made::<NodeLabels>(&context, &mut feeds));
+            controllers.push(made::<NodeDeletion>(&context, &mut feeds));
+        }
+        Mode::Kubernetes(ApiGroup::V3) => {
+            controllers.push(made::<IpPools>(&context, &mut feeds));
+            controllers.push(made::<Tiers>(&context, &mut feeds));
+        }
+        Mode::Kubernetes(ApiGroup::CrdV1) => {}
+    }
+    let running = feeds.start(&context);
+    join_all(controllers).await;
+    running.stopped().await;
+}
+
+fn made<C: Controller>(context: &Context, feeds: &mut Feeds) -> BoxFuture<'static, ()> {
+    C::new(context, feeds).run(context.clone()).boxed()
+}
+
+impl Running {
+    /// Other settings from now on.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) {
+        self.settings.send_modify(|settings| change(Arc::make_mut(settings)));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
+    }
+}
+
+/// Waits until `found` is `expected`.
+#[track_caller]
+pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = found();
+        if now == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{now:?}\nis not\n{expected:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits a while; `found` is `expected` all the time.
+#[track_caller]
+pub(crate) fn stays<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
+    let end = Instant::now() + CALM;
+    while Instant::now() < end {
+        assert_eq!(found(), expected);
+        thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,176 @@
+//! loadbalancer_fv_test, in two datastores.
+
+use kube_controllers::settings::AssignIps;
+use libcalico::api::IpPoolSpec;
+use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, Owner};
+use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::store::Store;
+use serde_json::{Value, json};
+
+use crate::scene::{ETCD, Scene, V3, becomes, on_each, stays};
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+impl Scene {
+    fn pool(&self, name: &str, cidr: &str, more: Value) {
+        let mut spec = json!({"cidr": cidr, "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.put::<IpPoolSpec>(name, json!({}), spec);
+    }
+
+    fn service(&self, name: &str, annotations: Value, more: Value) {
+        let mut spec = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let service = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
+        self.admin.create(SERVICES, &service).unwrap().success().unwrap();
+    }
+
+    fn patch(&self, name: &str, patch: Value) {
+        self.admin.patch(&format!("{SERVICES}/{name}"), &patch).unwrap().success().unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        self.admin.delete(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
+    }
+
+    /// The addresses and names in a Service's status.
+    fn shown(&self, name: &str) -> Vec<String> {
+        let service = self.admin.get(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
+        let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+        let text = |entry: &Value| entry["ip"].as_str().or(entry["hostname"].as_str()).unwrap_or_default().to_owned();
+        entries.iter().map(text).collect()
+    }
+
+    /// How many handles hold addresses.
+    fn holders(&self) -> usize {
+        self.wait_on(self.store.list::<Handle>(&())).unwrap().len()
+    }
+}
+
+fn ip(text: &str) -> Vec<String> {
+    vec![text.to_owned()]
+}
+
+fn wants(ip: &str) -> Value {
+    json!({"projectcalico.org/loadBalancerIPs": format!("[\"{ip}\"]")})
+}
+
+#[test]
+fn services_get_and_lose_addresses() {
+    on_each(&[ETCD, V3], |scene| {
+        let running = scene.start(|_| ());
+        scene.service("early", json!({}), json!({}));
+        stays(Vec::new(), || scene.shown("early"));
+        // 10.7.0.4 to 10.7.0.7: of a pool that appears the Service that waited gets one.
+        scene.pool("auto", "10.7.0.4/30", json!({}));
+        becomes(1, || scene.shown("early").len());
+        assert!(scene.shown("early")[0].starts_with("10.7.0."));
+        let select = AffinitySelect::of(Owner::Virtual(LOAD_BALANCER_HOST.into()));
+        assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
+
+        // By pool, by address, by spec.loadBalancerIP, and not at all.
+        scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
+        scene.service("pooled", json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}), json!({}));
+        becomes(1, || scene.shown("pooled").len());
+        assert!(scene.shown("pooled")[0].starts_with("10.8.0."));
+        scene.remove("pooled");
+        becomes(1, || scene.holders());
+        scene.service("asked", wants("10.8.0.2"), json!({}));
+        becomes(ip("10.8.0.2"), || scene.shown("asked"));
+        scene.service("old-style", json!({}), json!({"loadBalancerIP": "10.8.0.3"}));
+        becomes(ip("10.8.0.3"), || scene.shown("old-style"));
+        scene.service("others", json!({}), json!({"loadBalancerClass": "example.com/other"}));
+        scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
+        scene.service("node-port", json!({}), json!({"type": "NodePort"}));
+
+        // An address that is taken is taken over when it becomes free.
+        scene.service("second", wants("10.8.0.2"), json!({}));
+        stays(Vec::new(), || scene.shown("second"));
+        scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
+        becomes(ip("10.8.0.1"), || scene.shown("asked"));
+        becomes(ip("10.8.0.2"), || scene.shown("second"));
+        // Of another type, a Service gives its address back.
+        scene.patch("second", json!({"spec": {"type": "NodePort"}}));
+        scene.service("third", wants("10.8.0.2"), json!({}));
+        becomes(ip("10.8.0.2"), || scene.shown("third"));
+        for name in ["others", "broken", "node-port"] {
+            assert_eq!(scene.shown(name), ip("")[..0], "{name}");
+        }
+
+        // While nobody looks.
+        drop(running);
+        scene.remove("third");
+        scene.remove("old-style");
+        scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.3")}}));
+        scene.service("late", json!({}), json!({}));
+        let _running = scene.start(|_| ());
+        becomes(ip("10.8.0.3"), || scene.shown("asked"));
+        becomes(1, || scene.shown("late").len());
+        becomes(3, || scene.holders());
+
+        // Without pools there are no addresses.
+        scene.delete::<IpPoolSpec>("manual");
+        scene.delete::<IpPoolSpec>("auto");
+        for name in ["asked", "late", "early"] {
+            becomes(Vec::new(), || scene.shown(name));
+        }
+        becomes(0, || scene.holders());
+        becomes(Vec::<String>::new(), || scene.names::<IpPoolSpec>());
+    });
+}
+
+#[test]
+fn a_namesake_gets_an_address_of_its_own() {
+    on_each(&[ETCD], |scene| {
+        scene.pool("auto", "10.7.0.4/30", json!({}));
+        let running = scene.start(|_| ());
+        scene.service("web", json!({}), json!({}));
+        becomes(1, || scene.shown("web").len());
+        drop(running);
+        scene.remove("web");
+        scene.service("web", json!({}), json!({}));
+        let _running = scene.start(|_| ());
+        becomes(1, || scene.shown("web").len());
+        becomes(1, || scene.holders());
+    });
+}
+
+#[test]
+fn what_others_write_in_the_status_stays() {
+    on_each(&[ETCD], |scene| {
+        scene.pool("auto", "10.7.0.4/30", json!({}));
+        scene.service("web", json!({}), json!({}));
+        let entry = json!([{"hostname": "elsewhere"}]);
+        let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
+        scene.admin.patch(&format!("{SERVICES}/web/status"), &status).unwrap().success().unwrap();
+        let running = scene.start(|settings| settings.assign_ips = AssignIps::RequestedServicesOnly);
+        stays(ip("elsewhere"), || scene.shown("web"));
+        running.set(|settings| settings.assign_ips = AssignIps::AllServices);
+        becomes(2, || scene.shown("web").len());
+        assert_eq!(scene.shown("web")[1], "elsewhere");
+        running.set(|settings| settings.assign_ips = AssignIps::None);
+        becomes(ip("elsewhere"), || scene.shown("web"));
+        becomes(0, || scene.holders());
+    });
+}
+
+#[test]
+fn conflicting_writers_are_outlasted() {
+    on_each(&[ETCD], |scene| {
+        scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+        let _running = scene.start(|_| ());
+        let names: Vec<String> = (0..6).map(|n| format!("web{n}")).collect();
+        for round in 0..10 {
+            for name in &names {
+                match round {
+                    0 => scene.service(name, json!({}), json!({})),
+                    _ => scene.patch(name, json!({"metadata": {"labels": {"round": round.to_string()}}})),
+                }
+            }
+        }
+        for name in &names {
+            becomes(1, || scene.shown(name).len());
+        }
+        assert_eq!(scene.holders(), 6, "none has two");
+    });
+}

@@ -1,0 +1,79 @@
+//! tier_controller_fv_test (`projectcalico.org/v3`).
+
+use libcalico::api::TierSpec;
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, V3, becomes, on_each};
+
+const FINALIZER: &str = "projectcalico.org/tier-controller";
+const GROUP: &str = "/apis/projectcalico.org/v3";
+
+/// Policies of one kind, for what a tier wants to know of them.
+fn define(scene: &Scene, kind: &str, plural: &str, scope: &str) {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.projectcalico.org")},
+        "spec": {
+            "group": "projectcalico.org", "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+            "versions": [{
+                "name": "v3", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    });
+    scene.admin.apply_object(&definition).unwrap();
+}
+
+impl Scene {
+    fn policy(&self, kind: &str, collection: &str, name: &str, tier: &str) {
+        let policy = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": {"tier": tier},
+        });
+        self.admin.create(&format!("{GROUP}/{collection}"), &policy).unwrap().success().unwrap();
+    }
+
+    /// Message of the condition, and whether the tier has our finalizer.
+    fn tier(&self, name: &str) -> Option<(String, bool)> {
+        let tier = self.get::<TierSpec>(name)?.value;
+        let status: Value = tier.status.unwrap_or_default();
+        let message = status["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
+        let finalizers = tier.metadata.unknown.get("finalizers").cloned().unwrap_or_default();
+        Some((message, finalizers == json!([FINALIZER])))
+    }
+}
+
+#[test]
+fn a_tier_stays_until_its_policies_are_gone() {
+    on_each(&[V3], |scene| {
+        // Kinds that are not defined have no policies.
+        define(scene, "GlobalNetworkPolicy", "globalnetworkpolicies", "Cluster");
+        define(scene, "NetworkPolicy", "networkpolicies", "Namespaced");
+        let running = scene.start(|_| ());
+        for name in ["empty", "used"] {
+            scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));
+            becomes(Some((String::new(), true)), || scene.tier(name));
+        }
+        scene.delete::<TierSpec>("empty");
+        becomes(None, || scene.tier("empty"));
+
+        for name in ["used.a", "used.b"] {
+            scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
+        }
+        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", "other", "");
+        scene.policy("NetworkPolicy", "namespaces/default/networkpolicies", "used.c", "used");
+        drop(running);
+        scene.delete::<TierSpec>("used");
+        let _running = scene.start(|_| ());
+        let message = |counts: &str| Some((format!("Waiting for policies to be removed: {counts}"), true));
+        becomes(message("2 GlobalNetworkPolicies, 1 NetworkPolicy"), || scene.tier("used"));
+        let remove = |path: &str| _ = scene.admin.delete(&format!("{GROUP}/{path}")).unwrap().success().unwrap();
+        remove("globalnetworkpolicies/used.a");
+        remove("namespaces/default/networkpolicies/used.c");
+        becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
+        // A policy that is moved to another tier no longer counts (B-35).
+        let moved = json!({"spec": {"tier": "default"}});
+        scene.admin.patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved).unwrap().success().unwrap();
+        becomes(None, || scene.tier("used"));
+    });
+}

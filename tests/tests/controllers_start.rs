@@ -1,0 +1,379 @@
+//! kube-controllers from its start to its end, on both datastores: what it writes before anything else, what it follows,
+//! and how it ends.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, told};
+use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::plugin::Plugins;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+macro_rules! on_each_datastore {
+    ($($test:ident),* $(,)?) => {
+        mod etcd {
+            $(#[test] fn $test() { super::on(None, super::$test) })*
+        }
+        mod crd_v1 {
+            $(#[test] fn $test() { super::on(Some(super::ApiGroup::CrdV1), super::$test) })*
+        }
+        mod v3 {
+            $(#[test] fn $test() { super::on(Some(super::ApiGroup::V3), super::$test) })*
+        }
+    };
+}
+
+on_each_datastore!(
+    an_empty_datastore_is_made_ready,
+    the_configuration_is_made_and_its_status_kept,
+    what_changes_is_followed_in_place_or_by_beginning_anew,
+    what_the_environment_decides_is_not_changed,
+    a_configuration_of_kubectls_has_its_defaults,
+    servers_that_are_away_are_waited_for,
+);
+
+const CONFIGURATIONS: &str = "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default";
+const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+/// What the log says when the controllers begin anew, as upstream's tests look for it.
+const RESTARTING: &str = "Received exit status 129, restarting";
+
+/// A control plane, and where Calico's objects are: in its store, or in this group of its own.
+struct Lab<'a> {
+    host: &'a Host,
+    kubernetes: Kubernetes,
+    group: Option<ApiGroup>,
+}
+
+fn on(group: Option<ApiGroup>, test: fn(&mut Lab<'_>)) {
+    with_kubernetes(|host, kubernetes| {
+        if let Some(group) = group {
+            kubernetes.api.define(group.api_version()).unwrap();
+        }
+        test(&mut Lab { host, kubernetes, group });
+    });
+}
+
+impl Lab<'_> {
+    fn setup(&self) -> Setup {
+        let api = &self.kubernetes.api;
+        if self.group.is_some() { Setup::kubernetes(api) } else { Setup::etcd(api) }.unwrap()
+    }
+
+    fn start(&self, setup: Setup) -> Controllers {
+        setup.start(self.host, "controllers").unwrap()
+    }
+
+    /// An object of a kind of which there is one.
+    fn object(&self, key: &str) -> Value {
+        match self.url(key) {
+            None => self.kubernetes.etcd.dump().unwrap().remove(key).unwrap_or_default(),
+            Some(url) => {
+                let answer = self.kubernetes.api.admin().get(&url).unwrap();
+                if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
+            }
+        }
+    }
+
+    fn configuration(&self) -> Value {
+        self.object(CONFIGURATIONS)
+    }
+
+    /// Changes the configuration as a person would.
+    fn configure(&self, patch: &Value) {
+        match self.url(CONFIGURATIONS) {
+            None => {
+                let mut object = self.configuration();
+                merge(&mut object, patch);
+                self.kubernetes.etcd.put(CONFIGURATIONS, object.to_string().as_bytes()).unwrap();
+            }
+            Some(url) => _ = self.kubernetes.api.admin().patch(&url, patch).unwrap().success().unwrap(),
+        }
+    }
+
+    fn overwrite_status(&self) {
+        match self.url(CONFIGURATIONS) {
+            None => self.configure(&json!({ "status": { "runningConfig": null, "environmentVars": null } })),
+            Some(url) => {
+                let nothing = json!({ "status": { "runningConfig": null, "environmentVars": null } });
+                _ = self.kubernetes.api.admin().patch(&format!("{url}/status"), &nothing).unwrap().success().unwrap();
+            }
+        }
+    }
+
+    fn delete_configuration(&self) {
+        match self.url(CONFIGURATIONS) {
+            None => self.kubernetes.etcd.delete(CONFIGURATIONS).unwrap(),
+            Some(url) => _ = self.kubernetes.api.admin().delete(&url).unwrap().success().unwrap(),
+        }
+    }
+
+    /// Where the API server has the object, if it has.
+    fn url(&self, key: &str) -> Option<String> {
+        let (plural, name) =
+            key.rsplit_once('/').and_then(|(rest, name)| Some((rest.rsplit_once('/')?.1, name))).unwrap();
+        Some(format!("/apis/{}/{plural}/{name}", self.group?.api_version()))
+    }
+
+    /// Waits until the status shows this at `pointer`; nothing is null.
+    #[track_caller]
+    fn await_status(&self, pointer: &str, expected: &Value) {
+        let shown = || self.configuration()["status"].pointer(pointer).cloned().unwrap_or_default();
+        let same = await_that(PATIENCE, || Ok(shown() == *expected));
+        assert!(same.is_ok(), "{pointer} is {}, not {expected}", shown());
+    }
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return *target = patch.clone() };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(name);
+        } else {
+            merge(&mut target[name], value);
+        }
+    }
+}
+
+/// What `check-status -r` says, and whether it succeeds.
+fn check_status(controllers: &Controllers, flag: &str) -> (bool, String) {
+    let program = Plugins::locate().unwrap().dir().join("check-status");
+    let output = Command::new(program).arg(flag).arg("-f").arg(controllers.status_file()).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+#[track_caller]
+fn await_ready(controllers: &Controllers, ready: bool) {
+    let as_expected = await_that(PATIENCE * 2, || Ok(check_status(controllers, "-r").0 == ready));
+    assert!(as_expected.is_ok(), "{:?}\n{}", check_status(controllers, "-r"), controllers.log().unwrap());
+}
+
+fn an_empty_datastore_is_made_ready(lab: &mut Lab<'_>) {
+    let mut controllers = lab.start(lab.setup());
+    await_ready(&controllers, true);
+    let spec = &lab.object(CLUSTER)["spec"];
+    let guid = spec["clusterGUID"].as_str().unwrap();
+    assert!(guid.len() == 32 && guid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{guid}");
+    let cluster_type = if lab.group.is_some() { "k8s,kdd" } else { "k8s" };
+    assert_eq!(*spec, json!({ "clusterGUID": guid, "clusterType": cluster_type, "datastoreReady": true }));
+    for (name, action, order) in
+        [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)]
+    {
+        let tier = lab.object(&format!("/calico/resources/v3/projectcalico.org/tiers/{name}"));
+        assert_eq!(tier["spec"], json!({ "defaultAction": action, "order": order }), "{name}");
+    }
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+
+    // What is there stays; what is missing comes back while it runs.
+    controllers.restart().unwrap();
+    await_ready(&controllers, true);
+    assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
+}
+
+fn the_configuration_is_made_and_its_status_kept(lab: &mut Lab<'_>) {
+    let setup = lab.setup().env("ENABLED_CONTROLLERS", "node").env("LOG_LEVEL", "info");
+    let _controllers = lab.start(setup);
+    lab.await_status("/environmentVars/LOG_LEVEL", &json!("info"));
+    let made = lab.configuration();
+    assert_eq!(made["spec"]["controllers"].as_object().unwrap().len(), 7, "{made}");
+    assert_eq!(made["spec"]["prometheusMetricsPort"], 9094);
+
+    lab.overwrite_status();
+    let restored = await_that(Duration::from_secs(5), || Ok(lab.configuration()["status"] == made["status"]));
+    assert!(restored.is_ok(), "{}", lab.configuration());
+
+    lab.delete_configuration();
+    let again = await_that(PATIENCE, || Ok(lab.configuration()["status"] == made["status"]));
+    assert!(again.is_ok(), "{}", lab.configuration());
+    let again = lab.configuration();
+    assert_eq!(again["spec"], made["spec"]);
+    assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
+}
+
+fn what_changes_is_followed_in_place_or_by_beginning_anew(lab: &mut Lab<'_>) {
+    let controllers = lab.start(lab.setup());
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
+    lab.configure(&json!({ "spec": {
+        "logSeverityScreen": "Debug", "prometheusMetricsPort": 9097,
+        "controllers": { "node": { "leakGracePeriod": "1h" } },
+    } }));
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Debug"));
+    lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("1h0m0s"));
+    assert!(!controllers.log().unwrap().contains(RESTARTING), "{}", controllers.log().unwrap());
+
+    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": null } } }));
+    controllers.await_log(RESTARTING, 1).unwrap();
+    lab.await_status("/runningConfig/controllers/loadBalancer", &Value::Null);
+    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": { "assignIPs": "RequestedServicesOnly" } } } }));
+    controllers.await_log(RESTARTING, 2).unwrap();
+    lab.await_status("/runningConfig/controllers/loadBalancer/assignIPs", &json!("RequestedServicesOnly"));
+    await_ready(&controllers, true);
+    assert_eq!(controllers.log().unwrap().matches(" version ").count(), 1, "it is one process");
+}
+
+fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {
+    let setup =
+        lab.setup().env("ENABLED_CONTROLLERS", "node").env("LOG_LEVEL", "warn").env("AUTO_HOST_ENDPOINTS", "Disabled");
+    let controllers = lab.start(setup.env("HEALTH_ENABLED", "false"));
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    lab.configure(&json!({ "spec": {
+        "logSeverityScreen": "Debug", "healthChecks": "Enabled",
+        "controllers": { "namespace": null, "loadBalancer": null, "node": { "hostEndpoint": { "autoCreate": "Enabled" } } },
+    } }));
+    // The next change shows that the one before has been seen.
+    lab.configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
+    lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("7m0s"));
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    lab.await_status("/runningConfig/healthChecks", &json!("Disabled"));
+    lab.await_status("/runningConfig/controllers/node/hostEndpoint/autoCreate", &json!("Disabled"));
+    lab.await_status("/environmentVars/AUTO_HOST_ENDPOINTS", &json!("Disabled"));
+    assert!(!controllers.log().unwrap().contains(RESTARTING));
+    await_ready(&controllers, true);
+}
+
+/// B-10, B-13.
+fn a_configuration_of_kubectls_has_its_defaults(lab: &mut Lab<'_>) {
+    let api_version = lab.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
+    let object = json!({
+        "apiVersion": api_version, "kind": "KubeControllersConfiguration", "metadata": { "name": "default" },
+        "spec": { "controllers": { "node": {}, "namespace": {} } },
+    });
+    match lab.group {
+        None => lab.kubernetes.etcd.put(CONFIGURATIONS, object.to_string().as_bytes()).unwrap(),
+        Some(_) => _ = lab.kubernetes.api.admin().apply_object(&object).unwrap(),
+    }
+    let _controllers = lab.start(lab.setup());
+    lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("15m0s"));
+    let namespace = if lab.group.is_some() { Value::Null } else { json!({ "reconcilerPeriod": "5m0s" }) };
+    lab.await_status("/runningConfig/controllers/namespace", &namespace);
+    assert_eq!(lab.configuration()["spec"]["controllers"]["policy"], Value::Null, "nobody adds to it");
+}
+
+fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
+    lab.kubernetes.api.stop();
+    if lab.group.is_none() {
+        lab.kubernetes.etcd.freeze().unwrap();
+    }
+    let mut controllers = lab.start(lab.setup());
+    controllers.await_log("trying again", 1).unwrap();
+    assert!(!check_status(&controllers, "-r").0);
+    assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
+    // It can be ended meanwhile.
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    controllers.restart().unwrap();
+    controllers.await_log("trying again", 2).unwrap();
+    if lab.group.is_none() {
+        lab.kubernetes.etcd.thaw().unwrap();
+    }
+    lab.kubernetes.api.restart().unwrap();
+    await_ready(&controllers, true);
+
+    lab.kubernetes.api.stop();
+    await_ready(&controllers, false);
+    let (_, said) = check_status(&controllers, "-r");
+    assert!(said.contains("Error reaching apiserver: "), "{said}");
+    assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()), "nobody is to restart it");
+    lab.kubernetes.api.restart().unwrap();
+    await_ready(&controllers, true);
+    assert!(controllers.terminate().unwrap().success());
+}
+
+/// Byte for byte what upstream was recorded to write before it looks at anything else.
+#[test]
+fn the_recorded_start() {
+    on(None, |lab| {
+        let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/controllers/kubernetes-to-calico.json");
+        let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
+        let enabled = "workloadendpoint,policy,namespace,serviceaccount,node";
+        let setup = lab.setup().env("ENABLED_CONTROLLERS", enabled).env("LOG_LEVEL", "info");
+        let _controllers = lab.start(setup.env("DATASTORE_TYPE", "etcdv3"));
+        lab.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
+        let stored = lab.kubernetes.etcd.dump().unwrap();
+        let first = ["clusterinformations", "kubecontrollersconfigurations", "tiers"];
+        let expected = recording["store"].as_object().unwrap().iter();
+        let expected: Vec<_> = expected.filter(|(key, _)| first.iter().any(|kind| key.contains(kind))).collect();
+        assert_eq!(expected.len(), 5);
+        for (key, expected) in expected {
+            let mut found = stored[key].clone();
+            found["metadata"]["uid"] = json!("<uid>");
+            found["metadata"]["creationTimestamp"] = json!("<time>");
+            if found["spec"]["clusterGUID"].is_string() {
+                found["spec"]["clusterGUID"] = json!("<guid>");
+            }
+            assert_eq!(found, *expected, "{key}");
+        }
+    });
+}
+
+/// KC-020: they would write what the API server does not take.
+#[test]
+fn with_the_datastore_kubernetes_the_controllers_of_etcd_are_refused_in_one_line() {
+    on(Some(ApiGroup::CrdV1), |lab| {
+        let controllers = lab.start(lab.setup().env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"));
+        lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
+        lab.await_status("/runningConfig/controllers/policy", &Value::Null);
+        let log = controllers.log().unwrap();
+        let told: Vec<_> = log.lines().filter(|line| line.contains("not run with the datastore kubernetes")).collect();
+        assert_eq!(told.len(), 1, "{log}");
+        assert!(told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"), "{}", told[0]);
+    });
+}
+
+#[test]
+fn an_environment_that_cannot_be_followed_ends_the_process() {
+    on(None, |lab| {
+        for (name, text, expected) in [
+            ("ENABLED_CONTROLLERS", "node,nodes", "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node"),
+            ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
+            ("POLICY_WORKERS", "many", "POLICY_WORKERS: `many` is not a whole number"),
+            ("RECONCILER_PERIOD", "soon", "RECONCILER_PERIOD: `soon` is not a duration"),
+            ("DATASTORE_TYPE", "local", "DATASTORE_TYPE: `local`"),
+            ("KUBECONFIG", "/nowhere", "/nowhere"),
+        ] {
+            let mut controllers = lab.setup().env(name, text).start(lab.host, name).unwrap();
+            assert_eq!(told(controllers.ended().unwrap()), "1", "{name}");
+            let log = controllers.log().unwrap();
+            assert!(log.contains("[ERROR]") && log.contains(expected), "{name}: {log}");
+        }
+        let mut controllers = lab.setup().arg("--no-such-flag").start(lab.host, "flag").unwrap();
+        assert_eq!(told(controllers.ended().unwrap()), "1");
+        assert!(controllers.log().unwrap().contains("--no-such-flag"));
+    });
+}
+
+#[test]
+fn it_ends_within_seconds_of_a_signal() {
+    on(None, |lab| {
+        let mut controllers = lab.start(lab.setup());
+        await_ready(&controllers, true);
+        let begun = std::time::Instant::now();
+        assert_eq!(told(controllers.terminate().unwrap()), "0");
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(controllers.log().unwrap().ends_with(": ended\n"));
+    });
+}
+
+/// KC-160: what is older than one period goes, and no more.
+#[test]
+fn etcd_is_compacted() {
+    on(None, |lab| {
+        let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
+        controllers.await_log("etcd compacted to revision", 2).unwrap();
+        lab.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
+        let marks = lab.kubernetes.etcd.dump().unwrap();
+        assert!(marks["compact_rev_key"].as_u64().is_some_and(|revision| revision > 0), "{marks:?}");
+        drop(controllers);
+
+        let never = lab.setup().env("COMPACTION_PERIOD", "0").start(lab.host, "never").unwrap();
+        await_ready(&never, true);
+        let before = lab.kubernetes.etcd.dump().unwrap()["compact_rev_key"].clone();
+        sleep(Duration::from_secs(2));
+        assert_eq!(lab.kubernetes.etcd.dump().unwrap()["compact_rev_key"], before);
+    });
+}

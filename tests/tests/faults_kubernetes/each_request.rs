@@ -1,6 +1,7 @@
 //! Each fault at each request of each verb in turn.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::Duration;
 
 use integration_tests::cluster::{Faulty, Pod};
@@ -9,6 +10,9 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
 
 use super::on_faulty_api;
+
+/// Where ADD leaves word of the block that it took an address from.
+const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
 /// The request is not carried out.
 const BEFORE: [Fault; 8] = [
@@ -78,6 +82,8 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     for case in cases {
         if claiming {
             faulty.cluster.store.keep_only(&empty).unwrap();
+            // Not there when the case before it claimed none.
+            let _ = fs::remove_file(RECENT_BLOCKS);
         }
         let pod = faulty.pod();
         let added = faulted(faulty, "ADD", &pod, case);

@@ -70,26 +70,22 @@ impl Reconcile for Migrator {
         if !self.context.settings.borrow().policy_name_migrator {
             return Ok(Next::Done);
         }
-        let calico = &self.context.calico;
-        let policies = misnamed::<InNamespace>(calico).await?;
-        let global = misnamed::<Global>(calico).await?;
-        let staged = misnamed::<StagedInNamespace>(calico).await?;
-        let staged_global = misnamed::<StagedGlobal>(calico).await?;
-        let count = policies.len() + global.len() + staged.len() + staged_global.len();
-        if count == 0 {
+        let misnamed = match Misnamed::read(&self.context.calico).await {
+            // A role that has no use for policies: old names go on working.
+            Err(refused @ StoreError::Unauthorized { .. }) => return Ok(self.wait(PERIOD, &refused)),
+            misnamed => misnamed?,
+        };
+        if misnamed.is_empty() {
             return Ok(Next::After(PERIOD));
         }
         if let Err(obstacle) = self.rollout.is_complete().await {
-            if !self.told.swap(true, Ordering::Relaxed) {
-                tracing::info!(controller = Self::NAME, count, "policies keep their old names for now: {obstacle}");
-            }
-            return Ok(Next::After(ROLLOUT_PERIOD));
+            return Ok(self.wait(ROLLOUT_PERIOD, &obstacle));
         }
         let failures = [
-            self.rename_all(policies).await,
-            self.rename_all(global).await,
-            self.rename_all(staged).await,
-            self.rename_all(staged_global).await,
+            self.rename_all(misnamed.policies).await,
+            self.rename_all(misnamed.global).await,
+            self.rename_all(misnamed.staged).await,
+            self.rename_all(misnamed.staged_global).await,
         ];
         match failures.into_iter().flatten().next() {
             Some(failure) => Err(failure),
@@ -99,8 +95,16 @@ impl Reconcile for Migrator {
 }
 
 impl Migrator {
+    /// Told the first time only (KC-287).
+    fn wait(&self, period: Duration, obstacle: &dyn std::fmt::Display) -> Next {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::info!(controller = Self::NAME, "policies keep their names for now: {obstacle}");
+        }
+        Next::After(period)
+    }
+
     /// One policy that fails does not stop the others.
-    async fn rename_all<K: PolicyKind>(&self, policies: Vec<Entry<Object<PolicySpec<K>>>>) -> Option<Failure> {
+    async fn rename_all<K: PolicyKind>(&self, policies: Vec<Stored<K>>) -> Option<Failure> {
         let mut failure = None;
         for policy in policies {
             if let Err(error) = self.rename(&policy).await {
@@ -111,7 +115,7 @@ impl Migrator {
     }
 
     /// The new one first: at no moment is there none.
-    async fn rename<K: PolicyKind>(&self, policy: &Entry<Object<PolicySpec<K>>>) -> Result<(), Failure> {
+    async fn rename<K: PolicyKind>(&self, policy: &Stored<K>) -> Result<(), Failure> {
         let (old, new) = (&policy.key, policy.value.key());
         self.may_write()?;
         match self.context.calico.create(&new, &policy.value).await {
@@ -138,10 +142,36 @@ impl Migrator {
 }
 
 /// Policies of the default tier that are not stored under their own names (KC-281).
-async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Entry<Object<PolicySpec<K>>>>, StoreError> {
-    let mut all = calico.list::<Object<PolicySpec<K>>>(&ObjectSelect::default()).await?;
-    all.retain(|policy| {
-        policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name
-    });
+struct Misnamed {
+    policies: Vec<Stored<InNamespace>>,
+    global: Vec<Stored<Global>>,
+    staged: Vec<Stored<StagedInNamespace>>,
+    staged_global: Vec<Stored<StagedGlobal>>,
+}
+
+type Stored<K> = Entry<Object<PolicySpec<K>>>;
+
+impl Misnamed {
+    async fn read(calico: &Datastore) -> Result<Self, StoreError> {
+        Ok(Misnamed {
+            policies: misnamed(calico).await?,
+            global: misnamed(calico).await?,
+            staged: misnamed(calico).await?,
+            staged_global: misnamed(calico).await?,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.policies.is_empty() && self.global.is_empty() && self.staged.is_empty() && self.staged_global.is_empty()
+    }
+}
+
+/// Those of one kind. A kind that the API server does not have has none.
+async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, StoreError> {
+    let mut all = match calico.list::<Object<PolicySpec<K>>>(&ObjectSelect::default()).await {
+        Err(StoreError::NotFound { .. }) => Vec::new(),
+        listed => listed?,
+    };
+    all.retain(|policy| policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name);
     Ok(all)
 }

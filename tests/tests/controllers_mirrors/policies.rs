@@ -189,6 +189,10 @@ fn old_names_go_in_kubernetes_too() {
         });
         scene.admin.create(collection, &old).unwrap().success().unwrap();
         scene.policy("k", 1);
+        // Definitions of a Calico that had no such kind.
+        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let staged = format!("{definitions}/stagedglobalnetworkpolicies.crd.projectcalico.org");
+        scene.admin.delete(&staged).unwrap().success().unwrap();
         scene.roll_out();
         let _running = scene.start(every_second);
         let policies = || {

@@ -172,6 +172,8 @@ async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, S
         Err(StoreError::NotFound { .. }) => Vec::new(),
         listed => listed?,
     };
-    all.retain(|policy| policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name);
+    all.retain(|policy| {
+        policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name
+    });
     Ok(all)
 }

@@ -1,5 +1,6 @@
 //! A control plane with Calico's objects in one of three places, and controllers that come and go.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, Client, Kubernetes, on_kubernetes};
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
@@ -62,29 +63,41 @@ pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
     }
 }
 
+/// The kubeconfig of the account that `deploy/rbac` makes, with its rights and no others.
+fn controllers_user(api: &ApiServer) -> PathBuf {
+    let account = api.service_account("kube-system", "calico-kube-controllers").unwrap();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/calico-kube-controllers.yaml");
+    api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+    let access = Access { verb: "update", group: "", resource: "services/status" };
+    becomes(true, || api.allows(&account.user, access).unwrap());
+    account.kubeconfig
+}
+
 impl Scene {
     fn new(kubernetes: &Kubernetes, mode: Mode) -> Scene {
         let api = &kubernetes.api;
         api.namespace("default").unwrap();
         let deadline = Duration::from_secs(5);
-        let mut config =
-            KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
-        let calico = match mode {
+        let user =
+            |kubeconfig| KubernetesConfig { kubeconfig: vec![kubeconfig], deadline, ..KubernetesConfig::default() };
+        let (kubernetes, calico, store) = match mode {
             Mode::Etcd => {
                 let endpoints = vec![ENDPOINT.to_owned()];
-                DatastoreConfig::Etcd(EtcdConfig { endpoints, credentials: None, tls: None, deadline })
+                let calico = DatastoreConfig::Etcd(EtcdConfig { endpoints, credentials: None, tls: None, deadline });
+                (user(api.admin_kubeconfig()), calico.clone(), calico)
             }
             Mode::Kubernetes(group) => {
                 api.define(group.api_version()).unwrap();
-                config.group = Some(group);
-                DatastoreConfig::Kubernetes(Box::new(config.clone()))
+                let of = |user| DatastoreConfig::Kubernetes(Box::new(KubernetesConfig { group: Some(group), ..user }));
+                let controllers = user(controllers_user(api));
+                (controllers.clone(), of(controllers), of(user(api.admin_kubeconfig())))
             }
         };
         Scene {
             mode,
             admin: api.admin().clone(),
-            store: Datastore::open(&calico).unwrap(),
-            kubernetes: config,
+            store: Datastore::open(&store).unwrap(),
+            kubernetes,
             calico,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
         }

@@ -1,5 +1,6 @@
 //! Deleting a node, with everything that is there for it.
 
+use datastore::Datastore;
 use libcalico::api::{Node, ObjectKey};
 use libcalico::store::Store;
 
@@ -11,6 +12,10 @@ use crate::forget_node::{ForgetError, endpoints_of_node, forget_node};
 pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -> Result<(), CliError> {
     let store = session.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
+    if let Datastore::Kubernetes(_) = store {
+        // It is the API server's own, which this says before anything is given back.
+        return Ok(store.delete::<Node>(&node.key, None).await?);
+    }
     let endpoints = endpoints_of_node(store, name).await?;
     if !force && !endpoints.is_empty() {
         return Err(CliError::NodeInUse { node: name.into(), endpoints: endpoints.len() });

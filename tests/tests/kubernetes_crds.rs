@@ -35,7 +35,7 @@ fn define(api: &ApiServer) {
             assert_eq!(kept["spec"]["versions"], definition["spec"]["versions"], "{name}");
             count += 1;
         }
-        assert_eq!(count, 9);
+        assert_eq!(count, 14);
     }
 }
 

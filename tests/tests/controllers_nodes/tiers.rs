@@ -8,27 +8,10 @@ use crate::scene::{Scene, V3, becomes, on_each};
 const FINALIZER: &str = "projectcalico.org/tier-controller";
 const GROUP: &str = "/apis/projectcalico.org/v3";
 
-/// Policies of one kind, for what a tier wants to know of them.
-fn define(scene: &Scene, kind: &str, plural: &str, scope: &str) {
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.projectcalico.org")},
-        "spec": {
-            "group": "projectcalico.org", "scope": scope,
-            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
-            "versions": [{
-                "name": "v3", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-            }],
-        },
-    });
-    scene.admin.apply_object(&definition).unwrap();
-}
-
 impl Scene {
     fn policy(&self, kind: &str, collection: &str, name: &str, tier: &str) {
         let policy = json!({
-            "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": {"tier": tier},
+            "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": {"tier": tier, "selector": "all()"},
         });
         self.admin.create(&format!("{GROUP}/{collection}"), &policy).unwrap().success().unwrap();
     }
@@ -46,9 +29,6 @@ impl Scene {
 #[test]
 fn a_tier_stays_until_its_policies_are_gone() {
     on_each(&[V3], |scene| {
-        // Kinds that are not defined have no policies.
-        define(scene, "GlobalNetworkPolicy", "globalnetworkpolicies", "Cluster");
-        define(scene, "NetworkPolicy", "networkpolicies", "Namespaced");
         let running = scene.start(|_| ());
         for name in ["empty", "used"] {
             scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));
@@ -60,7 +40,7 @@ fn a_tier_stays_until_its_policies_are_gone() {
         for name in ["used.a", "used.b"] {
             scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
         }
-        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", "other", "");
+        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", "other", "default");
         scene.policy("NetworkPolicy", "namespaces/default/networkpolicies", "used.c", "used");
         drop(running);
         scene.delete::<TierSpec>("used");

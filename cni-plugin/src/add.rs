@@ -54,7 +54,10 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
 
     let lock = ahead.map(Ahead::into_lock);
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
-        (Some(_), Orchestrator::Cni(_)) => Box::pin(join(session, netns, &known)).await?,
+        (Some(_), Orchestrator::Cni(_)) => {
+            drop(lock);
+            Box::pin(join(session, netns, &known)).await?
+        }
         _ => network(session, netns, Allocator { call, lock }, known, &annotations).await?,
     };
     Ok(chain::joined(previous, result))

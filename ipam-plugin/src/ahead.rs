@@ -61,15 +61,17 @@ impl Ahead {
     ) -> (Result<Answers, StoreError>, EarlyHandle) {
         let handle = call.handle();
         let (answers, created) = join(store.read(batch), early_handle::create(store, &handle, &self.expected)).await;
-        let early = match created {
-            Ok(created) => EarlyHandle { created, expected: self.expected.clone() },
+        let unknown = EarlyHandle { created: Created::Unknown, expected: Counts::new() };
+        match created {
+            Ok(created) => (answers, EarlyHandle { created, expected: self.expected.clone() }),
+            // It may be there and count for nobody: whoever went on would count twice. The DEL that follows finds it.
+            Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
             // Whatever is wrong shows again when it is created in its turn.
             Err(error) => {
                 tracing::debug!(%handle, %error, "the handle is not created yet");
-                EarlyHandle { created: Created::Unknown, expected: Counts::new() }
+                (answers, unknown)
             }
-        };
-        (answers, early)
+        }
     }
 
     /// The lock, to be held until the block is written.

@@ -76,10 +76,12 @@ pub async fn assign<S: Store, C: Clock>(
             Ok(Family { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
-    let families = match families {
-        Ok(families) => families,
+    let expected = prelude.expected.clone();
+    let known = Knowledge::new(prelude, request.prelude_query(), clock.now()).map_err(IpamError::from);
+    let (families, known) = match families.and_then(|families| Ok((families, known?))) {
+        Ok(both) => both,
         Err(error) => {
-            Box::pin(forget(store, clock, &request.handle, prelude.expected)).await;
+            Box::pin(forget(store, clock, &request.handle, expected)).await;
             return Err(error);
         }
     };
@@ -88,7 +90,7 @@ pub async fn assign<S: Store, C: Clock>(
         clock,
         request,
         families,
-        known: Knowledge::new(prelude, request.prelude_query(), clock.now())?,
+        known,
         budget: Budget::new(clock, OPERATION),
         taken: Vec::new(),
         held: Vec::new(),

@@ -57,6 +57,8 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
         Ok(found) if is_doubtful && found.value == value => Ok(Created::Doubtful(found)),
         Ok(found) => Ok(Created::Found(found)),
         Err(StoreError::NotFound { .. }) => Ok(Created::Absent),
+        // Whether it was created is what matters to the caller.
+        Err(_) if is_doubtful => Err(error),
         Err(error) => Err(error),
     }
 }

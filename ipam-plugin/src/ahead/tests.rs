@@ -247,6 +247,27 @@ async fn a_failed_read_takes_the_handle_back() {
     node.assert_consistent();
 }
 
+/// The handle is created, nobody hears of it, and nobody can be asked: what it counts may not be counted again.
+#[tokio::test]
+async fn a_handle_that_is_perhaps_there_ends_the_add() {
+    let node = Node::new();
+    node.address("a").await;
+    let mut lost = false;
+    node.cluster.store.before_each(move |_, writes, _| match writes {
+        Some([write]) if write.kind == "IPAMHandle" && !lost => {
+            lost = true;
+            Fault::LostAnswer
+        }
+        None if lost => Fault::Refused,
+        _ => Fault::None,
+    });
+    node.add(&node.call("b")).await.unwrap_err();
+    node.cluster.store.calm();
+    assert!(node.held_by("b").is_empty());
+    node.cluster.release(&HandleId::for_container("net", "b").to_string()).await.unwrap();
+    node.assert_consistent();
+}
+
 /// An ADD that turns out not to need the allocator.
 #[tokio::test]
 async fn what_was_done_ahead_can_be_taken_back() {

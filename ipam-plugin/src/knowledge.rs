@@ -7,7 +7,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
+use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery, ReadBlock};
 
 /// What is known of one block.
 #[derive(Debug, Clone, PartialEq)]
@@ -249,7 +249,7 @@ impl Knowledge {
         Ok(())
     }
 
-    fn learn_block(&mut self, cidr: Cidr, answer: Result<Option<Entry<Block>>, StoreError>) -> Result<(), StoreError> {
+    fn learn_block(&mut self, cidr: Cidr, answer: ReadBlock) -> Result<(), StoreError> {
         let known = match answer {
             Ok(None) => Known::Absent,
             // A tombstone stands for a block that is being deleted (D27).

@@ -7,6 +7,9 @@ use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, Ip
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Store, StoreError};
 
+/// A block as it was found, nothing if it was not there.
+pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
+
 /// Addresses per block.
 pub type Counts = BTreeMap<Cidr, usize>;
 
@@ -86,7 +89,7 @@ pub struct Prelude {
     /// The handle.
     pub handle: HandleState,
     /// Blocks that were read along.
-    pub blocks: Vec<(Cidr, Result<Option<Entry<Block>>, StoreError>)>,
+    pub blocks: Vec<(Cidr, ReadBlock)>,
     /// What the handle counts already of addresses that are yet to be taken.
     pub expected: Counts,
 }

@@ -110,6 +110,9 @@ fn growth(program: &Path, work: &Path) -> Result<String> {
 }
 
 fn on_real_server(program: &Path, work: &Path) -> Result<String> {
+    if let Err(missing) = integration_tests::kubernetes::program("kube-apiserver") {
+        return Ok(format!("Nothing is measured on a real API server: {missing}\n"));
+    }
     let result = Mutex::new(None);
     on_kubernetes(|_, kubernetes| {
         *result.lock().expect("one thread") = Some(real(kubernetes, program, work));

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 const METRICS: &str = "http://127.0.0.1:9094/metrics";
 /// How long the first lists may take.
 const SYNC_WITHIN: Duration = Duration::from_secs(300);
+/// Between two looks at the metrics, which cost the program something too.
+const GLANCE: Duration = Duration::from_secs(1);
 /// Ticks per second in which the kernel counts processor time for programs.
 const TICKS: f64 = 100.0;
 
@@ -54,7 +56,7 @@ impl Program {
                 return Ok(self.started.elapsed());
             }
             ensure!(self.started.elapsed() < SYNC_WITHIN, "the feeds are not synced; see the log");
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(GLANCE);
         }
     }
 

@@ -43,6 +43,7 @@ pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> 
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, objects) = (acceptor.clone(), objects.clone());
             tokio::spawn(async move {
+                let _ = stream.set_nodelay(true);
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = service_fn(move |request| answers::answer(objects.clone(), request));
                 let mut connection = http2::Builder::new(TokioExecutor::new());

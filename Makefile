@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers test bench build build-test generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers test bench bench-controllers build build-test generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test: ## everything: lint, unit tests, golden replays, faults, podman; what was 
 bench: build ## speed against the floor of this machine, as a table
 	@tests/install-needs.sh bench
 	@tests/bench.sh
+
+bench-controllers: build ## kube-controllers on 20,000 and on 150,000 pods: memory, processor, speed of garbage collection
+	@tests/install-needs.sh bench
+	@tests/bench-controllers.sh
 
 build: ## the plugin and kube-controllers, each one static binary under two names, in target/plugin
 	@tests/install-needs.sh build

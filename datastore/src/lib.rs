@@ -4,7 +4,7 @@
 //! paths and JSON of upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]); the
 //! third holds them as custom resources, pods and nodes. Which one a process
 //! uses comes from a [`DatastoreConfig`]. Nothing is opened before the first request, and each process has one
-//! connection.
+//! connection; to etcd one more for each watch ([`watch`]).
 
 pub mod config;
 mod error_chain;

@@ -131,3 +131,6 @@ fn others(suspect: &Suspect) -> Vec<Other> {
     let calico_node = asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode);
     [machine, service, kubernetes_node, calico_node].into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests;

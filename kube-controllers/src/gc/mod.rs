@@ -133,6 +133,3 @@ async fn wait(collector: &Collector, full_at: Instant) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,189 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use datastore::DatastoreConfig;
+use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
+use hyper::{Response, StatusCode};
+use kube::client::Body;
+use libcalico::ipam::gc::{Decision, Holder};
+use libcalico::ipam::{ClaimKind, Evidence, Keeper};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::gc::events::tests::suspect;
+use crate::runtime::Leadership;
+
+/// What an API server says, by path and query.
+#[derive(Clone, Default)]
+struct Server {
+    answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn says(&self, target: &str, answer: Value) -> &Self {
+        self.fails(target, 200, answer)
+    }
+
+    fn fails(&self, target: &str, code: u16, answer: Value) -> &Self {
+        self.answers.lock().unwrap().insert(target.into(), (code, answer));
+        self
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn client(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: hyper::Request<Body>| {
+            let target = request.uri().to_string();
+            let path = request.uri().path().to_owned();
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let absent = json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": name}});
+            let (code, body) = server.answers.lock().unwrap().get(&target).cloned().unwrap_or((404, absent));
+            server.asked.lock().unwrap().push(target);
+            let answer = Response::builder().status(StatusCode::from_u16(code).unwrap());
+            let answer = answer.body(Body::from(body.to_string().into_bytes())).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        kube::Client::new(service, "default")
+    }
+}
+
+/// What becomes of suspects when they are looked at again.
+async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
+    let dir = tempfile::tempdir().unwrap();
+    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+    let calico = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
+    let ready = Arc::new(AtomicBool::new(true));
+    let gate = Gate::new(Leadership::always(), ready, CancellationToken::new(), 0);
+    let kubernetes = server.client();
+    let reader = Reader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
+    let live = reader.read(suspects).await;
+    suspects.iter().map(|suspect| suspect.revalidate(&live.facts(suspect))).collect()
+}
+
+fn pod(number: u8, node: &str, ip: &str) -> Value {
+    json!({
+        "metadata": {"name": format!("pod{number}"), "namespace": "ns", "uid": "u"},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]},
+    })
+}
+
+fn pod_path(number: u8) -> String {
+    format!("/api/v1/namespaces/ns/pods/pod{number}")
+}
+
+#[tokio::test]
+async fn a_pod_that_has_the_address_keeps_it_whatever_the_cache_said() {
+    let server = Server::default();
+    server.says(&pod_path(1), pod(1, "a", "10.0.0.1")).says(&pod_path(2), pod(2, "a", "10.0.0.99"));
+    let decided = decide(&server, &[suspect(1, Some("a")), suspect(2, Some("a")), suspect(3, Some("a"))]).await;
+    let expected = [
+        Decision::Keep(Keeper::Pod),
+        Decision::Release(Evidence::OtherAddresses),
+        Decision::Release(Evidence::PodGone),
+    ];
+    assert_eq!(decided, expected);
+    assert_eq!(server.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn what_cannot_be_looked_at_stays() {
+    let server = Server::default();
+    let other = json!({"kind": "Status", "code": 404, "details": {"name": "ns", "kind": "namespaces"}});
+    server
+        .fails(&pod_path(1), 500, json!({"kind": "Status", "code": 500}))
+        .fails(&pod_path(2), 403, json!({"kind": "Status", "code": 403, "details": {"name": "pod2"}}))
+        .fails(&pod_path(3), 404, json!("404 page not found"))
+        .fails(&pod_path(4), 404, other)
+        .says(&pod_path(5), json!({"metadata": {"name": "pod5"}}));
+    let suspects: Vec<Suspect> = (1..=5).map(|n| suspect(n, Some("a"))).collect();
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Unseen); 5]);
+}
+
+#[tokio::test]
+async fn many_pods_of_a_node_are_read_with_one_list() {
+    let server = Server::default();
+    let list = "/api/v1/pods?limit=250&fieldSelector=spec.nodeName%3Da";
+    let page = |token: &str, pod: Value| json!({"metadata": {"continue": token}, "items": [pod]});
+    server.says(list, page("more", pod(1, "a", "10.0.0.1")));
+    server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
+    let mut suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    // Of this one the cache knew that it is there: a list of one node does not tell where.
+    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(17, Some("a")) });
+    suspects.push(suspect(18, Some("b")));
+    let decided = decide(&server, &suspects).await;
+    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::OtherAddresses)]);
+    assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(Evidence::PodGone)), "{decided:?}");
+    let mut asked = server.asked();
+    asked.sort();
+    assert_eq!(asked, [pod_path(17), pod_path(18), list.to_owned(), format!("{list}&continue=more")]);
+}
+
+#[tokio::test]
+async fn a_list_with_something_unreadable_proves_nothing() {
+    let server = Server::default();
+    let list = "/api/v1/pods?limit=250&fieldSelector=spec.nodeName%3Da";
+    server.says(list, json!({"metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
+    server.says(&pod_path(1), pod(1, "a", "10.0.0.1"));
+    let suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    let decided = decide(&server, &suspects).await;
+    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::PodGone)]);
+    assert_eq!(server.asked().len(), 17);
+}
+
+/// KC-436.
+#[tokio::test]
+async fn virtual_machines() {
+    let machine = |n: u8| Suspect {
+        holder: Holder { kind: ClaimKind::Machine, names: Some(("ns".into(), format!("vm{n}"))) },
+        evidence: Evidence::MachineGone,
+        ..suspect(n, Some("a"))
+    };
+    let of = |plural: &str, n: u8| format!("/apis/kubevirt.io/v1/namespaces/ns/{plural}/vm{n}");
+    let metadata = |n: u8| json!({"metadata": {"name": format!("vm{n}"), "namespace": "ns"}});
+    let mut owned = metadata(3);
+    owned["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm3", "uid": "u"}]);
+    let server = Server::default();
+    server
+        .says(&of("virtualmachines", 1), metadata(1))
+        .says(&of("virtualmachineinstances", 2), metadata(2))
+        .says(&of("virtualmachineinstances", 3), owned)
+        .fails(&of("virtualmachines", 5), 404, json!("404 page not found"));
+    let decided = decide(&server, &[1, 2, 3, 4, 5].map(machine)).await;
+    let expected = [
+        Decision::Keep(Keeper::Machine),
+        Decision::Keep(Keeper::Machine),
+        Decision::Release(Evidence::MachineGone),
+        Decision::Release(Evidence::MachineGone),
+        // KubeVirt is not there: nothing is known.
+        Decision::Keep(Keeper::Unseen),
+    ];
+    assert_eq!(decided, expected);
+}
+
+#[tokio::test]
+async fn a_node_that_is_there_is_not_gone() {
+    let by_node = |n: u8, node: &str| Suspect { by_node: true, ..suspect(n, Some(node)) };
+    let service = Suspect {
+        holder: Holder { kind: ClaimKind::Service, names: Some(("ns".into(), "web".into())) },
+        evidence: Evidence::ServiceGone,
+        ..suspect(3, None)
+    };
+    let server = Server::default();
+    server.says("/api/v1/nodes/there", json!({"metadata": {"name": "there"}}));
+    server.says("/api/v1/namespaces/ns/services/web", json!({"metadata": {"name": "web"}}));
+    let decided = decide(&server, &[by_node(1, "there"), by_node(2, "gone"), service]).await;
+    let expected =
+        [Decision::Keep(Keeper::Node), Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Service)];
+    assert_eq!(decided, expected);
+    // Nodes are large: only metadata is asked for, and of a node of Calico nobody asked.
+    let reader_asks = server.asked();
+    assert_eq!(reader_asks.iter().filter(|path| path.contains("/nodes/")).count(), 2, "{reader_asks:?}");
+}

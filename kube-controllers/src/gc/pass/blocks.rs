@@ -1,0 +1,152 @@
+//! Addresses that have rested, blocks that are too many, and nodes that are gone.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream;
+use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::error::IpamError;
+use ipam_plugin::release_addresses::{WriteGate, release_batch};
+use libcalico::ipam::gc::{GoneNode, Settings, Surrender};
+use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
+use libcalico::store::{Store, StoreError};
+use time::OffsetDateTime;
+
+use super::Collector;
+use crate::gc::live::Reader;
+
+/// For how long the allocator's settings are taken to be as they were read, while addresses rest (B-42).
+const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
+
+impl Collector {
+    /// Gives rested addresses back to the free lists of blocks that nobody writes otherwise (KC-450).
+    pub(super) async fn free_rested_addresses(&mut self) {
+        if self.known.index().next_cold(OffsetDateTime::now_utc()).is_none() {
+            return;
+        }
+        self.read_cooldown().await;
+        let blocks = self.known.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
+        let clock = SystemClock::start();
+        let none = |_: &Block| Vec::new();
+        let outcome = release_batch(&*self.context.calico, &clock, &self.gate, &blocks, none, self.parallel()).await;
+        match outcome {
+            Ok(outcome) => {
+                for (block, error) in outcome.failed {
+                    self.metrics.failed("rested");
+                    tracing::warn!(%block, %error, "cannot free rested addresses");
+                }
+            }
+            Err(error) => {
+                self.metrics.failed("rested");
+                tracing::warn!(%error, "cannot free rested addresses");
+            }
+        }
+    }
+
+    async fn read_cooldown(&mut self) {
+        let now = self.now();
+        if self.config_read.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
+            return;
+        }
+        let cooldown = match self.context.calico.get::<IpamConfig>(&TheConfig).await {
+            Ok(entry) => entry.value.ip_cooldown_seconds,
+            Err(StoreError::NotFound { .. }) => 0,
+            Err(error) => return tracing::warn!(%error, "cannot read how long addresses rest"),
+        };
+        self.config_read = Some(now);
+        let mut index = self.known.index();
+        let settings = Settings { cooldown, ..*index.settings() };
+        index.set_settings(settings);
+    }
+
+    /// Gives up empty blocks of which their nodes have others (KC-455).
+    pub(super) async fn surrender_blocks(&self) {
+        let surrendered = self.known.index().surrender(self.now());
+        let given_up = surrendered.into_iter().map(|surrender| self.surrender_block(surrender));
+        stream::iter(given_up).buffer_unordered(self.parallel()).collect::<()>().await;
+    }
+
+    async fn surrender_block(&self, Surrender { block, node }: Surrender) {
+        if !self.gate.admit(3).await {
+            return;
+        }
+        let owner = Owner::Host(node);
+        match release_empty_block(&*self.context.calico, &SystemClock::start(), &owner, block).await {
+            Ok(()) => {
+                tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
+                // At once, so that the next look keeps the node's last block.
+                self.known.index().block_gone(&block);
+            }
+            Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
+            Err(error) => {
+                self.metrics.failed("blocks");
+                tracing::warn!(%block, %owner, %error, "cannot give up an empty block");
+            }
+        }
+    }
+
+    /// Gives up the blocks of nodes that are gone and hold no address any more (KC-460).
+    pub(super) async fn release_nodes(&self) {
+        let gone = self.known.index().nodes_to_release(self.now());
+        let released = gone.into_iter().map(|node| self.release_gone_node(node));
+        stream::iter(released).buffer_unordered(self.parallel()).collect::<()>().await;
+    }
+
+    async fn release_gone_node(&self, node: GoneNode) {
+        let done = self.release_node(&node).await;
+        let now = self.now();
+        let mut index = self.known.index();
+        match done {
+            true => index.node_released(&node.calico),
+            false => index.node_not_released(&node.calico, now),
+        }
+    }
+
+    async fn release_node(&self, node: &GoneNode) -> bool {
+        let reader = Reader {
+            kubernetes: &self.context.kubernetes,
+            calico: &self.context.calico,
+            gate: &self.gate,
+            parallel: 1,
+        };
+        let (calico, kubernetes) = reader.node(node).await;
+        if !node.is_gone(calico, kubernetes) {
+            tracing::info!(node = node.calico, "a node that seemed gone is there, or could not be looked for");
+            return false;
+        }
+        if !self.gate.admit(1).await {
+            return false;
+        }
+        let owner = Owner::Host(node.calico.clone());
+        match release_host_affinities(&*self.context.calico, &SystemClock::start(), &owner, true).await {
+            Ok(outcome) => {
+                for block in &outcome.released {
+                    tracing::info!(%block, node = node.calico, "gave up a block of a node that is gone");
+                }
+                for (block, reason) in &outcome.kept {
+                    tracing::debug!(%block, %reason, node = node.calico, "a block of a node that is gone stays");
+                }
+                outcome.kept.is_empty()
+            }
+            Err(error) => {
+                self.metrics.failed("nodes");
+                tracing::warn!(node = node.calico, %error, "cannot give up the blocks of a node that is gone");
+                false
+            }
+        }
+    }
+
+    /// Says which blocks would be given up, and says so again when the time has come once more.
+    pub(super) fn report_blocks(&self) {
+        let now = self.now();
+        let mut index = self.known.index();
+        for Surrender { block, node } in index.surrender(now) {
+            tracing::info!(%block, node, "would give up an empty block of a node that has others");
+        }
+        for node in index.nodes_to_release(now) {
+            tracing::info!(node = node.calico, "would give up the blocks of a node that is gone");
+            index.node_not_released(&node.calico, now);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Leaked addresses: looked at again, and released.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::release_addresses::release_batch;
+use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
+use libcalico::ipam::{Block, HandleId};
+use libcalico::net::Cidr;
+
+use super::Collector;
+use crate::gc::events::Told;
+use crate::gc::live::Reader;
+use crate::settings::Gc;
+
+/// As many leaks are looked at again and released together (KC-445).
+const AT_ONCE: usize = 10_000;
+
+impl Collector {
+    pub(super) async fn release_leaks(&mut self, mode: Gc) {
+        loop {
+            let now = self.now();
+            let suspects = self.known.index().suspects(now, AT_ONCE);
+            if suspects.is_empty() || !self.gate.is_open() {
+                return;
+            }
+            let plan = self.look_again(suspects, now).await;
+            match mode {
+                Gc::Report => self.report(&plan, now).await,
+                Gc::Reclaim => self.release(&plan).await,
+            }
+        }
+    }
+
+    /// Judges suspects on what the API says now. Those that stay are told to the index.
+    async fn look_again(&self, suspects: Vec<Suspect>, now: Duration) -> Plan {
+        let reader = Reader {
+            kubernetes: &self.context.kubernetes,
+            calico: &self.context.calico,
+            gate: &self.gate,
+            parallel: self.parallel(),
+        };
+        let live = reader.read(&suspects).await;
+        let decided = suspects.into_iter().map(|suspect| {
+            let decision = suspect.revalidate(&live.facts(&suspect));
+            (suspect, decision)
+        });
+        let plan = plan(decided);
+        let mut index = self.known.index();
+        for (suspect, keeper) in &plan.kept {
+            tracing::info!(address = %suspect.address, handle = %suspect.handle, %keeper, "not released");
+            index.kept(suspect, *keeper, now);
+        }
+        // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it failed.
+        plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
+        plan
+    }
+
+    async fn report(&mut self, plan: &Plan, now: Duration) {
+        let found: Vec<&Suspect> = plan.blocks.values().flatten().collect();
+        let new: Vec<&Suspect> = found.iter().copied().filter(|suspect| self.told.insert(identity(suspect))).collect();
+        for suspect in &new {
+            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
+                reason = %suspect.evidence, "would release a leaked address");
+        }
+        self.metrics.would_reclaim.inc_by(new.len() as u64);
+        self.events.tell(&self.context.kubernetes, Told::WouldReclaim, &new).await;
+        let mut index = self.known.index();
+        found.iter().for_each(|suspect| index.failed(suspect, now));
+    }
+
+    async fn release(&self, plan: &Plan) {
+        let blocks: Vec<Cidr> = plan.blocks.keys().copied().collect();
+        let of_block = |block: &Block| {
+            let suspects = plan.blocks.get(&block.cidr).map(Vec::as_slice).unwrap_or_default();
+            still_leaked(block, suspects).0
+        };
+        let clock = SystemClock::start();
+        let outcome =
+            release_batch(&*self.context.calico, &clock, &self.gate, &blocks, of_block, self.parallel()).await;
+        let released: HashSet<IpAddr> = match &outcome {
+            Ok(outcome) => outcome.released.iter().map(|(_, address)| *address).collect(),
+            Err(error) => {
+                self.metrics.failed("leaks");
+                tracing::warn!(%error, "leaked addresses cannot be released");
+                HashSet::new()
+            }
+        };
+        if let Ok(outcome) = &outcome {
+            for (block, error) in &outcome.failed {
+                self.metrics.failed("leaks");
+                tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
+            }
+            for (block, refusal) in &outcome.refused {
+                tracing::info!(%block, %refusal, "not released: it was allocated anew");
+            }
+        }
+        let now = self.now();
+        let (gone, left): (Vec<&Suspect>, Vec<&Suspect>) =
+            plan.blocks.values().flatten().partition(|suspect| released.contains(&suspect.address));
+        {
+            let mut index = self.known.index();
+            gone.iter().for_each(|suspect| index.released(suspect));
+            // The block's next event tells what became of these; until then they are left alone (B-18).
+            left.iter().for_each(|suspect| index.failed(suspect, now));
+        }
+        for suspect in &gone {
+            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
+                reason = %suspect.evidence, "released a leaked address");
+        }
+        self.metrics.reclaimed.inc_by(gone.len() as u64);
+        self.events.tell(&self.context.kubernetes, Told::Reclaimed, &gone).await;
+    }
+
+    /// Forgets what was told of leaks that are none any more, so that they are told of again when they come back.
+    pub(in crate::gc) fn forget_told(&mut self) {
+        if self.told.is_empty() {
+            return;
+        }
+        let confirmed: HashSet<_> =
+            self.known.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
+        self.told.retain(|told| confirmed.contains(told));
+    }
+}
+
+fn identity(suspect: &&Suspect) -> (HandleId, IpAddr, Option<u64>) {
+    identity_of(suspect)
+}
+
+fn identity_of(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
+    (suspect.handle.clone(), suspect.address, suspect.sequence)
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# `make bench-controllers`: measures target/plugin/kube-controllers on large clusters and prints the tables of the README, which
+# also go to target/bench-controllers/table.md. SCENARIOS="real served growth" says which; UPDATE_README=1 puts the tables into the
+# README. Without a kube-apiserver (tests/install-go-tools.sh) the scenario `real` is left out, and a line says so.
+# Needs 3 GiB of memory for the clusters. Run it on a machine that does nothing else.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
+work=target/bench-controllers
+rm -rf "$work"
+mkdir -p "$work"
+
+cargo build --release -p integration-tests --bin bench-controllers
+bench=(target/release/bench-controllers target/plugin/kube-controllers "$work")
+# shellcheck disable=SC2206 # one word for each scenario
+bench+=(${SCENARIOS:-})
+[ "$(id -u)" = 0 ] || bench=(unshare --user --map-root-user "${bench[@]}")
+"${bench[@]}" | tee "$work/table.md"
+
+if [ "${UPDATE_README:-}" = 1 ]; then
+    sed -i -e '/^<!-- bench-controllers -->$/,/^<!-- end of bench-controllers -->$/ { //!d }' \
+        -e "/^<!-- bench-controllers -->\$/r $work/table.md" README.md
+fi

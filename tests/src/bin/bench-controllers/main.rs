@@ -1,0 +1,45 @@
+//! `make bench-controllers`: what kube-controllers needs on large clusters, with the goals beside it.
+//!
+//! `bench-controllers PROGRAM WORK-DIR [SCENARIO…]` prints the tables of the README. The scenarios:
+//!
+//! * `real`: 500 nodes, 20,000 pods and 22,000 addresses in a real API server;
+//! * `served`: 5,000 nodes, 150,000 pods and 40,000 blocks, which no API server of this machine would hold beside the
+//!   program: our own small server ([`server`]) serves lists and watches of them over TLS and HTTP/2, takes writes, and
+//!   counts them;
+//! * `growth`: the cost of a pod's change among 10,000, 50,000 and 150,000 pods, served the same way.
+//!
+//! All blocks are full. Each pod is at least 4 kB of JSON, managedFields included. 50 pods change each second from the
+//! start to the end.
+
+mod changes;
+mod cluster;
+mod filling;
+mod outcome;
+mod program;
+mod scenario;
+mod server;
+mod table;
+mod texts;
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [program, work, scenarios @ ..] = args.as_slice() else {
+        bail!("usage: bench-controllers PROGRAM WORK-DIR [real|served|growth]…")
+    };
+    let program = Path::new(program).canonicalize().with_context(|| program.clone())?;
+    std::fs::create_dir_all(work)?;
+    let work = Path::new(work).canonicalize()?;
+    let all = ["real", "served", "growth"].map(str::to_owned);
+    let scenarios = if scenarios.is_empty() { &all[..] } else { scenarios };
+    let mut text = String::new();
+    for name in scenarios {
+        text += &scenario::run(name, &program, &work)?;
+        text.push('\n');
+    }
+    Ok(write!(std::io::stdout(), "{text}")?)
+}

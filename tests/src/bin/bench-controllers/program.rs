@@ -1,0 +1,94 @@
+//! The program that is measured.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const METRICS: &str = "http://127.0.0.1:9094/metrics";
+/// How long the first lists may take.
+const SYNC_WITHIN: Duration = Duration::from_secs(300);
+/// Between two looks at the metrics, which cost the program something too.
+const GLANCE: Duration = Duration::from_secs(1);
+/// Ticks per second in which the kernel counts processor time for programs.
+const TICKS: f64 = 100.0;
+
+/// kube-controllers at work. Killed on drop.
+pub(crate) struct Program {
+    child: Child,
+    pub(crate) started: Instant,
+}
+
+impl Program {
+    /// Starts it; what it logs goes into `directory`.
+    pub(crate) fn start(program: &Path, kubeconfig: &Path, directory: &Path) -> Result<Program> {
+        let log = File::create(directory.join("log"))?;
+        // setpriv: it dies with the private host, even when the bench is killed.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
+            .env_clear()
+            .env("DATASTORE_TYPE", "kubernetes")
+            .env("KUBECONFIG", kubeconfig)
+            .env("LEADER_ELECTION", "false")
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| program.display().to_string())?;
+        Ok(Program { child, started: Instant::now() })
+    }
+
+    /// Waits until all feeds have named everything; how long that took.
+    pub(crate) fn synced(&mut self, feeds: usize) -> Result<Duration> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("kube-controllers ended: {status}; see its log");
+            }
+            let text = metrics().unwrap_or_default();
+            let mut feed = text.lines().filter(|line| line.starts_with("kube_controllers_feed_synced{")).peekable();
+            let known = text.matches("kube_controllers_feed_synced{").count();
+            if feed.peek().is_some() && known >= feeds && feed.all(|line| line.ends_with(" 1")) {
+                return Ok(self.started.elapsed());
+            }
+            ensure!(self.started.elapsed() < SYNC_WITHIN, "the feeds are not synced; see the log");
+            thread::sleep(GLANCE);
+        }
+    }
+
+    /// Processor seconds so far.
+    pub(crate) fn cpu(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
+        let ticks = |field: usize| after_name.split_whitespace().nth(field).and_then(|text| text.parse::<f64>().ok());
+        // Fields 14 and 15 of the whole line.
+        Ok((ticks(11).context("utime")? + ticks(12).context("stime")?) / TICKS)
+    }
+
+    /// Memory in MiB: now, and at most so far.
+    pub(crate) fn memory(&self) -> Result<(f64, f64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
+            let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
+            Ok::<_, anyhow::Error>(kib / 1024.0)
+        };
+        Ok((of("VmRSS:")?, of("VmHWM:")?))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn metrics() -> Result<String> {
+    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).proxy(None).build();
+    Ok(ureq::Agent::from(agent).get(METRICS).call()?.body_mut().read_to_string()?)
+}

@@ -1,0 +1,95 @@
+//! The tables, with the goals beside the figures.
+
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::filling;
+use crate::outcome::{Reclaimed, Running};
+
+/// 500 nodes in a real API server, beside what upstream needs there.
+pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
+    let mut rows = header(cluster, "in a real API server", "upstream, measured on the same");
+    let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
+    rows += &row("memory, peak", &mib(peak), "≤ 64 MiB", "634 MB, and 80 MB in a parent process");
+    rows += &row("memory, settled", &mib(running.settled), "", "300 MB");
+    rows += &common(running);
+    rows + &garbage(cluster, running, reclaimed, grace, "20 s, 5 s of processor time")
+}
+
+/// 5,000 nodes from our own server.
+pub(crate) fn large(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
+    let mut rows = header(cluster, "as lists and watches of our own server", "");
+    let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
+    rows += &row("memory, peak", &mib(peak), "≤ 256 MiB", "");
+    rows += &row("memory, settled", &mib(running.settled), "≤ 100 MiB", "");
+    rows += &common(running);
+    rows + &garbage(cluster, running, reclaimed, grace, "")
+}
+
+/// How the cost of a change depends on the size.
+pub(crate) fn growth(rows: &[(usize, Running)]) -> String {
+    let mut text =
+        "| pods | changes per second | processor time of one change | memory, settled |\n|---:|---:|---:|---:|\n"
+            .to_owned();
+    for (pods, running) in rows {
+        text += &format!(
+            "| {pods} | {:.0} | {:.3} ms | {} |\n",
+            running.rate,
+            running.milliseconds_per_change(),
+            mib(running.settled)
+        );
+    }
+    text
+}
+
+fn header(cluster: &Cluster, place: &str, other: &str) -> String {
+    let addresses: usize = cluster.blocks.iter().map(|block| block.holders.len()).sum();
+    format!(
+        "| {} nodes, {} pods, {} blocks, {addresses} addresses, {place} | measured | goal | {other} |\n|---|---:|---:|---:|\n",
+        cluster.size.nodes,
+        cluster.size.pods,
+        cluster.blocks.len(),
+    )
+}
+
+fn common(running: &Running) -> String {
+    row("first lists, until synced", &seconds(running.sync), "", "")
+        + &row("first lists, processor time", &format!("{:.1} s", running.sync_cpu), "≤ 30 s", "")
+        + &row(
+            &format!("processor with {:.0} changes of pods per second", running.rate),
+            &format!("{:.2} %", 100.0 * running.steady_cpu),
+            "≤ 1 %",
+            "",
+        )
+}
+
+fn garbage(
+    cluster: &Cluster,
+    running: &Running,
+    reclaimed: Option<&Reclaimed>,
+    grace: Duration,
+    upstream: &str,
+) -> String {
+    let (leaked, blocks) = (filling::leaked(cluster), cluster.size.leaking_blocks);
+    let what = format!("{leaked} leaked addresses in {blocks} blocks");
+    let Some(reclaimed) = reclaimed else { return row(&what, "not taken back", "", upstream) };
+    // Leaks are looked for when everything is known.
+    let late = reclaimed.began.saturating_sub(running.sync + grace);
+    row(&format!("{what}: first write to last"), &seconds(reclaimed.took), "≤ 2 s", upstream)
+        + &row("… first write after the end of the grace period", &seconds(late), "", "")
+        + &row("… writes of blocks", &reclaimed.blocks_written.to_string(), &format!("≤ {blocks}"), "")
+        + &row("… deletions of handles", &reclaimed.handles_deleted.to_string(), &format!("≤ {leaked}"), "")
+        + &row("… processor time, with the changes meanwhile", &format!("{:.1} s", reclaimed.cpu), "", "")
+}
+
+fn row(what: &str, measured: &str, goal: &str, other: &str) -> String {
+    format!("| {what} | {measured} | {goal} | {other} |\n")
+}
+
+fn mib(mib: f64) -> String {
+    format!("{mib:.0} MiB")
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

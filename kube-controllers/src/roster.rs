@@ -41,12 +41,15 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
             ControllerName::WorkloadEndpoint => roster.add::<WorkloadEndpoints>(),
         }
     }
-    // With the group v3 the names are the resources' own, and what Calico's API server did is for us to do.
-    if context.mode == Mode::Kubernetes(ApiGroup::V3) {
-        roster.add::<IpPools>();
-        roster.add::<Tiers>();
-    } else if settings.policy_name_migrator {
-        roster.add::<PolicyNames>();
+    match context.mode {
+        Mode::Etcd if settings.policy_name_migrator => roster.add::<PolicyNames>(),
+        // Calico's policies are not read there, whose old names go on working.
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
+        // What Calico's API server did is for us to do, and names are the resources' own.
+        Mode::Kubernetes(ApiGroup::V3) => {
+            roster.add::<IpPools>();
+            roster.add::<Tiers>();
+        }
     }
     roster.enlisted
 }

@@ -214,7 +214,9 @@ fn what_changes_is_followed_in_place_or_by_beginning_anew(lab: &mut Lab<'_>) {
     controllers.await_log(RESTARTING, 2).unwrap();
     lab.await_status("/runningConfig/controllers/loadBalancer/assignIPs", &json!("RequestedServicesOnly"));
     await_ready(&controllers, true);
-    assert_eq!(controllers.log().unwrap().matches(" version ").count(), 1, "it is one process");
+    let log = controllers.log().unwrap();
+    assert_eq!(log.matches(" version ").count(), 1, "it is one process");
+    assert!(!log.contains("[ERROR]"), "{log}");
 }
 
 fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {

@@ -72,7 +72,7 @@ impl Role {
     }
 
     /// The rules of a ClusterRole.
-    pub(super) fn rules(&self) -> Value {
+    pub fn rules(&self) -> Value {
         let rule = |p: &Permission| json!({ "apiGroups": [p.group], "resources": [p.resource], "verbs": [p.verb] });
         self.0.iter().map(rule).collect()
     }

@@ -1,0 +1,111 @@
+//! The roles in `deploy/rbac`: that of kube-controllers grants what a life of them needs and nothing besides, and those of users
+//! open Calico's resources to whoever may view, edit or administer a namespace.
+
+mod life;
+mod users;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use integration_tests::controllers::Setup;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, Permission, Role, ServiceAccount, with_kubernetes};
+use libcalico::kubernetes::ApiGroup;
+
+use life::Life;
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "calico-kube-controllers";
+
+/// What a life without KubeVirt and without an older Calico's policies has no use for.
+const OCCASIONAL: [&str; 9] = [
+    "virtualmachineinstances",
+    "virtualmachines",
+    "daemonsets",
+    "networkpolicies",
+    "globalnetworkpolicies",
+    "stagednetworkpolicies",
+    "stagedglobalnetworkpolicies",
+    "tiers/status",
+    "ippools/status",
+];
+
+fn manifest(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
+}
+
+/// The account, as a person makes it with this manifest.
+fn account(api: &ApiServer, manifest: &Path, role: &Role) -> ServiceAccount {
+    let account = api.service_account(NAMESPACE, NAME).unwrap();
+    api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+    for permission in &role.0 {
+        let seen = || Ok(api.allows(&account.user, permission.access()).unwrap());
+        integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
+    }
+    account
+}
+
+fn every_permission_is_used(group: Option<ApiGroup>) {
+    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+        let (file, groups) = match group {
+            None => ("calico-kube-controllers-etcd.yaml", vec!["", "networking.k8s.io", "apps", "kubevirt.io"]),
+            Some(group) => {
+                api.define(group.api_version()).unwrap();
+                let own = group.api_version().split('/').next().unwrap_or_default();
+                ("calico-kube-controllers.yaml", vec!["", "apps", "kubevirt.io", own])
+            }
+        };
+        let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
+        let account = account(&api, &manifest(file), &role);
+        let audit = api.audit().unwrap();
+        let setup = if group.is_some() { Setup::kubernetes(&api) } else { Setup::etcd(&api) }.unwrap();
+        let setup = setup.env("KUBECONFIG", account.kubeconfig.display().to_string());
+        Life { host, api: &api, etcd: &etcd, group }.live(setup);
+
+        let requests = audit.of(&account.user).unwrap();
+        let refused: Vec<_> = requests.iter().filter(|request| request.code == Some(403)).collect();
+        assert!(refused.is_empty(), "{refused:#?}");
+        let mut used = Role::used_by(&requests);
+        let is_lease = |permission: &Permission| permission.group == "coordination.k8s.io";
+        let lease: BTreeSet<String> = used.0.extract_if(.., |one| is_lease(one)).map(|one| one.verb).collect();
+        assert_eq!(lease, ["create", "get", "update"].map(str::to_owned).into());
+        let more = Role(used.0.difference(&role.0).cloned().collect());
+        assert_eq!(more, Role::default(), "used and not granted:\n{more}");
+        let mut unused = Role(role.0.difference(&used.0).cloned().collect());
+        unused.0.retain(|permission| !OCCASIONAL.contains(&permission.resource.as_str()));
+        assert_eq!(unused, Role::default(), "granted and not used:\n{unused}");
+    });
+}
+
+#[test]
+fn every_permission_is_used_in_crd_v1() {
+    every_permission_is_used(Some(ApiGroup::CrdV1));
+}
+
+#[test]
+fn every_permission_is_used_in_v3() {
+    every_permission_is_used(Some(ApiGroup::V3));
+}
+
+#[test]
+fn every_permission_is_used_beside_etcd() {
+    every_permission_is_used(None);
+}
+
+/// The role of a cluster that has upstream's: no Leases, no Events.
+#[test]
+fn without_leases_and_events_one_replica_runs_by_itself() {
+    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+        let group = ApiGroup::CrdV1;
+        api.define(group.api_version()).unwrap();
+        let mut role = Role::of_manifest(&manifest("calico-kube-controllers.yaml")).unwrap();
+        role.0.retain(|permission| permission.resource != "events");
+        let account = api.service_account(NAMESPACE, NAME).unwrap();
+        api.cluster_role(NAME, &role.rules()).unwrap();
+        api.bind(&account, NAME).unwrap();
+        let setup = Setup::kubernetes(&api).unwrap().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let log = Life { host, api: &api, etcd: &etcd, group: Some(group) }.live(setup);
+        assert_eq!(log.matches("may not create events").count(), 1, "{log}");
+        let lines = log.lines().filter(|line| line.contains("[WARNING]") && line.to_lowercase().contains("lease"));
+        assert_eq!(lines.count(), 1, "{log}");
+    });
+}

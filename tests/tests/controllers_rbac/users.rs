@@ -1,0 +1,143 @@
+//! Who may view, edit or administer a namespace may do so with Calico's policies in it.
+
+use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use serde_json::{Value, json};
+
+use super::manifest;
+
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+
+/// A policy that a test may write; its schema is of no interest here.
+const DEFINITION: &str = r#"{
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": { "name": "networkpolicies.projectcalico.org" },
+    "spec": {
+        "group": "projectcalico.org", "scope": "Namespaced",
+        "names": { "kind": "NetworkPolicy", "plural": "networkpolicies", "singular": "networkpolicy" },
+        "versions": [{ "name": "v3", "served": true, "storage": true, "schema": { "openAPIV3Schema":
+            { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }]
+    }
+}"#;
+
+#[test]
+fn users_of_a_namespace_get_calicos_resources_with_their_role() {
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        api.define("projectcalico.org/v3").unwrap();
+        define_policies(&api);
+        api.admin().apply(&std::fs::read_to_string(manifest("calico-user-roles.yaml")).unwrap()).unwrap();
+        aggregate(&api);
+        for namespace in ["mine", "others"] {
+            api.namespace(namespace).unwrap();
+        }
+        for role in ["view", "edit", "admin"] {
+            bind(&api, role);
+        }
+        for (user, verb, allowed) in [
+            ("view", "list", true),
+            ("view", "watch", true),
+            ("view", "create", false),
+            ("view", "delete", false),
+            ("edit", "get", true),
+            ("edit", "create", true),
+            ("edit", "patch", true),
+            ("edit", "delete", true),
+            ("admin", "get", true),
+            ("admin", "update", true),
+            ("admin", "deletecollection", true),
+            ("nobody", "get", false),
+        ] {
+            for resource in
+                ["networkpolicies", "networksets", "stagednetworkpolicies", "stagedkubernetesnetworkpolicies"]
+            {
+                assert_eq!(may(&api, user, verb, resource, "mine"), allowed, "{user} {verb} {resource}");
+                assert!(!may(&api, user, verb, resource, "others"), "{user} {verb} {resource} of others");
+            }
+        }
+        // What is of the whole cluster is not opened by a binding in a namespace, and written by no such role.
+        for user in ["view", "edit", "admin"] {
+            assert!(!may(&api, user, "list", "ippools", "mine") || !may(&api, user, "create", "ippools", "mine"));
+            for resource in ["ippools", "ipamblocks", "hostendpoints", "globalnetworkpolicies", "tiers"] {
+                assert!(!may(&api, user, "update", resource, "mine"), "{user} {resource}");
+            }
+        }
+
+        // And so it goes with real requests.
+        let policy = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
+            "metadata": { "name": "mine", "namespace": "mine" }, "spec": { "selector": "all()" },
+        });
+        let file = std::env::temp_dir().join("policy.json");
+        std::fs::write(&file, policy.to_string()).unwrap();
+        let file = file.display().to_string();
+        let create = |user: &str| api.kubectl(&["--as", user, "create", "-f", &file]);
+        assert!(create("view").unwrap_err().to_string().contains("orbidden"));
+        create("edit").unwrap();
+        let seen =
+            api.kubectl(&["--as", "view", "-n", "mine", "get", "networkpolicies.projectcalico.org", "-o", "name"]);
+        assert!(seen.unwrap().contains("/mine"));
+        let of_others = api.kubectl(&["--as", "admin", "-n", "others", "get", "networkpolicies.projectcalico.org"]);
+        assert!(of_others.unwrap_err().to_string().contains("orbidden"));
+        api.kubectl(&["--as", "admin", "-n", "mine", "delete", "networkpolicies.projectcalico.org", "mine"]).unwrap();
+        let _ = std::fs::remove_file(file);
+    });
+}
+
+fn define_policies(api: &ApiServer) {
+    let definition: Value = serde_json::from_str(DEFINITION).unwrap();
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/networkpolicies.projectcalico.org";
+    if api.admin().get(path).unwrap().code == 404 {
+        api.admin().apply_object(&definition).unwrap();
+    }
+    let served = || Ok(api.admin().get("/apis/projectcalico.org/v3/networkpolicies").unwrap().code == 200);
+    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, served).unwrap();
+}
+
+/// What the controller of aggregated roles does in a cluster, which this one does not run: the rules of an aggregated role are
+/// those of all roles that its selectors match.
+fn aggregate(api: &ApiServer) {
+    let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"].as_array().unwrap().clone();
+    // Roles are aggregated from others that are: view into edit, edit into admin.
+    for name in ["view", "edit", "admin"] {
+        let current = |name: &str| api.admin().get(&format!("{ROLES}/{name}")).unwrap().success().unwrap();
+        let mut role = current(name);
+        let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array().unwrap().clone();
+        let matches = |other: &Value| {
+            selectors.iter().any(|selector| {
+                let wanted = selector["matchLabels"].as_object().unwrap();
+                wanted.iter().all(|(key, value)| other["metadata"]["labels"][key] == *value)
+            })
+        };
+        let matching = roles.iter().filter(|other| other["metadata"]["name"] != name && matches(other));
+        let rules: Vec<Value> = matching
+            .map(|other| current(other["metadata"]["name"].as_str().unwrap()))
+            .flat_map(|other| other["rules"].as_array().cloned().unwrap_or_default())
+            .collect();
+        assert!(rules.iter().any(|rule| rule["apiGroups"][0] == "projectcalico.org"), "{name}");
+        role["rules"] = rules.into();
+        api.admin().replace(&format!("{ROLES}/{name}"), &role).unwrap().success().unwrap();
+    }
+}
+
+/// Binds the user called like the role to it, in one namespace.
+fn bind(api: &ApiServer, role: &str) {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": role, "namespace": "mine" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role }],
+    });
+    api.admin().apply_object(&binding).unwrap();
+    let seen = || Ok(may(api, role, "list", "networkpolicies", "mine"));
+    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
+}
+
+fn may(api: &ApiServer, user: &str, verb: &str, resource: &str, namespace: &str) -> bool {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": { "user": user, "resourceAttributes": {
+            "verb": verb, "group": "projectcalico.org", "resource": resource, "namespace": namespace,
+        }},
+    });
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    api.admin().create(path, &review).unwrap().success().unwrap()["status"]["allowed"] == true
+}

@@ -42,8 +42,7 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
         }
     }
     match context.mode {
-        Mode::Etcd if settings.policy_name_migrator => roster.add::<PolicyNames>(),
-        // Calico's policies are not read there, whose old names go on working.
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => roster.add::<PolicyNames>(),
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
         // What Calico's API server did is for us to do, and names are the resources' own.
         Mode::Kubernetes(ApiGroup::V3) => {

@@ -106,6 +106,7 @@ impl Settings {
         let followed = Settings {
             log_severity: next.log_severity,
             leak_grace_period: next.leak_grace_period,
+            host_endpoints: next.host_endpoints.clone(),
             orphan_endpoint_grace_period: next.orphan_endpoint_grace_period,
             compaction_period: next.compaction_period,
             health_checks: next.health_checks,

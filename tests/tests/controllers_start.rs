@@ -154,9 +154,22 @@ fn await_ready(controllers: &Controllers, ready: bool) {
     assert!(as_expected.is_ok(), "{:?}\n{}", check_status(controllers, "-r"), controllers.log().unwrap());
 }
 
+/// Whether a port on this host answers `path`.
+fn serves(port: u16, path: &str) -> bool {
+    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
+    ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call().is_ok()
+}
+
+#[track_caller]
+fn await_served(port: u16, path: &str) {
+    assert!(await_that(PATIENCE, || Ok(serves(port, path))).is_ok(), "{path} is not served on {port}");
+}
+
 fn an_empty_datastore_is_made_ready(lab: &mut Lab<'_>) {
-    let mut controllers = lab.start(lab.setup());
+    let mut controllers = lab.start(lab.setup().arg("--health-port=9099"));
     await_ready(&controllers, true);
+    await_served(9099, "/readiness");
+    assert!(serves(9099, "/liveness"));
     let spec = &lab.object(CLUSTER)["spec"];
     let guid = spec["clusterGUID"].as_str().unwrap();
     assert!(guid.len() == 32 && guid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{guid}");
@@ -205,6 +218,8 @@ fn what_changes_is_followed_in_place_or_by_beginning_anew(lab: &mut Lab<'_>) {
     } }));
     lab.await_status("/runningConfig/logSeverityScreen", &json!("Debug"));
     lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("1h0m0s"));
+    await_served(9097, "/metrics");
+    assert!(!serves(9094, "/metrics"));
     assert!(!controllers.log().unwrap().contains(RESTARTING), "{}", controllers.log().unwrap());
 
     lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": null } } }));
@@ -252,6 +267,8 @@ fn a_configuration_of_kubectls_has_its_defaults(lab: &mut Lab<'_>) {
     }
     let _controllers = lab.start(lab.setup());
     lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("15m0s"));
+    await_served(9094, "/metrics");
+    assert!(!serves(9094, "/debug/pprof/profile"));
     let namespace = if lab.group.is_some() { Value::Null } else { json!({ "reconcilerPeriod": "5m0s" }) };
     lab.await_status("/runningConfig/controllers/namespace", &namespace);
     assert_eq!(lab.configuration()["spec"]["controllers"]["policy"], Value::Null, "nobody adds to it");

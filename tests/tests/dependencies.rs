@@ -145,3 +145,15 @@ fn pure_crates_know_no_io() -> Result<()> {
     }
     Ok(())
 }
+
+/// A plugin process lives for milliseconds: what a process that runs for weeks has need of stays out of it.
+#[test]
+fn the_plugin_carries_nothing_of_the_controllers() -> Result<()> {
+    const LASTING: [&str; 5] = ["kube-controllers", "kube-runtime", "pprof", "procfs", "prometheus"];
+    let tree = cargo(&["tree", "--package", "cni-plugin", "--edges=normal", "--prefix=none", "--format={lib}"])?;
+    for dependency in tree.lines() {
+        let dependency = dependency.replace('_', "-");
+        ensure!(!LASTING.contains(&dependency.as_str()), "the plugin depends on {dependency}");
+    }
+    Ok(())
+}

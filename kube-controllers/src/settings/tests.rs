@@ -275,6 +275,16 @@ fn the_table_of_variables_is_whole() {
     assert_eq!(missing, [""; 0]);
 }
 
+#[test]
+fn the_readme_has_the_table_of_variables() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let rows: Vec<_> = readme.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).collect();
+    let variables = variables::CONTROLLERS.iter().chain(&variables::DATASTORE);
+    let expected: Vec<_> =
+        variables.map(|one| format!("| `{}` | {} | {} |", one.name, one.meaning, one.default)).collect();
+    assert_eq!(rows, expected);
+}
+
 proptest! {
     /// What runs is shown: the status, taken for a configuration, gives the same settings.
     #[test]

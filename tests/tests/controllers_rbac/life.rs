@@ -5,6 +5,7 @@ use integration_tests::etcd::Etcd;
 use integration_tests::kubernetes::ApiServer;
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::ApiGroup;
+use libcalico::names::{HOSTNAME_HASH_LABEL, hostname_hash};
 use serde_json::{Value, json};
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
@@ -25,16 +26,19 @@ impl Life<'_> {
         self.until(&controllers, "the configuration has a status", || {
             !self.configuration()["status"]["runningConfig"].is_null()
         });
-        if self.group.is_some() {
-            self.leave_addresses_behind();
-        }
+        self.leave_addresses_behind();
         self.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         self.until(&controllers, "the Service has an address", || {
             let service = self.get("/api/v1/namespaces/suite/services/web");
             service["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()
         });
-        if let Some(group) = self.group {
-            self.life_of_nodes(group, &controllers);
+        match self.group {
+            Some(group) => self.life_of_nodes(group, &controllers),
+            None => self.until(&controllers, "what was left behind is collected", || {
+                let stored = self.etcd.dump().unwrap();
+                let handles = stored.keys().filter(|key| key.starts_with("/calico/ipam/v2/handle/")).count();
+                handles == 1 && !stored.contains_key("/calico/ipam/v2/assignment/ipv4/block/10.65.2.0-26")
+            }),
         }
         assert!(controllers.terminate().unwrap().success());
         controllers.log().unwrap()
@@ -84,6 +88,12 @@ impl Life<'_> {
 
     /// Addresses of pods that are not there: one on a node that is, one on a node that is gone too.
     fn leave_addresses_behind(&self) {
+        if self.group.is_none() {
+            for node in ["n1", "n2"] {
+                let spec = json!({ "orchRefs": [{ "nodeName": node, "orchestrator": "k8s" }] });
+                self.calico("Node", "nodes", node, &spec);
+            }
+        }
         for (node, block) in [("n1", "10.65.1.0"), ("n2", "10.65.2.0")] {
             let (cidr, dashed) = (format!("{block}/26"), block.replace('.', "-"));
             let handle = format!("k8s-pod-network.{node}");
@@ -96,10 +106,25 @@ impl Life<'_> {
                 "sequenceNumberForAllocation": { "0": 6 }, "strictAffinity": false,
                 "unallocated": (1..64).collect::<Vec<_>>(),
             });
+            if self.group.is_none() {
+                let root = "/calico/ipam/v2";
+                let handle_value = json!({ "block": { cidr.as_str(): 1 }, "handleID": handle, "deleted": false });
+                for (path, value) in [
+                    (format!("{root}/assignment/ipv4/block/{block}-26"), spec),
+                    (format!("{root}/host/{node}/ipv4/block/{block}-26"), json!({ "state": "confirmed" })),
+                    (format!("{root}/handle/{handle}"), handle_value),
+                ] {
+                    self.etcd.put(&path, value.to_string().as_bytes()).unwrap();
+                }
+                continue;
+            }
             self.calico("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
             let deleted = if self.group == Some(ApiGroup::V3) { json!(false) } else { json!("false") };
             let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
-            self.calico("BlockAffinity", "blockaffinities", &format!("{node}-{dashed}-26"), &spec);
+            // Lists of one node's go by labels.
+            let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
+                HOSTNAME_HASH_LABEL: hostname_hash(node) });
+            self.labelled("BlockAffinity", "blockaffinities", &format!("{node}-{dashed}-26"), &spec, labels);
             let spec = json!({ "block": { cidr: 1 }, "deleted": false, "handleID": handle });
             self.calico("IPAMHandle", "ipamhandles", &handle, &spec);
         }
@@ -107,15 +132,13 @@ impl Life<'_> {
 
     /// Makes an object of Calico's.
     fn calico(&self, kind: &str, plural: &str, name: &str, spec: &Value) {
+        self.labelled(kind, plural, name, spec, json!({}));
+    }
+
+    fn labelled(&self, kind: &str, plural: &str, name: &str, spec: &Value, labels: Value) {
         let api_version = self.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
-        let mut object = json!({
-            "apiVersion": api_version, "kind": kind, "metadata": { "name": name }, "spec": spec,
-        });
-        if kind == "BlockAffinity" {
-            // What a list of one node's goes by.
-            object["metadata"]["labels"] = json!({ "projectcalico.org/affinity-type": "host",
-                "projectcalico.org/ip-version": "4" });
-        }
+        let metadata = json!({ "name": name, "labels": labels });
+        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec });
         match self.group {
             None => self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap(),
             Some(_) => _ = self.api.admin().apply_object(&object).unwrap(),
@@ -135,8 +158,13 @@ impl Life<'_> {
         let path = "kubecontrollersconfigurations/default";
         if let Some(group) = self.group {
             let patch = json!({ "spec": { "controllers": { "node": node } } });
-            self.merge(&format!("/apis/{}/{path}", group.api_version()), &patch);
+            return self.merge(&format!("/apis/{}/{path}", group.api_version()), &patch);
         }
+        let mut object = self.configuration();
+        for (name, value) in node.as_object().unwrap() {
+            object["spec"]["controllers"]["node"][name] = value.clone();
+        }
+        self.etcd.put(&format!("{RESOURCES}/{path}"), object.to_string().as_bytes()).unwrap();
     }
 
     fn get(&self, path: &str) -> Value {

@@ -16,8 +16,11 @@ use life::Life;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "calico-kube-controllers";
 
-/// What a life without KubeVirt and without an older Calico's policies has no use for.
-const OCCASIONAL: [&str; 9] = [
+/// What a life without KubeVirt and without an older Calico's policies has no use for: resources, and single verbs that only
+/// another writer at the same moment calls for, or a handle with addresses in several blocks.
+const OCCASIONAL: [&str; 11] = [
+    "get hostendpoints",
+    "update ipamhandles",
     "virtualmachineinstances",
     "virtualmachines",
     "daemonsets",
@@ -71,7 +74,9 @@ fn every_permission_is_used(group: Option<ApiGroup>) {
         let more = Role(used.0.difference(&role.0).cloned().collect());
         assert_eq!(more, Role::default(), "used and not granted:\n{more}");
         let mut unused = Role(role.0.difference(&used.0).cloned().collect());
-        unused.0.retain(|permission| !OCCASIONAL.contains(&permission.resource.as_str()));
+        unused.0.retain(|Permission { resource, verb, .. }| {
+            !OCCASIONAL.contains(&resource.as_str()) && !OCCASIONAL.contains(&format!("{verb} {resource}").as_str())
+        });
         assert_eq!(unused, Role::default(), "granted and not used:\n{unused}");
     });
 }
@@ -104,7 +109,10 @@ fn without_leases_and_events_one_replica_runs_by_itself() {
         api.bind(&account, NAME).unwrap();
         let setup = Setup::kubernetes(&api).unwrap().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let log = Life { host, api: &api, etcd: &etcd, group: Some(group) }.live(setup);
-        assert_eq!(log.matches("may not create events").count(), 1, "{log}");
+        // Once for each life of the controllers, which begin anew with other settings.
+        let lives = log.matches("] kube-controllers/session").count();
+        let told = log.matches("may not create events").count();
+        assert!(told > 0 && told <= lives, "{log}");
         let lines = log.lines().filter(|line| line.contains("[WARNING]") && line.to_lowercase().contains("lease"));
         assert_eq!(lines.count(), 1, "{log}");
     });

@@ -278,7 +278,8 @@ fn the_table_of_variables_is_whole() {
 #[test]
 fn the_readme_has_the_table_of_variables() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let rows: Vec<_> = readme.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).collect();
+    let rows: Vec<_> =
+        readme.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).collect();
     let variables = variables::CONTROLLERS.iter().chain(&variables::DATASTORE);
     let expected: Vec<_> =
         variables.map(|one| format!("| `{}` | {} | {} |", one.name, one.meaning, one.default)).collect();

@@ -98,7 +98,16 @@ impl Objects {
     /// Deletes every object of the group and every pod.
     pub fn clear(&self) -> Result<()> {
         for plural in self.plurals()? {
-            self.client.delete(&self.collection(&plural))?.success().with_context(|| plural)?;
+            let collection = self.collection(&plural);
+            let objects = self.list(&collection)?;
+            // What has namespaces is deleted as a whole in each of them only.
+            let namespaced = objects.iter().any(|object| object["metadata"]["namespace"].is_string());
+            if !namespaced && !objects.is_empty() {
+                self.client.delete(&collection)?.success().with_context(|| plural.clone())?;
+            }
+            for object in objects.iter().filter(|_| namespaced) {
+                self.delete(&format!("{plural}/{}", name(object)?))?;
+            }
         }
         for pod in self.list(PODS)? {
             let name = name(&pod)?.replace('/', "/pods/");
@@ -109,9 +118,13 @@ impl Objects {
         Ok(())
     }
 
-    /// A collection, or the path of an object of the group that has no namespace.
+    /// A collection, or the path of an object of the group.
     fn collection(&self, key: &str) -> String {
-        format!("/apis/{}/{key}", self.group.api_version())
+        let group = self.group.api_version();
+        match key.split('/').collect::<Vec<_>>()[..] {
+            [plural, namespace, name] => format!("/apis/{group}/namespaces/{namespace}/{plural}/{name}"),
+            _ => format!("/apis/{group}/{key}"),
+        }
     }
 
     /// What is defined in the group.

@@ -6,7 +6,7 @@ mod labels;
 mod surrender;
 
 pub(crate) use self::deselected::{PoolView, release_if_deselected};
-pub use self::labels::ensure_labels;
+pub use self::labels::{add_labels, ensure_labels};
 pub use self::surrender::{
     Surrendered, release_empty_affinities, release_empty_block, release_host_affinities, release_pool_affinities,
     remove_host,

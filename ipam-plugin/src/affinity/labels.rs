@@ -7,13 +7,15 @@ use std::path::Path;
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Owner};
 use libcalico::store::{Store, StoreError};
 
+use crate::release_addresses::{OpenGate, WriteGate};
+
 /// Sees to it that `owner`'s claims have labels. Only a store that lists by label needs it. The file `marker`, if given,
 /// is there when it was done since the node started.
 pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.has_transactions() || marker.is_some_and(Path::exists) {
         return Ok(());
     }
-    add_labels(store, owner).await?;
+    add_labels(store, owner, &OpenGate).await?;
     // Without it the next ADD of an asked-for address looks again.
     if let Some((marker, Err(error))) = marker.map(|marker| (marker, leave_marker(marker))) {
         tracing::warn!(file = %marker.display(), %error, "cannot note that old affinities have labels");
@@ -21,11 +23,18 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
     Ok(())
 }
 
-/// Writes each of them as it is: the store adds the labels.
-async fn add_labels<S: Store>(store: &S, owner: &Owner) -> Result<(), StoreError> {
+/// Writes each of `owner`'s claims without labels as it is: the store adds the labels. Returns whether it came to the end;
+/// not if `gate` was closed on the way.
+pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: &G) -> Result<bool, StoreError> {
+    if store.has_transactions() {
+        return Ok(true);
+    }
     for entry in store.list::<BlockAffinity>(&AffinitySelect::without_labels()).await? {
         if entry.key.owner != *owner {
             continue;
+        }
+        if !gate.admit(1).await {
+            return Ok(false);
         }
         tracing::info!(affinity = %entry.key, "adding labels");
         match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
@@ -34,7 +43,7 @@ async fn add_labels<S: Store>(store: &S, owner: &Owner) -> Result<(), StoreError
             outcome => _ = outcome?,
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn leave_marker(path: &Path) -> std::io::Result<()> {
@@ -44,8 +53,14 @@ fn leave_marker(path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use libcalico::ipam::AffinityState;
+    use libcalico::store::{Answers, ReadBatch, Revision, Write, WriteError};
+
     use super::*;
-    use crate::testing::{Cluster, MemoryStore};
+    use crate::testing::{Cluster, MemoryStore, affinity_key};
 
     #[tokio::test]
     async fn once_per_start_of_the_node() {
@@ -59,5 +74,51 @@ mod tests {
             assert_eq!(cluster.store.take_counts().0, reads, "{marker:?}");
         }
         assert!(marker.exists());
+    }
+
+    /// An API server whose claims, of two owners, all lack labels.
+    struct Unlabelled(MemoryStore);
+
+    impl Store for Unlabelled {
+        async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+            let mut all = ReadBatch::new();
+            for _ in batch.ranges() {
+                all.list::<BlockAffinity>(&AffinitySelect::default());
+            }
+            self.0.read(&all).await
+        }
+
+        fn has_transactions(&self) -> bool {
+            self.0.has_transactions()
+        }
+
+        async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+            self.0.write(writes).await
+        }
+    }
+
+    /// Lets so many writes through.
+    struct Closing(AtomicUsize);
+
+    impl WriteGate for Closing {
+        async fn admit(&self, writes: usize) -> bool {
+            self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(writes)).is_ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_behind_a_closed_gate() {
+        let store = Unlabelled(MemoryStore::sequential());
+        for (node, block) in [("a", "10.0.0.0/26"), ("b", "10.0.1.0/26"), ("a", "10.0.2.0/26")] {
+            let key = affinity_key(node, block);
+            store.0.put(&key, &BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() });
+        }
+        let owner = Owner::Host("a".into());
+        for (admitted, finished, writes) in [(0, false, 0), (1, false, 1), (2, true, 2)] {
+            store.0.take_counts();
+            let gate = Closing(AtomicUsize::new(admitted));
+            assert_eq!(add_labels(&store, &owner, &gate).await, Ok(finished), "{admitted}");
+            assert_eq!(store.0.take_counts().1, writes, "{admitted}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! HostEndpoints that nodes get by themselves (KC-480..KC-489), in either datastore.
 //!
 //! Which there are to be is [`libcalico::host_endpoints`]' to say; here they are compared with what is there. Only
-//! endpoints with our label are ever changed or deleted.
+//! endpoints with our label are ever changed or deleted, and those of a node that seems gone only when it is not stored.
 
 mod memory;
 mod patterns;
@@ -9,6 +9,7 @@ mod patterns;
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use datastore::Datastore;
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
@@ -26,6 +27,9 @@ use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::Settings;
+
+/// How soon to look again when what was heard lags behind what is there.
+const LAG: Duration = Duration::from_secs(1);
 
 /// The controller. Its keys are names of Calico's nodes; whether Kubernetes has a node of that name does not matter.
 pub struct HostEndpoints {
@@ -88,6 +92,9 @@ impl Reconcile for Syncer {
         let seen = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of(node);
         // Not everything was heard of yet: the end of the list brings all nodes.
         let Some(Seen { node: facts, endpoints }) = seen else { return Ok(Next::Done) };
+        if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
+            return Ok(Next::After(LAG));
+        }
         let wanted = self.desired(facts);
         // As long as a template cannot be followed, what looks superfluous may be its own.
         let keep = !wanted.problems.is_empty();
@@ -110,6 +117,19 @@ impl Reconcile for Syncer {
 }
 
 impl Syncer {
+    /// Whether there is no such node. A feed takes one that cannot be read for gone; that is not absence.
+    async fn is_gone(&self, node: &str) -> Result<bool, Failure> {
+        match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
+            Err(StoreError::NotFound { .. }) => Ok(true),
+            Ok(_) => Ok(false),
+            // Mended it is heard of.
+            Err(error @ StoreError::Corrupt { .. }) => Err(Failure::Permanent(format!(
+                "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn desired(&self, node: Option<HostNode>) -> Desired {
         let settings = self.settings.borrow().clone();
         let Some(node) = node else { return Desired::default() };

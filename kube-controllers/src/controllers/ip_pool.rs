@@ -34,6 +34,9 @@ const ALL: &str = "all";
 /// How soon a pool that is being deleted is looked at again, should nothing be heard of its blocks.
 const EMPTYING: Duration = Duration::from_secs(30);
 
+/// Blocks go one after the other: for how long they are heard of before the pools are looked at.
+const GATHERING: Duration = Duration::from_secs(5);
+
 type Pools = Cache<ObjectKey, Entry<IpPool>>;
 
 /// The controller.
@@ -57,12 +60,8 @@ impl Controller for IpPools {
         });
         let heard = (queue.clone(), pools.clone());
         feeds.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
-            if !matches!(event, Event::Gone(_) | Event::Synced) {
-                return;
-            }
-            let pools = heard.1.lock().unwrap_or_else(PoisonError::into_inner);
-            if pools.iter().any(|(_, pool)| is_deleting(&pool.value)) {
-                heard.0.add(ALL);
+            if may_be_empty(&heard.1.lock().unwrap_or_else(PoisonError::into_inner), event) {
+                heard.0.add_after(ALL, GATHERING);
             }
         });
         IpPools { queue, pools }
@@ -76,6 +75,17 @@ impl Controller for IpPools {
         });
         let all = || self.queue.add(ALL);
         tokio::join!(runtime::run(keeper, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+    }
+}
+
+/// Whether a pool that is being deleted may have lost its last block.
+fn may_be_empty(pools: &Pools, event: &Event<'_, Entry<Block>>) -> bool {
+    let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
+    match event {
+        Event::Gone(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network()))),
+        // What a new list leaves out is not named.
+        Event::Synced => deleting.next().is_some(),
+        Event::Restarted | Event::Put(_) => false,
     }
 }
 

@@ -1,9 +1,11 @@
 //! Addresses of Services of type LoadBalancer out of Calico's pools (KC-500..KC-512), in either datastore.
 //!
-//! What was heard says whether there is anything to do; what is done is decided again from what is stored, and nothing is
-//! given back before the live Service was asked. The addresses are in blocks of nobody's host, `virtual:load-balancer`.
+//! What was heard says whether there is anything to do; what is done is decided again for the live Service and what it holds
+//! by now. An address is given back when the Service's status no longer shows it, and for lack of pools only when a list of
+//! them has none. The addresses are in blocks of nobody's host, `virtual:load-balancer`.
 
 mod addresses;
+mod claims;
 mod decision;
 mod memory;
 mod pools;
@@ -17,20 +19,20 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ipam_plugin::affinity::ensure_labels;
+use datastore::Datastore;
 use k8s_openapi::api::core::v1::{Namespace, Service as KubernetesService};
 use kube::Api;
 use kube::api::PostParams;
 use libcalico::api::{IpPool, ObjectKey};
-use libcalico::ipam::{Block, HandleId, Labels, Owner};
-use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::ipam::{Block, HandleId, Labels};
 use libcalico::store::Entry;
 use tokio::sync::watch;
 
 use self::addresses::Addresses;
+use self::claims::label_claims;
 use self::decision::{Assign, Decision, Held, decide, is_misstated};
 use self::memory::{Memory, Seen};
-use self::pools::LoadBalancerPool;
+use self::pools::{LoadBalancerPool, stored_pools};
 use self::service::Balanced;
 use super::refusal::{failure, is_not_found};
 use super::rounds::rounds;
@@ -42,8 +44,6 @@ use crate::watched::Service;
 
 /// How soon to look again when what was heard lags behind what is there.
 const LAG: Duration = Duration::from_secs(1);
-/// Longest wait between attempts to label old claims.
-const LABEL_PAUSE: Duration = Duration::from_secs(10);
 
 /// The controller. Its keys are names of Services.
 pub struct LoadBalancer {
@@ -84,6 +84,7 @@ impl Controller for LoadBalancer {
             keys.into_iter().for_each(|key| self.queue.add(key));
         };
         let balancer = Arc::new(Balancer {
+            calico: context.calico.clone(),
             addresses: Addresses::new(context.calico.clone()),
             kubernetes: context.kubernetes.clone(),
             settings: context.settings.clone(),
@@ -93,26 +94,21 @@ impl Controller for LoadBalancer {
     }
 }
 
-/// Sees to it that the claims of an older release are found (KC-503).
-async fn label_claims(context: &Context) {
-    let owner = Owner::Virtual(LOAD_BALANCER_HOST.into());
-    let mut pause = Duration::from_millis(100);
-    loop {
-        context.leadership.clone().gained().await;
-        match ensure_labels(&*context.calico, &owner, None).await {
-            Ok(()) => return,
-            Err(error) => tracing::warn!(%error, "cannot label old claims of Services' blocks"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LABEL_PAUSE);
-    }
-}
-
 fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What became of a Service whose status was to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// Its status says what it is to say.
+    Done,
+    /// It went meanwhile.
+    Gone,
+}
+
 struct Balancer {
+    calico: Arc<Datastore>,
     addresses: Addresses,
     kubernetes: kube::Client,
     settings: watch::Receiver<Arc<Settings>>,
@@ -141,14 +137,14 @@ impl Reconcile for Balancer {
                 "Service {key}: there is no pool for LoadBalancer to take an address from"
             ))),
             Decision::NoPool => Ok(Next::Done),
-            Decision::Withdraw => self.withdraw(key, &service.handle, &own, &pools, assign).await,
+            Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
             Decision::Serve { release, assign: Assign::Nothing }
                 if release.is_empty() && !is_misstated(&service.published, &own) =>
             {
                 locked(&self.memory).set_unserved(key, false);
                 Ok(Next::Done)
             }
-            Decision::Serve { .. } => self.serve(key, &service, &pools, assign).await,
+            Decision::Serve { .. } => self.serve(key, &service.handle, &pools, assign).await,
         }
     }
 }
@@ -187,53 +183,54 @@ impl Balancer {
         &self,
         key: &ObjectKey,
         handle: &HandleId,
-        held: &[Held],
-        pools: &[LoadBalancerPool],
+        heard: &[Held],
         assign: AssignIps,
     ) -> Result<Next, Failure> {
-        if let Some(mut live) = self.live(key).await?
-            && let Some(service) = Balanced::live(&live)
-            && service.handle == *handle
-        {
-            if decide(Some(&service), held, pools, assign) != Ok(Decision::Withdraw) {
+        if let Some((mut live, service)) = self.live_holder(key, handle).await? {
+            // What was heard leaves out pools that cannot be read.
+            let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
+            if decide(Some(&service), heard, &pools, assign) != Ok(Decision::Withdraw) {
                 return Ok(Next::After(LAG));
             }
-            let addresses: Vec<IpAddr> = held.iter().map(|held| held.ip).collect();
-            self.write_status(key, &mut live, |service| status::hide(service, &addresses)).await?;
+            let held = self.addresses.held(handle).await?;
+            self.hide(key, &mut live, heard.iter().chain(&held)).await?;
         }
         self.addresses.release_all(handle).await?;
         Ok(Next::Done)
     }
 
-    /// Gives back what does not fit, assigns what is missing and shows what there is, as it is stored by now.
+    /// No longer shows what does not fit the live Service and gives it back, assigns what is missing, and shows what there
+    /// is, as it is stored by now.
     async fn serve(
         &self,
         key: &ObjectKey,
-        service: &Balanced,
+        handle: &HandleId,
         pools: &[LoadBalancerPool],
         assign: AssignIps,
     ) -> Result<Next, Failure> {
-        let held = self.addresses.held(&service.handle).await?;
-        let Decision::Serve { release, assign: missing } = self.decide(key, service, &held, pools, assign)? else {
+        let Some((mut live, service)) = self.live_holder(key, handle).await? else {
+            return Ok(Next::After(LAG));
+        };
+        let held = self.addresses.held(handle).await?;
+        let Decision::Serve { release, assign: missing } = self.decide(key, &service, &held, pools, assign)? else {
             return Ok(Next::After(LAG));
         };
         if !release.is_empty() {
+            if self.hide(key, &mut live, release.iter()).await? == Written::Gone {
+                return Ok(Next::After(LAG));
+            }
             self.addresses.release(&release).await?;
         }
         let assigned = match missing {
             Assign::Nothing => Ok(()),
             missing => match self.labels(key).await {
-                Ok(labels) => self.addresses.assign(key, &service.handle, &missing, labels).await,
+                Ok(labels) => self.addresses.assign(key, handle, &missing, labels).await,
                 Err(failure) => Err(failure),
             },
         };
         locked(&self.memory).set_unserved(key, assigned.is_err());
-        let held: Vec<IpAddr> = self.addresses.held(&service.handle).await?.iter().map(|held| held.ip).collect();
-        if let Some(mut live) = self.live(key).await?
-            && Balanced::live(&live).is_some_and(|live| live.handle == service.handle)
-        {
-            self.write_status(key, &mut live, |service| status::show(service, &held)).await?;
-        }
+        let held: Vec<IpAddr> = self.addresses.held(handle).await?.iter().map(|held| held.ip).collect();
+        self.write_status(key, &mut live, |service| status::show(service, &held)).await?;
         match assigned {
             Ok(()) => Ok(Next::Done),
             Err(Failure::Retry(text)) => Err(Failure::Retry(format!("Service {key}: {text}"))),
@@ -254,23 +251,48 @@ impl Balancer {
         found.map_err(|error| failure(&format!("get Service {key}"), &error))
     }
 
-    /// Writes the status if `change` changed it, at the version that was read.
+    /// The Service as it is now, if it is of the type and no namesake of the one that `handle` is for.
+    async fn live_holder(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+    ) -> Result<Option<(KubernetesService, Balanced)>, Failure> {
+        let Some(live) = self.live(key).await? else { return Ok(None) };
+        let balanced = Balanced::live(&live).filter(|live| live.handle == *handle);
+        Ok(balanced.map(|balanced| (live, balanced)))
+    }
+
+    async fn hide(
+        &self,
+        key: &ObjectKey,
+        live: &mut KubernetesService,
+        held: impl Iterator<Item = &Held>,
+    ) -> Result<Written, Failure> {
+        let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
+        self.write_status(key, live, |service| status::hide(service, &addresses)).await
+    }
+
+    /// Writes the status if `change` changed it, at the version that was read; `live` is then the Service as it was written.
     async fn write_status(
         &self,
         key: &ObjectKey,
         live: &mut KubernetesService,
         change: impl FnOnce(&mut KubernetesService),
-    ) -> Result<(), Failure> {
+    ) -> Result<Written, Failure> {
         let before = live.status.clone();
         change(live);
         if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
             == before.as_ref().and_then(|status| status.load_balancer.as_ref())
         {
-            return Ok(());
+            return Ok(Written::Done);
         }
         match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
-            Err(error) if is_not_found(&error) => Ok(()),
-            outcome => outcome.map(drop).map_err(|error| failure(&format!("write status of Service {key}"), &error)),
+            Err(error) if is_not_found(&error) => Ok(Written::Gone),
+            Err(error) => Err(failure(&format!("write status of Service {key}"), &error)),
+            Ok(written) => {
+                *live = written;
+                Ok(Written::Done)
+            }
         }
     }
 

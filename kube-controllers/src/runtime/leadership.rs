@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ipam_plugin::release_addresses::WriteGate;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -80,6 +81,13 @@ impl Leadership {
     }
 }
 
+/// Nothing is written that is begun when the tenure is over.
+impl WriteGate for Leadership {
+    async fn admit(&self, _writes: usize) -> bool {
+        self.holds()
+    }
+}
+
 impl Tenure {
     /// Whether it still runs.
     pub fn holds(&self) -> bool {
@@ -143,8 +151,9 @@ mod tests {
         let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
         let leadership = Leadership::new(tenure);
         // No task runs in between, as in a process that was stopped.
+        assert!(leadership.admit(1).await);
         advance(10 * SECOND).await;
-        assert!(!leadership.holds());
+        assert!(!leadership.holds() && !leadership.admit(1).await);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use libcalico::api::HostEndpointTemplate;
 use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
 use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
-use libcalico::store::Kind;
+use libcalico::store::{Kind, Write, WriteOp};
 
 use super::*;
 use crate::controllers::testing::{embedded, settings};
@@ -186,4 +186,27 @@ async fn a_template_that_cannot_be_followed_deletes_nothing() {
     let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
     assert!(error.to_string().contains("nodeSelector"), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
+}
+
+#[tokio::test]
+async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
+    let fixture = Fixture::new(default_endpoint());
+    fixture.node("node-1").await;
+    fixture.settle().await;
+    let (key, node) = (ObjectKey::global("node-1"), "node-1".to_owned());
+    let touched = fixture.syncer.memory.lock().unwrap().hear_node(&Event::Gone(&key));
+    assert_eq!(touched, ["node-1"]);
+    assert_eq!(fixture.syncer.reconcile(&node).await.unwrap(), Next::After(LAG), "it is there");
+
+    let (kind, path) = (CalicoNode::KIND, CalicoNode::path(&key));
+    let found = fixture.store.get::<CalicoNode>(&key).await.unwrap();
+    let op = WriteOp::Update(b"\"no node\"".to_vec(), found.revision);
+    fixture.store.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+    let error = fixture.syncer.reconcile(&node).await.unwrap_err();
+    assert!(matches!(&error, Failure::Permanent(text) if text.contains("node-1")), "{error}");
+    assert_eq!(fixture.names().await, ["node-1-auto-hep"], "what cannot be read is not gone");
+
+    fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
+    assert_eq!(fixture.syncer.reconcile(&node).await.unwrap(), Next::Done);
+    assert!(fixture.names().await.is_empty());
 }

@@ -1,6 +1,7 @@
 //! TestPoolSortFunc and the choreography of four pools (spec 6.5).
 
 use libcalico::api::IpPoolSpec;
+use libcalico::store::Revision;
 use serde_json::json;
 
 use super::allocatable::{Verdict, allocatable};
@@ -95,4 +96,24 @@ fn finalizers_follow_the_verdict() {
     assert_eq!(due(&with(&[], false), Verdict::Disabled), Due::Nothing);
     assert_eq!(due(&with(&[FINALIZER], true), Verdict::Terminating), Due::Empty);
     assert_eq!(due(&with(&[], true), Verdict::Terminating), Due::Nothing);
+}
+
+#[test]
+fn only_blocks_of_pools_that_are_deleted_are_heard() {
+    let mut pools = Pools::default();
+    let hear = |pools: &mut Pools, pool: IpPool| {
+        let entry = Entry { key: pool.key(), value: pool, revision: Revision("1".into()) };
+        pools.follow(&Event::Put(&entry), |entry| Some(entry.clone()));
+    };
+    let deleting = |pool: &mut IpPool| pool.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
+    hear(&mut pools, pool("stays", "10.1.0.0/16", |_| ()));
+    hear(&mut pools, pool("no-range", "x", deleting));
+    let gone = |pools: &Pools, block: &str| may_be_empty(pools, &Event::Gone(&block.parse().unwrap()));
+    assert!(!gone(&pools, "10.1.2.0/26"));
+    hear(&mut pools, pool("goes", "10.2.0.0/16", deleting));
+    assert!(gone(&pools, "10.2.2.0/26"));
+    assert!(!gone(&pools, "10.1.2.0/26"), "its pool stays");
+    assert!(may_be_empty(&pools, &Event::Synced), "which were left out is not said");
+    assert!(!may_be_empty(&pools, &Event::Restarted));
+    assert!(!may_be_empty(&Pools::default(), &Event::Synced));
 }

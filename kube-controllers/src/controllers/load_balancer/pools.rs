@@ -2,8 +2,12 @@
 
 use std::net::IpAddr;
 
-use libcalico::api::{AllowedUse, IpPool};
+use datastore::Datastore;
+use libcalico::api::{AllowedUse, IpPool, ObjectSelect};
 use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store};
+
+use crate::runtime::Failure;
 
 /// A pool for Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,4 +34,25 @@ impl LoadBalancerPool {
 /// The pool of an address.
 pub(super) fn pool_of(pools: &[LoadBalancerPool], ip: IpAddr) -> Option<&LoadBalancerPool> {
     pools.iter().find(|pool| pool.cidr.contains(ip))
+}
+
+/// The pools as they are stored now. One that cannot be read fails them all: it may be one for Services, and they would lose
+/// their addresses as if it were gone.
+pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerPool>, Failure> {
+    let mut batch = ReadBatch::new();
+    let ticket = batch.list::<IpPool>(&ObjectSelect::default());
+    let mut pools = Vec::new();
+    for (key, stored) in calico.read(&batch).await?.each(&ticket) {
+        let unreadable = |reason: &dyn std::fmt::Display| {
+            Failure::Retry(format!(
+                "IPPool {key} cannot be read, mend or delete it; until then no address goes: {reason}"
+            ))
+        };
+        let pool = stored.map_err(|error| unreadable(&error))?.value;
+        if let Err(error) = pool.spec.range() {
+            return Err(unreadable(&error));
+        }
+        pools.extend(LoadBalancerPool::of(&pool));
+    }
+    Ok(pools)
 }

@@ -1,9 +1,12 @@
 //! The decisions, the requests, the status, and what is remembered (spec 6.5). The whole is tested on a real API server:
 //! tests/tests/controllers_nodes.rs.
 
+mod serving;
+
 use k8s_openapi::api::core::v1::Service as KubernetesService;
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::{AssignRequest as BlockRequest, Reservations};
+use libcalico::ipam::{AssignRequest as BlockRequest, Owner, Reservations};
+use libcalico::names::LOAD_BALANCER_HOST;
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde_json::{Value, json};

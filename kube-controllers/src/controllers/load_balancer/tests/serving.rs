@@ -1,0 +1,215 @@
+//! What is written and in which order, against the embedded datastore and one Service in a pretended API server.
+
+use std::convert::Infallible;
+
+use futures::FutureExt;
+use hyper::{Method, Request as HttpRequest, Response};
+use kube::client::Body;
+use libcalico::api::ObjectSelect;
+use libcalico::store::{Kind, ReadBatch, Store, Write, WriteOp};
+use tempfile::TempDir;
+
+use super::*;
+use crate::controllers::testing::{embedded, settings};
+
+/// The Service as the API server has it, and what its status showed and it held whenever the status was written.
+#[derive(Default)]
+struct Server {
+    service: Value,
+    written: Vec<(Vec<String>, Vec<String>)>,
+}
+
+struct Scene {
+    calico: Arc<Datastore>,
+    server: Arc<Mutex<Server>>,
+    balancer: Balancer,
+    _dir: TempDir,
+}
+
+fn stored_service(annotations: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s", "namespace": "n", "uid": "u", "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "ipFamilies": ["IPv4"]},
+    })
+}
+
+fn wants(ip: &str) -> Value {
+    json!({ADDRESSES: format!("[{ip:?}]")})
+}
+
+fn texts(ips: &[&str]) -> Vec<String> {
+    ips.iter().map(|ip| (*ip).to_owned()).collect()
+}
+
+fn shown(service: &Value) -> Vec<String> {
+    let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+    entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()
+}
+
+async fn held_by(calico: &Arc<Datastore>, service: &Value) -> Vec<String> {
+    let handle = Balanced::live(&serde_json::from_value(service.clone()).unwrap()).unwrap().handle;
+    let held = Addresses::new(calico.clone()).held(&handle).await.unwrap();
+    held.iter().map(|held| held.ip.to_string()).collect()
+}
+
+/// Answers for the Service, its status and its namespace.
+async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRequest<Body>) -> Value {
+    let (parts, body) = request.into_parts();
+    match (parts.method, parts.uri.path()) {
+        (Method::GET, "/api/v1/namespaces/n") => json!({"metadata": {"name": "n"}}),
+        (Method::GET, "/api/v1/namespaces/n/services/s") => server.lock().unwrap().service.clone(),
+        (Method::PUT, "/api/v1/namespaces/n/services/s/status") => {
+            let service: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+            let held = held_by(calico, &service).await;
+            let mut server = server.lock().unwrap();
+            server.service["status"] = service["status"].clone();
+            server.written.push((shown(&service), held));
+            server.service.clone()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Scene {
+    /// A pool, and a Service that was served.
+    async fn served(annotations: Value) -> Self {
+        let (dir, calico) = embedded();
+        let server = Arc::new(Mutex::new(Server { service: stored_service(annotations), ..Server::default() }));
+        let answers = (server.clone(), calico.clone());
+        let api = tower::service_fn(move |request: HttpRequest<Body>| {
+            let (server, calico) = answers.clone();
+            async move {
+                let body = answer(&server, &calico, request).await.to_string().into_bytes();
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+            .boxed()
+        });
+        let balancer = Balancer {
+            calico: calico.clone(),
+            addresses: Addresses::new(calico.clone()),
+            kubernetes: kube::Client::new(api, "default"),
+            settings: watch::channel(Arc::new(Settings { assign_ips: AssignIps::AllServices, ..settings() })).1,
+            memory: Arc::default(),
+        };
+        let scene = Scene { calico, server, balancer, _dir: dir };
+        let pool = stored_pool().value;
+        scene.calico.create(&pool.key(), &pool).await.unwrap();
+        scene.hear().await;
+        assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+        assert_eq!(scene.shown(), scene.held().await);
+        assert_eq!(scene.shown().len(), 1);
+        scene.server.lock().unwrap().written.clear();
+        scene.hear().await;
+        scene
+    }
+
+    /// As feeds that begin anew.
+    async fn hear(&self) {
+        let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
+        let blocks = self.calico.list::<Block>(&None).await.unwrap();
+        let live: KubernetesService = serde_json::from_value(self.server.lock().unwrap().service.clone()).unwrap();
+        let service = Service {
+            annotations: live.metadata.annotations.unwrap_or_default(),
+            spec: live.spec.unwrap(),
+            load_balancer: live.status.and_then(|status| status.load_balancer),
+            ..watched("s", "u")
+        };
+        let mut memory = locked(&self.balancer.memory);
+        memory.hear_service(&Event::Restarted);
+        memory.hear_service(&Event::Put(&service));
+        memory.hear_service(&Event::Synced);
+        memory.hear_pool(&Event::Restarted);
+        pools.iter().for_each(|pool| _ = memory.hear_pool(&Event::Put(pool)));
+        memory.hear_pool(&Event::Synced);
+        memory.hear_block(&Event::Restarted);
+        blocks.iter().for_each(|block| _ = memory.hear_block(&Event::Put(block)));
+        memory.hear_block(&Event::Synced);
+    }
+
+    fn annotate(&self, annotations: Value) {
+        self.server.lock().unwrap().service["metadata"]["annotations"] = annotations;
+    }
+
+    async fn reconcile(&self) -> Result<Next, Failure> {
+        self.balancer.reconcile(&ObjectKey::namespaced("n", "s")).await
+    }
+
+    fn shown(&self) -> Vec<String> {
+        shown(&self.server.lock().unwrap().service)
+    }
+
+    async fn held(&self) -> Vec<String> {
+        let service = self.server.lock().unwrap().service.clone();
+        held_by(&self.calico, &service).await
+    }
+
+    fn written(&self) -> Vec<(Vec<String>, Vec<String>)> {
+        std::mem::take(&mut self.server.lock().unwrap().written)
+    }
+
+    /// Puts something else in the place of the pool.
+    async fn overwrite_pool(&self, bytes: Vec<u8>) {
+        let key = ObjectKey::global("p");
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get::<IpPool>(&key);
+        let revision = self.calico.read(&batch).await.unwrap().raw(&ticket).unwrap().revision.clone();
+        let (kind, path, op) = (IpPool::KIND, IpPool::path(&key), WriteOp::Update(bytes, revision));
+        self.calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_hidden_before_it_is_given_back() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    scene.annotate(wants("10.0.0.7"));
+    scene.hear().await;
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    let hidden = (texts(&[]), texts(&["10.0.0.5"]));
+    assert_eq!(scene.written(), [hidden, (texts(&["10.0.0.7"]), texts(&["10.0.0.7"]))]);
+}
+
+#[tokio::test]
+async fn the_live_service_decides_what_is_given_back() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    scene.annotate(wants("10.0.0.7"));
+    scene.hear().await;
+    // Was changed back, which was not heard of yet.
+    scene.annotate(wants("10.0.0.5"));
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
+}
+
+#[tokio::test]
+async fn a_pool_that_cannot_be_read_takes_nothing_away() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    let no_range = json!({"metadata": {"name": "p"}, "spec": {"cidr": "x", "allowedUses": ["LoadBalancer"]}});
+    for bytes in [b"\"no pool\"".to_vec(), no_range.to_string().into_bytes()] {
+        scene.overwrite_pool(bytes).await;
+        scene.hear().await;
+        let failure = scene.reconcile().await.unwrap_err();
+        assert!(matches!(&failure, Failure::Retry(text) if text.contains("IPPool p")), "{failure}");
+        assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
+    }
+    // A Service that is not ours any more loses its addresses all the same.
+    scene.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
+    scene.hear().await;
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
+}
+
+#[tokio::test]
+async fn without_pools_addresses_go() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    let pool = ObjectKey::global("p");
+    let kept = scene.calico.get::<IpPool>(&pool).await.unwrap().value;
+    scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
+    scene.hear().await;
+    scene.calico.create(&pool, &kept).await.unwrap();
+    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG), "there is one again");
+    assert_eq!(scene.held().await, texts(&["10.0.0.5"]));
+    scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
+}

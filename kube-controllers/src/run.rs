@@ -21,7 +21,7 @@ use crate::leader;
 use crate::logging::{self, Severity};
 use crate::runtime::Leadership;
 use crate::session::{self, End};
-use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings};
+use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
 use crate::signals::stop_on_signal;
 use crate::startup::{Clients, Servers, StartError, insist};
 use crate::status::{self, Component, Status};
@@ -67,7 +67,9 @@ impl Process {
         let stop = stop_on_signal().map_err(reason)?;
         let status = Status::new(&self.options.status_file);
         status.require(Component::Startup);
-        tokio::spawn(status::beat(status.clone(), stop.clone()));
+        if self.environment.status_liveness == StatusLiveness::Heartbeat {
+            tokio::spawn(status::beat(status.clone(), stop.clone()));
+        }
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
         let metrics = Metrics::new();

@@ -18,7 +18,7 @@ use libcalico::host_endpoints::AutoHostEndpoints;
 
 pub use controllers::ControllerName;
 pub use default::default_configuration;
-pub use environment::{Environment, LeaderElection, Lease};
+pub use environment::{Environment, LeaderElection, Lease, StatusLiveness};
 pub use error::SettingsError;
 pub use log_severity::LogSeverity;
 pub use merge::{Merged, merge};

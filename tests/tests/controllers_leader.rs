@@ -198,6 +198,9 @@ fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
             api.admin().apply_object(&object).unwrap();
         }
         let replica = lab.start("one", "no-leases");
+        // Refused for longer than another could hold one.
+        let alone = await_leader(&replica, LEASE_AND_A_LOOK + Duration::from_secs(5));
+        assert!(alone > Duration::from_secs(14), "{alone:?}");
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
         let log = replica.log().unwrap();

@@ -10,11 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::election::{Election, Step};
 use super::leases::{LeaseError, Leases};
+use super::refusals::Refusals;
 use super::{Config, Timing};
 use crate::runtime::{Deadline, Tenure};
-
-/// How often a process that takes itself for the only replica looks whether the role allows an election by now.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// One candidate.
 pub(super) struct Elector<L> {
@@ -22,6 +20,7 @@ pub(super) struct Elector<L> {
     config: Config,
     election: Election,
     tenure: watch::Sender<Tenure>,
+    refusals: Refusals,
     /// What was last complained about.
     complaint: Option<String>,
 }
@@ -38,7 +37,7 @@ enum Outcome {
 impl<L: Leases> Elector<L> {
     pub(super) fn new(leases: L, config: Config, tenure: watch::Sender<Tenure>) -> Self {
         let election = Election::new(config.identity.clone(), config.timing);
-        Elector { leases, config, election, tenure, complaint: None }
+        Elector { leases, config, election, tenure, refusals: Refusals::default(), complaint: None }
     }
 
     /// Stands for election until `stop`.
@@ -63,8 +62,13 @@ impl<L: Leases> Elector<L> {
         // Not all at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let limit = renew_deadline / 2;
+        let asked = Deadline::now();
         let attempted = timeout(limit, self.attempt()).await;
-        match attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {limit:?}")))) {
+        let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {limit:?}"))));
+        if self.contradicts_refusals(&outcome) {
+            self.refusals.end();
+        }
+        match outcome {
             Ok(Outcome::Ours(until)) => {
                 self.complaint = None;
                 self.tenure.send_replace(Tenure::Until(until));
@@ -77,12 +81,8 @@ impl<L: Leases> Elector<L> {
                 pause.min(free.saturating_duration_since(Instant::now()))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
-                self.complain(format!(
-                    "the role does not allow to write the lease {}/{} ({reason}), so there must be no second replica",
-                    self.config.namespace, self.config.name
-                ));
-                self.tenure.send_replace(Tenure::Always);
-                LOOK_AGAIN
+                self.refused(&reason, asked);
+                pause
             }
             // What was said before stands until its time is over.
             Err(error) => {
@@ -116,6 +116,34 @@ impl<L: Leases> Elector<L> {
         };
         self.election.observe(Some(written), Instant::now());
         Ok(Outcome::Ours(until))
+    }
+
+    /// The role refused what was asked then. When it goes on doing so this is the only replica; only until it may be asked
+    /// no more, for another can begin as soon as the role allows it.
+    fn refused(&mut self, reason: &str, asked: Deadline) {
+        let Config { namespace, name, timing, .. } = &self.config;
+        let first = self.refusals.are_none();
+        if self.refusals.go_on(timing) {
+            self.tenure.send_replace(Tenure::Until(asked.plus(timing.renew_deadline)));
+            self.complain(format!(
+                "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no second replica"
+            ));
+        } else if first {
+            tracing::info!(
+                lease = name,
+                "refused ({reason}); if it stays so for {:?} this is the only replica",
+                timing.lease
+            );
+        }
+    }
+
+    /// Whether there is more to it than a role without Leases. To one that leads because of it, no answer says nothing.
+    fn contradicts_refusals(&self, outcome: &Result<Outcome, LeaseError>) -> bool {
+        match outcome {
+            Ok(_) => true,
+            Err(LeaseError::Forbidden(_)) => false,
+            Err(_) => !self.tenure.borrow().holds(),
+        }
     }
 
     /// Whether a role that refuses means that there is no election: not when there was one before, for another replica may

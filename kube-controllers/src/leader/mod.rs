@@ -9,6 +9,7 @@ mod election;
 mod elector;
 mod identity;
 mod leases;
+mod refusals;
 
 pub use identity::{identity, namespace_of_pod};
 
@@ -32,8 +33,8 @@ pub struct Config {
     pub name: String,
     /// This process; no other has the same, see [`identity`].
     pub identity: String,
-    /// What happens when the role does not allow to write the Lease: without this, the process takes itself for the only
-    /// replica; with it, it waits until the role does.
+    /// What happens when the role does not allow to write the Lease: without this, and if it stays so for longer than a
+    /// lease, the process takes itself for the only replica until it is allowed; with it, it waits for that.
     pub required: bool,
     /// When.
     pub timing: Timing,

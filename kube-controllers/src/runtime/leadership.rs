@@ -1,11 +1,17 @@
 //! The right to write.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use ipam_plugin::release_addresses::WriteGate;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// How often whoever waits for a deadline looks whether it came by the clock that cannot be slept on.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Whether this replica leads. Feeds and caches run always; writes only while it does.
 #[derive(Debug, Clone)]
@@ -20,7 +26,7 @@ pub enum Tenure {
     No,
     /// Until then, unless it is prolonged.
     Until(Deadline),
-    /// For ever: nobody else may lead.
+    /// For ever: this was said to be the only replica.
     Always,
 }
 
@@ -38,7 +44,7 @@ impl Leadership {
         Leadership { tenure }
     }
 
-    /// Leads for ever: one replica, or a role that may not write Leases.
+    /// Leads for ever: the only replica.
     pub fn always() -> Self {
         let (sender, tenure) = watch::channel(Tenure::Always);
         // The last value stays readable when the sender is gone.
@@ -59,7 +65,25 @@ impl Leadership {
         }
     }
 
-    /// Waits until this replica no longer leads.
+    /// What `work` comes to; `None` if this replica does not lead, or no longer. It is dropped then.
+    ///
+    /// The clock is read each time before `work` goes on: whatever it sends between two awaits, it sends while this replica
+    /// leads, also after the machine was suspended in between.
+    pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
+        let (mut watching, mut work) = (self.clone(), pin!(work));
+        let going_on = poll_fn(|context| match self.holds() {
+            true => work.as_mut().poll(context).map(Some),
+            false => Poll::Ready(None),
+        });
+        tokio::select! {
+            biased;
+            () = watching.lost() => None,
+            outcome = going_on => outcome,
+        }
+    }
+
+    /// Waits until this replica no longer leads. A machine that was suspended meanwhile is noticed within a second; until
+    /// then [`Leadership::holds`] knows it.
     pub async fn lost(&mut self) {
         loop {
             let tenure = *self.tenure.borrow_and_update();
@@ -68,7 +92,9 @@ impl Leadership {
             }
             let ends = async {
                 match tenure {
-                    Tenure::Until(deadline) => tokio::time::sleep_until(deadline.monotonic).await,
+                    Tenure::Until(deadline) => {
+                        tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + LOOK)).await;
+                    }
                     Tenure::No | Tenure::Always => std::future::pending().await,
                 }
             };
@@ -114,11 +140,6 @@ impl Deadline {
     pub fn has_passed(&self) -> bool {
         Instant::now() >= self.monotonic || since_boot() >= self.since_boot
     }
-
-    /// When to wake up for it. A machine that was suspended meanwhile wakes up too late: ask [`Deadline::has_passed`].
-    pub fn monotonic(&self) -> Instant {
-        self.monotonic
-    }
 }
 
 /// Time since the machine was started, that in which it was suspended included.
@@ -162,6 +183,54 @@ mod tests {
         let later = now.monotonic + 10 * SECOND;
         assert!(!Deadline { monotonic: later, since_boot: now.since_boot + 10 * SECOND }.has_passed());
         assert!(Deadline { monotonic: later, since_boot: now.since_boot }.has_passed());
+    }
+
+    /// The monotonic clock stands still meanwhile: the one of the test does, and the other is real.
+    fn suspend(time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Far away by the clock that tasks sleep on.
+    fn soon_by_the_other_clock() -> Deadline {
+        let now = Deadline::now();
+        Deadline { monotonic: now.monotonic + 1000 * SECOND, since_boot: now.since_boot + SECOND / 5 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_suspended_past_the_tenure_notices_within_a_second() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
+        let mut leadership = Leadership::new(tenure);
+        let begin = Instant::now();
+        tokio::join!(leadership.lost(), async { suspend(SECOND / 4) });
+        assert!(begin.elapsed() <= SECOND + SECOND / 100, "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_was_suspended_past_the_tenure_does_not_go_on() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
+        let leadership = Leadership::new(tenure);
+        let mut sent = 0;
+        let work = async {
+            sent += 1;
+            suspend(SECOND / 4);
+            tokio::task::yield_now().await;
+            sent += 1;
+        };
+        assert_eq!(leadership.while_held(work).await, None);
+        assert!(sent <= 1, "a write was sent after the tenure");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_ends_by_itself_or_with_the_leadership() {
+        let (sender, tenure) = watch::channel(Tenure::Always);
+        let leadership = Leadership::new(tenure);
+        assert_eq!(leadership.while_held(async { 7 }).await, Some(7));
+        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), async {
+            tokio::time::sleep(SECOND).await;
+            sender.send_replace(Tenure::No);
+        });
+        assert_eq!(stuck, None);
+        assert_eq!(leadership.while_held(async { unreachable!("it does not lead") }).await, None::<()>);
     }
 
     #[tokio::test(start_paused = true)]

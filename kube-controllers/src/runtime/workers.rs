@@ -66,8 +66,8 @@ impl From<StoreError> for Failure {
 
 /// Works on `queue` with `workers` tasks, at least one, while this replica leads, until `context.stop`.
 ///
-/// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way is dropped at its
-/// next await, and its key waits again. After `context.stop` nothing more is taken, and the keys under way have 5 s.
+/// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way goes no further
+/// than its next await ([`Leadership::while_held`]), and its key waits again. After `context.stop` nothing more is taken, and the keys under way have 5 s.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
     let crew = Crew { reconciler, queue, backoff: Mutex::default(), work: context.metrics.work(R::NAME) };
     crew.run(workers, context.leadership, context.stop).await;
@@ -105,19 +105,18 @@ impl<R: Reconcile> Crew<R> {
                 () = leadership.lost() => continue,
                 taken = self.queue.take_next() => taken,
             };
-            self.handle(taken, &mut leadership, &stop).await;
+            self.handle(taken, &leadership, &stop).await;
         }
     }
 
     /// Works on one key and gives it back, whatever happens to this future.
-    async fn handle(&self, taken: Taken<R::Key>, leadership: &mut Leadership, stop: &CancellationToken) {
+    async fn handle(&self, taken: Taken<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
         let mut held = Held { queue: &self.queue, key: taken.key, concluded: false };
         self.work.waited.observe(taken.waited.as_secs_f64());
         let begin = Instant::now();
         let outcome = tokio::select! {
             biased;
-            () = leadership.lost() => None,
-            outcome = self.reconcile(&held.key) => Some(outcome),
+            outcome = leadership.while_held(self.reconcile(&held.key)) => outcome,
             () = drained(stop) => None,
         };
         let Some(outcome) = outcome else {

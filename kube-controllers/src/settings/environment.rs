@@ -9,8 +9,8 @@ use super::log_severity::LogSeverity;
 use super::variables::{
     AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
     HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LOG_LEVEL, NODE_WORKERS,
-    ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, SYNC_NODE_LABELS,
-    WORKLOAD_ENDPOINT_WORKERS,
+    ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, STATUS_LIVENESS,
+    SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
 };
 use super::{ControllerName, Gc, GcLimits, controllers, value};
 
@@ -33,6 +33,8 @@ pub struct Environment {
     pub leader_election: LeaderElection,
     /// The Lease that decides it.
     pub lease: Lease,
+    /// What `check-status -l` goes by.
+    pub status_liveness: StatusLiveness,
 }
 
 /// The value of a variable, and its text.
@@ -53,6 +55,16 @@ pub enum LeaderElection {
     Required,
     /// As the only replica.
     Off,
+}
+
+/// What `check-status -l` goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StatusLiveness {
+    /// Readiness, as upstream's does (KC-143).
+    #[default]
+    Readiness,
+    /// Signs of life in the status file (B-16).
+    Heartbeat,
 }
 
 /// Name of a Lease.
@@ -95,6 +107,7 @@ impl Environment {
                 namespace: source.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
                 name: source.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
             },
+            status_liveness: source.value(STATUS_LIVENESS, status_liveness)?.unwrap_or_default(),
         })
     }
 
@@ -124,6 +137,14 @@ fn gc(variable: &'static str, text: &str) -> Result<Gc, SettingsError> {
         "reclaim" => Ok(Gc::Reclaim),
         "report" => Ok(Gc::Report),
         _ => Err(value::wrong(variable, text, "reclaim or report")),
+    }
+}
+
+fn status_liveness(variable: &'static str, text: &str) -> Result<StatusLiveness, SettingsError> {
+    match text.to_ascii_lowercase().as_str() {
+        "readiness" => Ok(StatusLiveness::Readiness),
+        "heartbeat" => Ok(StatusLiveness::Heartbeat),
+        _ => Err(value::wrong(variable, text, "readiness or heartbeat")),
     }
 }
 

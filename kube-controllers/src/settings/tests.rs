@@ -193,6 +193,7 @@ fn an_environment_that_cannot_be_followed_is_refused() {
         ("PROFILE_WORKERS", "two", "PROFILE_WORKERS: `two` is not a whole number"),
         ("NODE_WORKERS", "0", "NODE_WORKERS: `0` is not a whole number from 1"),
         ("LEADER_ELECTION", "maybe", "LEADER_ELECTION: `maybe` is not true or false"),
+        ("STATUS_LIVENESS", "true", "STATUS_LIVENESS: `true` is not readiness or heartbeat"),
         ("GC_MODE", "dry", "GC_MODE: `dry` is not reclaim or report"),
         ("GC_REQUESTS_PER_SECOND", "-1", "GC_REQUESTS_PER_SECOND: `-1` is not"),
         ("ORPHAN_ENDPOINT_GRACE_PERIOD", "x", "ORPHAN_ENDPOINT_GRACE_PERIOD: `x` is not a duration"),

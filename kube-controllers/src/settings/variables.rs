@@ -20,6 +20,7 @@ pub(super) const ENABLED_CONTROLLERS: &str = "ENABLED_CONTROLLERS";
 pub(super) const RECONCILER_PERIOD: &str = "RECONCILER_PERIOD";
 pub(super) const COMPACTION_PERIOD: &str = "COMPACTION_PERIOD";
 pub(super) const HEALTH_ENABLED: &str = "HEALTH_ENABLED";
+pub(super) const STATUS_LIVENESS: &str = "STATUS_LIVENESS";
 pub(super) const SYNC_NODE_LABELS: &str = "SYNC_NODE_LABELS";
 pub(super) const AUTO_HOST_ENDPOINTS: &str = "AUTO_HOST_ENDPOINTS";
 pub(super) const WORKLOAD_ENDPOINT_WORKERS: &str = "WORKLOAD_ENDPOINT_WORKERS";
@@ -37,7 +38,7 @@ pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PER
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
 /// What the controllers follow.
-pub const CONTROLLERS: [Variable; 21] = [
+pub const CONTROLLERS: [Variable; 22] = [
     variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
     variable(
         ENABLED_CONTROLLERS,
@@ -52,6 +53,12 @@ pub const CONTROLLERS: [Variable; 21] = [
     ),
     variable(COMPACTION_PERIOD, "10m", "how often etcd is compacted; 0: never"),
     variable(HEALTH_ENABLED, "true", "whether datastore and API server are looked at for the probes"),
+    variable(
+        STATUS_LIVENESS,
+        "readiness",
+        "heartbeat: check-status -l fails when the process hangs, not when a server is away; it writes the status file \
+         every 5 s",
+    ),
     variable(SYNC_NODE_LABELS, "true", "whether labels of Kubernetes' nodes are copied to Calico's (etcd)"),
     variable(AUTO_HOST_ENDPOINTS, "disabled", "enabled: each node gets a host endpoint for all its interfaces"),
     variable(WORKLOAD_ENDPOINT_WORKERS, "1", "workers of workloadendpoint"),

@@ -23,7 +23,7 @@ struct Arguments {
     /// Check readiness.
     #[arg(short, long)]
     ready: bool,
-    /// Check liveness; that is readiness, unless the process gives signs of life.
+    /// Check liveness; that is readiness, unless the process runs with STATUS_LIVENESS=heartbeat.
     #[arg(short, long)]
     live: bool,
 }

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
-use crate::runtime::Tenure;
+use crate::runtime::{Deadline, Tenure};
 use crate::telemetry::Metrics;
 
 /// Does with each key what its name says, and counts.
@@ -194,6 +194,21 @@ async fn work_under_way_is_dropped_with_the_leadership_and_done_when_it_is_back(
     bench.tenure.send_replace(Tenure::Always);
     seconds(1).await;
     assert_eq!(bench.finished(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_goes_no_further_when_the_clock_took_the_leadership_and_nobody_was_told() {
+    let bench = Bench::new(1, Tenure::Until(Deadline::now().plus(Duration::from_secs(60))));
+    bench.queue.add("slow");
+    seconds(1).await;
+    assert_eq!(bench.busy(), 1);
+    bench.tenure.send_if_modified(|tenure| {
+        *tenure = Tenure::No;
+        false
+    });
+    bench.scripted.gate.add_permits(1);
+    seconds(5).await;
+    assert_eq!((bench.busy(), bench.finished(), bench.queue.len()), (0, 0, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ pub mod etcd;
 pub mod first_use;
 pub mod kubernetes;
 pub mod local;
+mod pages;
 pub mod transfer;
 pub mod watch;
 
@@ -25,6 +26,7 @@ pub use etcd::Etcd;
 pub use kubernetes::Kubernetes;
 pub use kubernetes::config::KubernetesConfig;
 pub use local::Local;
+pub use pages::{Listed, Pages};
 
 /// The datastore of this process.
 #[derive(Debug)]
@@ -80,6 +82,11 @@ impl Datastore {
                 Some(CalicoWatch::Kubernetes(Box::new(Watch::new(kubernetes.source(select)))))
             }
         }
+    }
+
+    /// Walks through a selection of a kind, page by page. Nothing is sent before the first page is asked for.
+    pub fn pages<K: Kind>(&self, select: K::Select) -> Pages<'_, K> {
+        Pages::of(self, select)
     }
 
     /// Makes the datastore usable: adds ClusterInformation and the built-in tiers where they are missing (DS-51).

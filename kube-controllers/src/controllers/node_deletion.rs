@@ -20,7 +20,6 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use self::endpoints::Endpoints;
 use self::memory::Memory;
-use super::orchestrated::kubernetes_name;
 use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
@@ -84,7 +83,7 @@ impl Reconcile for Deleter {
             Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
             found => found?,
         };
-        if kubernetes_name(&node.value) != Some(kubernetes.name.as_str()) {
+        if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(Next::Done);
         }
         // What is heard may lag. The node is asked for last, right before anything is destroyed.

@@ -14,7 +14,6 @@ use tokio::sync::watch;
 
 use self::memory::Memory;
 use self::merge::{Labelled, RECORD, merged};
-use super::orchestrated::kubernetes_name;
 use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
@@ -85,7 +84,7 @@ impl Reconcile for Syncer {
             Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
             found => found?,
         };
-        if kubernetes_name(&node.value) != Some(kubernetes.name.as_str()) {
+        if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(Next::Done);
         }
         let Some(Labelled { labels, record }) = merged(&labelled(&node.value), &labels).map_err(bad)? else {

@@ -2,13 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::api::{Node as CalicoNode, ObjectKey};
-
-/// The name that Kubernetes has for the node; `None` for a node of another orchestrator, or of none.
-pub(super) fn kubernetes_name(node: &CalicoNode) -> Option<&str> {
-    let reference = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
-    Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
-}
+use libcalico::api::ObjectKey;
 
 /// Both names of each node. Two of Calico's may say that they are one of Kubernetes'.
 #[derive(Debug, Default)]
@@ -52,26 +46,7 @@ impl NodeNames {
 
 #[cfg(test)]
 mod tests {
-    use libcalico::api::{NodeSpec, OrchRef};
-
     use super::*;
-
-    #[test]
-    fn only_a_named_node_of_kubernetes_counts() {
-        let node = |references: &[(&str, &str)]| {
-            let reference = |(orchestrator, name): &(&str, &str)| OrchRef {
-                node_name: (*name).into(),
-                orchestrator: (*orchestrator).into(),
-                ..OrchRef::default()
-            };
-            let orch_refs = references.iter().map(reference).collect();
-            CalicoNode::new("calico", NodeSpec { orch_refs, ..NodeSpec::default() })
-        };
-        assert_eq!(kubernetes_name(&node(&[("other", "a"), ("k8s", "b")])), Some("b"));
-        assert_eq!(kubernetes_name(&node(&[("other", "a")])), None);
-        assert_eq!(kubernetes_name(&node(&[("k8s", "")])), None);
-        assert_eq!(kubernetes_name(&node(&[])), None);
-    }
 
     #[test]
     fn names_go_both_ways() {

@@ -20,7 +20,7 @@ use libcalico::api::{
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
 
-use self::rollout::Rollout;
+use self::rollout::{Obstacle, Rollout};
 use super::work::Work;
 use crate::context::{Context, Controller, Mode};
 use crate::feed::Feeds;
@@ -70,16 +70,15 @@ impl Reconcile for Migrator {
         if !self.context.settings.borrow().policy_name_migrator {
             return Ok(Next::Done);
         }
-        let misnamed = match Misnamed::read(&self.context.calico).await {
-            // A role that has no use for policies: old names go on working.
-            Err(refused @ StoreError::Unauthorized { .. }) => return Ok(self.wait(PERIOD, &refused)),
-            misnamed => misnamed?,
-        };
+        let misnamed = Misnamed::read(&self.context.calico).await?;
         if misnamed.is_empty() {
             return Ok(Next::After(PERIOD));
         }
-        if let Err(obstacle) = self.rollout.is_complete().await {
-            return Ok(self.wait(ROLLOUT_PERIOD, &obstacle));
+        match self.rollout.is_complete().await {
+            Ok(()) => {}
+            // Nobody learns of these but from us: they are failures, and told as such.
+            Err(unread @ Obstacle::Unread { .. }) => return Err(Failure::Retry(unread.to_string())),
+            Err(obstacle) => return Ok(self.wait(&obstacle)),
         }
         let failures = [
             self.rename_all(misnamed.policies).await,
@@ -96,11 +95,11 @@ impl Reconcile for Migrator {
 
 impl Migrator {
     /// Told the first time only (KC-287).
-    fn wait(&self, period: Duration, obstacle: &dyn std::fmt::Display) -> Next {
+    fn wait(&self, obstacle: &Obstacle) -> Next {
         if !self.told.swap(true, Ordering::Relaxed) {
             tracing::info!(controller = Self::NAME, "policies keep their names for now: {obstacle}");
         }
-        Next::After(period)
+        Next::After(ROLLOUT_PERIOD)
     }
 
     /// One policy that fails does not stop the others.
@@ -117,26 +116,18 @@ impl Migrator {
     /// The new one first: at no moment is there none.
     async fn rename<K: PolicyKind>(&self, policy: &Stored<K>) -> Result<(), Failure> {
         let (old, new) = (&policy.key, policy.value.key());
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         match self.context.calico.create(&new, &policy.value).await {
             Ok(_) | Err(StoreError::AlreadyExists { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<PolicySpec<K>>>(old, Some(&policy.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
                 tracing::info!(controller = Self::NAME, kind = K::KIND, %old, %new, "stored under its own name");
                 Ok(())
             }
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Right before each write.
-    fn may_write(&self) -> Result<(), Failure> {
-        match self.context.leadership.holds() {
-            true => Ok(()),
-            false => Err(Failure::Retry("another replica leads now".into())),
         }
     }
 }

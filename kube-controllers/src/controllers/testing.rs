@@ -5,6 +5,8 @@ use std::sync::Arc;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use datastore::{Datastore, DatastoreConfig};
 
+use serde_json::json;
+
 use crate::context::Mode;
 use crate::settings::{Environment, Settings, default_configuration, merge};
 
@@ -26,9 +28,25 @@ pub(crate) fn settings() -> Settings {
 pub(super) fn kubernetes(
     answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
+    refusing_kubernetes(move |uri| Ok(answer(uri)))
+}
+
+/// The same, and `Err` is refused with this status.
+pub(super) fn refusing_kubernetes(
+    answer: impl Fn(&hyper::Uri) -> Result<serde_json::Value, u16> + Clone + Send + Sync + 'static,
+) -> kube::Client {
     let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
-        let body = answer(request.uri()).to_string().into_bytes();
-        async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(body))) }
+        let (status, body) = match answer(request.uri()) {
+            Ok(body) => (200, body),
+            Err(code) => {
+                let message = format!("refused with {code}");
+                let status = json!({"status": "Failure", "message": message, "reason": "Refused", "code": code});
+                (code, status)
+            }
+        };
+        let response = hyper::Response::builder().status(status);
+        let response = response.body(kube::client::Body::from(body.to_string().into_bytes())).unwrap();
+        async move { Ok::<_, std::convert::Infallible>(response) }
     });
     kube::Client::new(service, "default")
 }

@@ -7,6 +7,7 @@
 mod labels;
 mod orphans;
 mod reconcile;
+mod sandbox;
 mod suspects;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! What garbage collection reads out of watched objects.
 
-use libcalico::api::Node as CalicoNode;
 use libcalico::ipam::gc::{PodFacts, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 
@@ -27,12 +26,6 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
     let network_status = said.network_status.as_deref();
     let facts = PodFacts::read(&PodWords { node: &pod.node, reason: &pod.reason, network_status, addresses });
     PodFacts { node: &pod.node, addresses: facts.addresses, ended: facts.ended }
-}
-
-/// The name in Kubernetes of one of Calico's nodes; `None` for one that is none of its (KC-402).
-pub(super) fn kubernetes_name(node: &CalicoNode) -> Option<&str> {
-    let of_kubernetes = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
-    Some(of_kubernetes.node_name.as_str()).filter(|name| !name.is_empty())
 }
 
 /// Whether a node still belongs to Flannel.
@@ -82,19 +75,5 @@ mod tests {
             pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIP": ""});
         });
         assert_eq!(pod_facts(&down).ended, Some(Ended::Finished));
-    }
-
-    #[test]
-    fn nodes_of_kubernetes_name_themselves() {
-        let node = |spec: Value| {
-            let json =
-                json!({"kind": "Node", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "c"}, "spec": spec});
-            serde_json::from_value::<CalicoNode>(json).unwrap()
-        };
-        let named =
-            json!({"orchRefs": [{"orchestrator": "other", "nodeName": "x"}, {"orchestrator": "k8s", "nodeName": "k"}]});
-        assert_eq!(kubernetes_name(&node(named)), Some("k"));
-        assert_eq!(kubernetes_name(&node(json!({"orchRefs": [{"orchestrator": "k8s"}]}))), None);
-        assert_eq!(kubernetes_name(&node(json!({}))), None);
     }
 }

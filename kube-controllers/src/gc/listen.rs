@@ -11,7 +11,7 @@ use libcalico::net::Cidr;
 use libcalico::store::Entry;
 use tokio::sync::Notify;
 
-use super::facts::{is_migrating, kubernetes_name, pod_facts};
+use super::facts::{is_migrating, pod_facts};
 use crate::context::Mode;
 use crate::feed::{Event, Feeds};
 use crate::watched::{Machine, MachineInstance, Node, Pod, Service, Watched};
@@ -124,7 +124,7 @@ impl Known {
                     Awaited::CalicoNodes,
                     Feed::CalicoNodes,
                     |index, node: &Entry<CalicoNode>| {
-                        index.put_calico_node(&node.key.name, kubernetes_name(&node.value));
+                        index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
                     },
                     |index, key: &ObjectKey| index.calico_node_gone(&key.name),
                 ));

@@ -18,13 +18,32 @@ pub fn identity() -> String {
 
 /// The namespace of this pod, if it is one.
 pub fn namespace_of_pod() -> Option<String> {
-    let namespace = std::env::var("POD_NAMESPACE").ok().or_else(|| fs::read_to_string(NAMESPACE).ok())?;
-    Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+    first_said([std::env::var("POD_NAMESPACE").ok(), fs::read_to_string(NAMESPACE).ok()])
+}
+
+/// The first that is there and not empty.
+fn first_said(namespaces: [Option<String>; 2]) -> Option<String> {
+    let mut said = namespaces.into_iter().flatten().map(|namespace| namespace.trim().to_owned());
+    said.find(|namespace| !namespace.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_that_is_empty_is_none() {
+        for (variable, file, expected) in [
+            (Some("a"), Some("b\n"), Some("a")),
+            (None, Some("b\n"), Some("b")),
+            (Some(" "), Some("b"), Some("b")),
+            (Some(""), Some("\n"), None),
+            (None, None, None),
+        ] {
+            let found = first_said([variable, file].map(|said| said.map(str::to_owned)));
+            assert_eq!(found.as_deref(), expected, "{variable:?} {file:?}");
+        }
+    }
 
     #[test]
     fn each_process_has_its_own_identity() {

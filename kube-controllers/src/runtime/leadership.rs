@@ -10,6 +10,8 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Failure;
+
 /// How often whoever waits for a deadline looks whether it came by the clock that cannot be slept on.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -56,6 +58,14 @@ impl Leadership {
     /// while does not go by what it knew before.
     pub fn holds(&self) -> bool {
         self.tenure.borrow().holds()
+    }
+
+    /// [`Leadership::holds`], for whoever works on a key: it waits for another time.
+    pub fn may_write(&self) -> Result<(), Failure> {
+        match self.holds() {
+            true => Ok(()),
+            false => Err(Failure::Retry("another replica leads now".into())),
+        }
     }
 
     /// Waits until this replica leads.

@@ -7,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use datastore::watch::WatchFailure;
 use futures::FutureExt;
 use futures::future::join_all;
 use libcalico::store::StoreError;
@@ -61,6 +62,12 @@ pub enum Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Failure::Retry(error.to_string())
+    }
+}
+
+impl From<WatchFailure> for Failure {
+    fn from(failure: WatchFailure) -> Self {
+        Failure::Retry(failure.to_string())
     }
 }
 

@@ -181,12 +181,6 @@ fn what_concerns_nodes_is_shown_only_where_node_runs() {
 }
 
 #[test]
-fn signs_of_life_are_asked_for() {
-    assert_eq!(environment(&[]).status_liveness, StatusLiveness::Readiness, "as upstream's");
-    assert_eq!(environment(&[("STATUS_LIVENESS", "heartbeat")]).status_liveness, StatusLiveness::Heartbeat);
-}
-
-#[test]
 fn an_environment_that_cannot_be_followed_is_refused() {
     for (name, text, expected) in [
         ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),

@@ -44,6 +44,14 @@ pub struct NodeSpec {
     pub unknown: Unknown,
 }
 
+impl NodeSpec {
+    /// The name that Kubernetes has for the node; `None` for a node of another orchestrator, or of none (KC-402).
+    pub fn kubernetes_name(&self) -> Option<&str> {
+        let reference = self.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
+        Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
+    }
+}
+
 /// `spec.bgp` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -145,5 +153,21 @@ mod tests {
         let node: Node = serde_json::from_value(stored.clone()).unwrap();
         assert!(node.spec.unknown.is_empty());
         assert_eq!(serde_json::to_value(&node).unwrap(), stored);
+    }
+
+    #[test]
+    fn only_a_named_node_of_kubernetes_has_a_name_there() {
+        let node = |references: &[(&str, &str)]| {
+            let reference = |(orchestrator, name): &(&str, &str)| OrchRef {
+                node_name: (*name).into(),
+                orchestrator: (*orchestrator).into(),
+                ..OrchRef::default()
+            };
+            NodeSpec { orch_refs: references.iter().map(reference).collect(), ..NodeSpec::default() }
+        };
+        assert_eq!(node(&[("other", "a"), ("k8s", "b")]).kubernetes_name(), Some("b"));
+        assert_eq!(node(&[("other", "a")]).kubernetes_name(), None);
+        assert_eq!(node(&[("k8s", "")]).kubernetes_name(), None);
+        assert_eq!(node(&[]).kubernetes_name(), None);
     }
 }

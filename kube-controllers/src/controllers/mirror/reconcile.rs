@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use datastore::watch::Change;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
-use libcalico::store::{ReadBatch, Revision, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 use prometheus::IntGauge;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -52,22 +53,20 @@ impl<M: Mirrored> Reconciler<M> {
 
     /// Queues every mirror that is not as it should be, and comes again when the period is over.
     async fn compare_all(&self) -> Result<Next, Failure> {
-        let mut batch = ReadBatch::new();
         // Of kinds in namespaces only all can be listed.
         let name_prefix = if M::Mirror::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
-        let ticket = batch.list::<Object<M::Mirror>>(&ObjectSelect { namespace: None, name_prefix });
-        let answers = self.context.calico.read(&batch).await?;
-        let mut right = HashSet::new();
-        for (key, stored) in answers.each(&ticket).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
-            let reflection = self.known.reflection(&key);
-            if reflection.is_some_and(|wanted| stored.is_ok_and(|entry| entry.value.spec == wanted.spec)) {
-                right.insert(key);
-            } else {
-                self.queue.add(Work::One(key));
+        let mut pages = self.context.calico.pages::<Object<M::Mirror>>(ObjectSelect { namespace: None, name_prefix });
+        let mut unseen: HashSet<ObjectKey> = self.known.mirrors().into_iter().collect();
+        while let Some(page) = pages.next().await? {
+            for (key, spec) in page.into_iter().filter_map(listed).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
+                unseen.remove(&key);
+                let reflection = self.known.reflection(&key);
+                if !reflection.is_some_and(|wanted| spec.is_some_and(|spec| spec == wanted.spec)) {
+                    self.queue.add(Work::One(key));
+                }
             }
         }
-        let missing = self.known.mirrors().into_iter().filter(|key| !right.contains(key));
-        missing.for_each(|key| self.queue.add(Work::One(key)));
+        unseen.into_iter().for_each(|key| self.queue.add(Work::One(key)));
         Ok(self.next_comparison())
     }
 
@@ -125,7 +124,7 @@ impl<M: Mirrored> Reconciler<M> {
         for problem in wanted.left_out {
             tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
         }
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         match revision {
             Some(revision) => self.context.calico.update(key, &object, &revision).await?,
             None => self.context.calico.create(key, &object).await?,
@@ -143,7 +142,7 @@ impl<M: Mirrored> Reconciler<M> {
                 M::RESOURCE.kind
             )));
         }
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<M::Mirror>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
                 tracing::info!(controller = M::NAME, %key, "deleted, for what it mirrored is gone");
@@ -165,13 +164,14 @@ impl<M: Mirrored> Reconciler<M> {
             gauge.set(self.known.refused().try_into().unwrap_or(i64::MAX));
         }
     }
+}
 
-    /// Right before each write.
-    fn may_write(&self) -> Result<(), Failure> {
-        match self.context.leadership.holds() {
-            true => Ok(()),
-            false => Err(Failure::Retry("another replica leads now".into())),
-        }
+/// The key of what a page lists, and its `spec` if it can be read.
+fn listed<S: Spec>(change: Change<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
+    match change {
+        Change::Put(entry) => Some((entry.key, Some(entry.value.spec))),
+        Change::Unreadable { key, .. } => Some((key?, None)),
+        Change::Gone(_) => None,
     }
 }
 

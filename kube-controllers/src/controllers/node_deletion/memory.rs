@@ -3,7 +3,7 @@
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::store::Entry;
 
-use crate::controllers::orchestrated::{NodeNames, kubernetes_name};
+use crate::controllers::orchestrated::NodeNames;
 use crate::feed::{Cache, Event};
 use crate::watched::Node;
 
@@ -29,7 +29,7 @@ impl Memory {
 
     /// Takes notice; returns the nodes that are known by now to have none.
     pub(super) fn hear_calico(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self.calico.follow(event, |entry| kubernetes_name(&entry.value).map(ObjectKey::global));
+        let changed = self.calico.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for key in &changed {
             self.names.set(key, self.calico.get(key).cloned());
         }

@@ -7,7 +7,7 @@ use libcalico::store::Entry;
 
 use super::labelled;
 use super::merge::Labelled;
-use crate::controllers::orchestrated::{NodeNames, kubernetes_name};
+use crate::controllers::orchestrated::NodeNames;
 use crate::feed::{Cache, Event};
 use crate::watched::Node;
 
@@ -31,9 +31,9 @@ impl Memory {
 
     /// Takes notice; returns the nodes to look at.
     pub(super) fn hear_calico(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self
-            .calico
-            .follow(event, |entry| Some((ObjectKey::global(kubernetes_name(&entry.value)?), labelled(&entry.value))));
+        let changed = self.calico.follow(event, |entry| {
+            Some((ObjectKey::global(entry.value.spec.kubernetes_name()?), labelled(&entry.value)))
+        });
         for key in &changed {
             self.names.set(key, self.calico.get(key).map(|(kubernetes, _)| kubernetes.clone()));
         }

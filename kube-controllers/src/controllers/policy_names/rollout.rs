@@ -1,14 +1,14 @@
 //! [`Rollout`]: whether `calico-node` runs everywhere in its newest version (KC-284).
 
-use std::fs;
-
 use libcalico::kubernetes::{Location, Resource};
 use serde::Deserialize;
+
+use crate::controllers::refusal::is_not_found;
+use crate::leader::namespace_of_pod;
 
 const DAEMON_SETS: Resource =
     Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
 const NAME: &str = "calico-node";
-const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// Where we are if nobody says so.
 const NAMESPACE: &str = "calico-system";
 /// Set by tests of upstream's, which have no DaemonSet.
@@ -24,8 +24,14 @@ pub(super) struct Rollout {
 /// Why it is not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Obstacle {
+    /// There is none: Canal calls it otherwise, or it is yet to be installed.
+    #[error("there is no DaemonSet {namespace}/{NAME}")]
+    Missing {
+        /// Where it was looked for.
+        namespace: String,
+    },
     /// The DaemonSet cannot be read.
-    #[error("reading the DaemonSet {namespace}/{NAME}: {cause}")]
+    #[error("reading the DaemonSet {namespace}/{NAME}, without which no policy is renamed: {cause}")]
     Unread {
         /// Where it was looked for.
         namespace: String,
@@ -67,9 +73,9 @@ struct Status {
 impl Rollout {
     /// In the namespace that this process runs in.
     pub(super) fn of_environment(kubernetes: kube::Client) -> Self {
-        let namespace = fs::read_to_string(NAMESPACE_FILE).map(|text| text.trim().to_owned());
+        let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
-        Rollout { kubernetes, namespace: namespace.unwrap_or_else(|_| NAMESPACE.into()), skip }
+        Rollout { kubernetes, namespace, skip }
     }
 
     pub(super) async fn is_complete(&self) -> Result<(), Obstacle> {
@@ -77,7 +83,10 @@ impl Rollout {
             return Ok(());
         }
         let namespace = &self.namespace;
-        let unread = |cause| Obstacle::Unread { namespace: namespace.clone(), cause };
+        let unread = |cause| match is_not_found(&cause) {
+            true => Obstacle::Missing { namespace: namespace.clone() },
+            false => Obstacle::Unread { namespace: namespace.clone(), cause },
+        };
         let path = Location::namespaced(DAEMON_SETS, namespace, NAME).url_path();
         let request =
             hyper::Request::get(path).body(Vec::new()).map_err(|error| unread(kube::Error::HttpError(error)))?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
-use crate::controllers::testing::{embedded, kubernetes, settings};
+use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
 use crate::runtime::Leadership;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -17,6 +17,8 @@ struct Host {
     migrator: Migrator,
     /// How many pods of the DaemonSet are not there.
     unavailable: Arc<Mutex<u32>>,
+    /// The status with which the DaemonSet is refused.
+    refusal: Arc<Mutex<Option<u16>>>,
     _dir: tempfile::TempDir,
 }
 
@@ -24,10 +26,14 @@ impl Host {
     fn new(enabled: bool) -> Self {
         let (dir, calico) = embedded();
         let unavailable = Arc::new(Mutex::new(0));
-        let answer = unavailable.clone();
-        let kubernetes = kubernetes(move |uri| {
+        let refusal = Arc::new(Mutex::new(None));
+        let (answer, refused) = (unavailable.clone(), refusal.clone());
+        let kubernetes = refusing_kubernetes(move |uri| {
             assert!(uri.path().ends_with("/daemonsets/calico-node"), "{uri}");
-            json!({"status": {"numberUnavailable": *answer.lock().unwrap()}})
+            match *refused.lock().unwrap() {
+                Some(code) => Err(code),
+                None => Ok(json!({"status": {"numberUnavailable": *answer.lock().unwrap()}})),
+            }
         });
         let settings = Settings { policy_name_migrator: enabled, ..settings() };
         let context = Context {
@@ -40,7 +46,7 @@ impl Host {
             stop: tokio_util::sync::CancellationToken::new(),
         };
         let migrator = Migrator { context, rollout: Rollout::of_environment(kubernetes), told: AtomicBool::new(false) };
-        Host { migrator, unavailable, _dir: dir }
+        Host { migrator, unavailable, refusal, _dir: dir }
     }
 
     /// Stores bytes as an older Calico did, where the key and the object need not agree.
@@ -99,6 +105,24 @@ async fn nothing_is_renamed_before_every_node_has_the_new_version() {
     *host.unavailable.lock().unwrap() = 0;
     host.pass().await;
     assert_eq!(host.names::<Global>().await, ["g"]);
+}
+
+#[tokio::test]
+async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_is_waited_for() {
+    let host = Host::new(true);
+    host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
+        .await;
+    for code in [403, 503] {
+        *host.refusal.lock().unwrap() = Some(code);
+        for _ in 0..2 {
+            let failed = host.migrator.reconcile(&Work::All).await.unwrap_err().to_string();
+            assert!(failed.starts_with("reading the DaemonSet calico-system/calico-node"), "{failed}");
+            assert!(failed.contains(&code.to_string()), "{failed}");
+        }
+    }
+    *host.refusal.lock().unwrap() = Some(404);
+    assert_eq!(host.pass().await, Next::After(ROLLOUT_PERIOD));
+    assert_eq!(host.names::<Global>().await, ["default.g"]);
 }
 
 #[tokio::test]

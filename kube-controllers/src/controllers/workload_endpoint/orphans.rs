@@ -6,12 +6,12 @@ use std::time::Duration;
 use libcalico::api::{ClusterInformation, Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::{NODES, PODS, Pod};
 use libcalico::net::Cidr;
-use libcalico::orphaned_endpoint::{NodeSight, Orphaned, PodSight, orphaned};
+use libcalico::orphaned_endpoint::{EndpointSight, NodeSight, Orphaned, PodSight, orphaned};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::reconcile::Reconciler;
-use crate::controllers::orchestrated::kubernetes_name;
 use crate::live;
 use crate::runtime::{Failure, Reconcile};
 use crate::settings::Gc;
@@ -70,7 +70,8 @@ impl Reconciler {
             Err(error) => return Err(Failure::Permanent(error.to_string())),
         };
         let calico_node = answers.get(&calico_node)?;
-        let in_kubernetes = calico_node.as_ref().and_then(|entry| kubernetes_name(&entry.value)).map(ObjectKey::global);
+        let in_kubernetes =
+            calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name()).map(ObjectKey::global);
         let is_ready = answers.get(&cluster)?.is_some_and(|entry| entry.value.spec.datastore_ready == Some(true));
         Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node), is_ready }))
     }
@@ -80,12 +81,22 @@ impl Reconciler {
         let kubernetes = &self.context.kubernetes;
         let pod = live::object::<Pod>(kubernetes, PODS, pod).await?;
         let held: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
-        let pod = pod.as_ref().map(|pod| PodSight { node: &pod.spec.node_name, addresses: &held });
+        let pod = pod.as_ref().map(|pod| PodSight {
+            uid: Uuid::parse_str(&pod.metadata.uid).ok(),
+            host_network: pod.spec.host_network,
+            node: &pod.spec.node_name,
+            addresses: &held,
+        });
         // Whether a node is there matters only for a pod that is.
         let exists = pod.is_none() || live::exists(kubernetes, NODES, &stored.node).await?;
-        let networks = &stored.endpoint.value.spec.ip_networks;
-        let networks: Vec<Cidr> = networks.iter().filter_map(|network| network.parse().ok()).collect();
-        Ok(orphaned(&networks, pod, NodeSight { name: &stored.node.name, exists }))
+        let spec = &stored.endpoint.value.spec;
+        let networks: Vec<Cidr> = spec.ip_networks.iter().filter_map(|network| network.parse().ok()).collect();
+        let endpoint = EndpointSight {
+            addresses: &networks,
+            node: NodeSight { name: &stored.node.name, exists },
+            pod_uid: self.workloads.lock().pod_uid(&stored.endpoint.key, &spec.container_id),
+        };
+        Ok(orphaned(&endpoint, pod))
     }
 
     fn report(&self, endpoint: &ObjectKey, why: Orphaned) {
@@ -96,7 +107,7 @@ impl Reconciler {
     }
 
     async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, why: Orphaned) -> Result<(), Failure> {
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
             Ok(()) => {
                 self.count("deleted");

@@ -121,7 +121,7 @@ impl Reconciler {
             return Ok(());
         }
         said.put_into(&mut entry.value);
-        self.may_write()?;
+        self.context.leadership.may_write()?;
         self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
         tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
         Ok(())
@@ -129,13 +129,5 @@ impl Reconciler {
 
     pub(super) fn suspects(&self) -> MutexGuard<'_, Suspects> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Right before each write.
-    pub(super) fn may_write(&self) -> Result<(), Failure> {
-        match self.context.leadership.holds() {
-            true => Ok(()),
-            false => Err(Failure::Retry("another replica leads now".into())),
-        }
     }
 }

@@ -48,8 +48,8 @@ fn pod(label: &str) -> Pod {
 fn live(pod: &Pod) -> Value {
     json!({
         "metadata": {"name": pod.name.name, "namespace": "ns", "uid": pod.uid, "labels": pod.labels},
-        "spec": {"nodeName": &*pod.node, "serviceAccountName": &*pod.service_account},
-        "status": {"podIP": pod.pod_ip, "podIPs": [{"ip": pod.pod_ip}]},
+        "spec": {"nodeName": &*pod.node, "hostNetwork": pod.host_network, "serviceAccountName": &*pod.service_account},
+        "status": {"podIP": pod.pod_ip.as_deref().unwrap_or_default(), "podIPs": pod.pod_ip.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>()},
     })
 }
 
@@ -292,6 +292,64 @@ async fn a_pod_that_moved_leaves_an_orphan_unless_it_has_the_address() {
         host.after_grace().await;
         assert_eq!(host.stored(&key).await.is_some(), kept, "{address}");
     }
+}
+
+const FIRST: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+const SECOND: &str = "8f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+
+#[tokio::test]
+async fn a_successor_on_the_same_node_does_not_keep_the_endpoint_of_the_one_before() {
+    for (uid, address, kept) in [
+        (FIRST, None, true),
+        (SECOND, None, false),
+        (SECOND, Some("10.0.0.2"), false),
+        (SECOND, Some("10.0.0.1"), true),
+    ] {
+        let host = Host::new(Gc::Reclaim);
+        let key = host.store(&endpoint("n1", "web")).await;
+        let first = Pod { uid: FIRST.into(), ..pod("web") };
+        host.set_live("pods", json!([live(&first)]));
+        host.list(&[first]).await;
+        host.work().await;
+        let address: Option<Box<str>> = address.map(Into::into);
+        let successor =
+            Pod { uid: uid.into(), pod_ips: address.iter().cloned().collect(), pod_ip: address, ..pod("web") };
+        host.set_live("pods", json!([live(&successor)]));
+        host.hear_pod(Event::Put(&successor));
+        host.work().await;
+        assert!(host.stored(&key).await.is_some(), "not at once");
+        host.after_grace().await;
+        assert_eq!(host.stored(&key).await.is_some(), kept, "{successor:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    let first = Pod { uid: FIRST.into(), ..pod("web") };
+    host.list(std::slice::from_ref(&first)).await;
+    let successor = Pod { uid: SECOND.into(), pod_ip: None, pod_ips: vec![], ..pod("web") };
+    host.set_live("pods", json!([live(&successor)]));
+    host.hear_pod(Event::Put(&successor));
+    host.work().await;
+    // The feed has not told of it yet.
+    let mut entry = host.stored(&key).await.unwrap();
+    entry.value.spec.container_id = "c2".into();
+    host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_some());
+}
+
+#[tokio::test]
+async fn a_pod_on_the_network_of_its_node_has_no_endpoint() {
+    let host = Host::new(Gc::Reclaim);
+    let key = host.store(&endpoint("n1", "web")).await;
+    let own = Pod { host_network: true, pod_ip: Some("192.0.2.1".into()), pod_ips: vec![], ..pod("web") };
+    host.set_live("pods", json!([live(&own)]));
+    host.list(&[own]).await;
+    host.after_grace().await;
+    assert!(host.stored(&key).await.is_none());
 }
 
 #[tokio::test]

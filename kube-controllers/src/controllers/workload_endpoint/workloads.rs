@@ -8,9 +8,11 @@ use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::conversion::KUBERNETES;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::Entry;
+use uuid::Uuid;
 
 use super::labels::Said;
-use crate::controllers::orchestrated::{NodeNames, kubernetes_name};
+use super::sandbox::{Holder, Sandbox};
+use crate::controllers::orchestrated::NodeNames;
 use crate::controllers::work::Work;
 use crate::feed::{Cache, Event};
 use crate::watched::{Node, Pod, Words};
@@ -43,6 +45,9 @@ pub(super) struct KnownPod {
     pub(super) is_networked: bool,
     /// What its endpoints are to say.
     pub(super) says: u64,
+    holder: Holder,
+    /// It uses the network of its node.
+    host_network: bool,
     list: u64,
 }
 
@@ -54,6 +59,7 @@ pub(super) struct KnownEndpoint {
     pub(super) node: Arc<str>,
     /// What it says.
     pub(super) says: u64,
+    sandbox: Sandbox,
     list: u64,
 }
 
@@ -79,9 +85,11 @@ impl Workloads {
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
-                let known = KnownPod { node, is_networked, says, list: self.pods.number };
+                let (holder, host_network) = (Holder::of(pod), pod.host_network);
+                let known = KnownPod { node, is_networked, says, holder, host_network, list: self.pods.number };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
                 let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&known));
+                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.meet(&known.holder));
                 workload.pod = Some(known);
                 return self.work_for(is_news, &pod.name);
             }
@@ -108,13 +116,18 @@ impl Workloads {
             }
             Event::Put(entry) => {
                 let Some((pod, node)) = whose(&entry.key) else { return Vec::new() };
-                let known = KnownEndpoint {
+                let mut known = KnownEndpoint {
                     name: entry.key.name.as_str().into(),
                     node: self.words.share(&node),
                     says: Said::by(&entry.value).fingerprint(),
+                    sandbox: Sandbox::of(&entry.value.spec),
                     list: self.endpoints.number,
                 };
-                let endpoints = &mut self.workloads.entry(pod.clone()).or_default().endpoints;
+                let Workload { pod: there, endpoints } = self.workloads.entry(pod.clone()).or_default();
+                if let Some(before) = endpoints.iter().find(|one| one.name == known.name) {
+                    known.sandbox.learn(&before.sandbox);
+                }
+                there.iter().for_each(|pod| known.sandbox.meet(&pod.holder));
                 match endpoints.iter_mut().find(|one| one.name == known.name) {
                     Some(before) => *before = known,
                     None => endpoints.push(known),
@@ -140,7 +153,8 @@ impl Workloads {
 
     /// The same for what Calico calls the nodes.
     pub(super) fn hear_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<Work> {
-        let changed = self.calico_nodes.follow(event, |entry| kubernetes_name(&entry.value).map(ObjectKey::global));
+        let changed =
+            self.calico_nodes.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for node in &changed {
             self.names.set(node, self.calico_nodes.get(node).cloned());
         }
@@ -163,6 +177,12 @@ impl Workloads {
         workload.is_some_and(|workload| workload.endpoints.iter().any(|one| *one.name == *endpoint.name))
     }
 
+    /// The uid of the pod that the endpoint with this container was made for, if that was ever seen.
+    pub(super) fn pod_uid(&self, endpoint: &ObjectKey, container_id: &str) -> Option<Uuid> {
+        let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
+        workload.endpoints.iter().find(|one| *one.name == *endpoint.name)?.sandbox.pod_uid(container_id)
+    }
+
     /// Pods with an endpoint that does not say what it is to say, or may be an orphan.
     pub(super) fn doubtful(&self) -> Vec<ObjectKey> {
         let doubtful = self.workloads.iter().filter(|(_, workload)| {
@@ -179,7 +199,10 @@ impl Workloads {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
         let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
-        is_elsewhere || (*node.name == *pod.node && self.nodes.get(&node).is_none())
+        pod.host_network
+            || endpoint.sandbox.is_anothers(&pod.holder)
+            || is_elsewhere
+            || (*node.name == *pod.node && self.nodes.get(&node).is_none())
     }
 
     /// What Kubernetes calls the node; the same as Calico, unless Calico's node says otherwise.
@@ -223,7 +246,10 @@ impl Workload {
 
 impl KnownPod {
     fn is_like(&self, other: &KnownPod) -> bool {
-        self.node == other.node && self.is_networked == other.is_networked && self.says == other.says
+        self.node == other.node
+            && self.is_networked == other.is_networked
+            && self.says == other.says
+            && self.holder == other.holder
     }
 }
 

@@ -9,7 +9,6 @@
 //! whoever asks must not before they are.
 
 mod balance;
-mod endpoints;
 mod examine;
 mod handles;
 mod index;
@@ -25,7 +24,6 @@ mod verify;
 mod watchlist;
 
 pub use balance::{GoneNode, Surrender};
-pub use endpoints::{EndpointEvidence, EndpointPod, StoredEndpoint, orphaned};
 pub use examine::{Change, ChangeKind, Scope};
 pub use handles::{HandleRepair, OrphanHandles, SuspectHandle, repair};
 pub use index::{Feed, Index, PoolNumbers, Settings, UnreadableBlock};

@@ -1,0 +1,163 @@
+//! [`Pages`]: everything of one kind, a page at a time.
+
+use std::time::Duration;
+
+use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, decode_entry};
+use tokio::time::timeout;
+
+use crate::Datastore;
+use crate::etcd::EtcdSource;
+use crate::kubernetes::{ApiSource, CalicoObjects};
+use crate::local::Local;
+use crate::watch::{Change, Next, Source, WatchFailure};
+
+/// One page may take this long.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How often a page is asked for when servers do not answer: each time another one is asked, where there are several.
+const ATTEMPTS: u32 = 3;
+
+/// A walk through everything of a kind, for which neither a message nor memory has to hold all of it. All pages show one
+/// moment; when the server has forgotten it meanwhile ([`WatchFailure::Expired`]), only a new walk helps.
+pub struct Pages<'a, K: Kind>(Walk<'a, K>);
+
+/// What is on a page: objects, and objects that cannot be read.
+pub type Listed<K> = Vec<Change<Entry<K>, <K as Kind>::Key>>;
+
+enum Walk<'a, K: Kind> {
+    Etcd(Pager<EtcdSource<K>>),
+    Kubernetes(Pager<ApiSource<CalicoObjects<K>>>),
+    /// The file is on this machine, and all of it one page. `None` after that.
+    Local(&'a Local, Option<K::Select>),
+}
+
+/// A source, and what of it was given.
+struct Pager<S: Source> {
+    source: Box<S>,
+    at: At<S::Token>,
+}
+
+enum At<T> {
+    Begin,
+    Page(T),
+    End,
+}
+
+impl<'a, K: Kind> Pages<'a, K> {
+    pub(crate) fn of(datastore: &'a Datastore, select: K::Select) -> Self {
+        Pages(match datastore {
+            Datastore::Etcd(etcd) => Walk::Etcd(Pager::new(etcd.source(&select))),
+            Datastore::Kubernetes(kubernetes) => Walk::Kubernetes(Pager::new(kubernetes.source(&select))),
+            Datastore::Local(local) => Walk::Local(local, Some(select)),
+        })
+    }
+
+    /// The next page; `None` after the last.
+    pub async fn next(&mut self) -> Result<Option<Listed<K>>, WatchFailure> {
+        match &mut self.0 {
+            Walk::Etcd(pager) => pager.next().await,
+            Walk::Kubernetes(pager) => pager.next().await,
+            Walk::Local(local, select) => match select.take() {
+                Some(select) => all::<K>(local, &select).await.map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+impl<S: Source> Pager<S> {
+    fn new(source: S) -> Self {
+        Pager { source: Box::new(source), at: At::Begin }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<Change<S::Value, S::Key>>>, WatchFailure> {
+        let token = match &self.at {
+            At::Begin => None,
+            At::Page(token) => Some(token.clone()),
+            At::End => return Ok(None),
+        };
+        let mut left = ATTEMPTS;
+        let page = loop {
+            left -= 1;
+            let listed = timeout(DEADLINE, self.source.list(token.clone())).await;
+            match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {DEADLINE:?}")))) {
+                Err(WatchFailure::Lost { retry_after: None, .. }) if left > 0 => {}
+                listed => break listed?,
+            }
+        };
+        self.at = match page.next {
+            Next::Page(token) => At::Page(token),
+            Next::Watch(_) => At::End,
+        };
+        Ok(Some(page.objects))
+    }
+}
+
+async fn all<K: Kind>(local: &Local, select: &K::Select) -> Result<Listed<K>, WatchFailure> {
+    let mut batch = ReadBatch::new();
+    let ticket = batch.list::<K>(select);
+    let answers = local.read(&batch).await.map_err(|error: StoreError| WatchFailure::lost(error.to_string()))?;
+    let listed = answers.pairs(&ticket).iter().filter_map(|raw| {
+        let key = K::parse_path(&raw.path)?;
+        Some(match decode_entry::<K>(raw) {
+            Ok(entry) => Change::Put(entry),
+            Err(error) => Change::Unreadable { name: raw.path.clone(), key: Some(key), reason: error.to_string() },
+        })
+    });
+    Ok(listed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::watch::{Page, Step};
+
+    /// Answers in turn: a number and whether more follow, or that it is lost.
+    struct Script(VecDeque<Option<(u32, bool)>>, Vec<Option<u32>>);
+
+    impl Source for Script {
+        type Value = u32;
+        type Key = ();
+        type Token = u32;
+        type Position = ();
+        const LONGEST_SILENCE: Duration = DEADLINE;
+
+        fn kind(&self) -> &'static str {
+            "Number"
+        }
+
+        async fn list(&mut self, page: Option<u32>) -> Result<Page<Self>, WatchFailure> {
+            self.1.push(page);
+            let (number, more) = self.0.pop_front().unwrap().ok_or_else(|| WatchFailure::lost("cut"))?;
+            let next = if more { Next::Page(number) } else { Next::Watch(()) };
+            Ok(Page { objects: vec![Change::Put(number)], next })
+        }
+
+        async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
+            unreachable!("pages are listed")
+        }
+
+        async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+            unreachable!("pages are listed")
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_follow_each_other_and_a_lost_one_is_asked_for_again() {
+        let script = [Some((1, true)), None, None, Some((2, true)), Some((3, false))];
+        let mut pager = Pager::new(Script(script.into(), Vec::new()));
+        for number in 1..=3 {
+            assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(number)]));
+        }
+        assert_eq!(pager.next().await.unwrap(), None);
+        assert_eq!(pager.source.1, [None, Some(1), Some(1), Some(1), Some(2)]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stays_away_ends_the_walk() {
+        let mut pager = Pager::new(Script([None, None, None, Some((1, false))].into(), Vec::new()));
+        assert_eq!(pager.next().await, Err(WatchFailure::lost("cut")));
+        assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(1)]), "who asks on is answered");
+    }
+}

@@ -1,0 +1,123 @@
+//! [`Sandbox`]: which pod an endpoint was made for, as far as it was seen.
+//!
+//! An endpoint names its pod, but not by uid, and a successor of the pod has the same name. It does name its container,
+//! which is of one pod for good. So whoever is once seen with the endpoint's address is the pod of that container.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use libcalico::api::WorkloadEndpointSpec;
+use libcalico::net::Cidr;
+use uuid::Uuid;
+
+use crate::watched::Pod;
+
+/// A pod, and the first of its addresses.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Holder {
+    uid: Option<Uuid>,
+    address: Option<IpAddr>,
+    /// Its successor may have its address by now.
+    is_leaving: bool,
+}
+
+/// The container of an endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sandbox {
+    /// Fingerprint of `spec.containerID`; only within this process.
+    container: u64,
+    /// The first of the endpoint's addresses.
+    address: Option<IpAddr>,
+    pod_uid: Option<Uuid>,
+}
+
+impl Holder {
+    pub(super) fn of(pod: &Pod) -> Self {
+        let address = pod.pod_ip.as_ref().or(pod.pod_ips.first()).and_then(|address| address.parse().ok());
+        Holder { uid: Uuid::parse_str(&pod.uid).ok(), address, is_leaving: pod.deleting }
+    }
+}
+
+impl Sandbox {
+    pub(super) fn of(endpoint: &WorkloadEndpointSpec) -> Self {
+        let network = endpoint.ip_networks.first().and_then(|network| network.parse::<Cidr>().ok());
+        let address = network.map(|network| network.network());
+        Sandbox { container: fingerprint(&endpoint.container_id), address, pod_uid: None }
+    }
+
+    /// Takes over what was known of the same container.
+    pub(super) fn learn(&mut self, before: &Sandbox) {
+        if self.container == before.container {
+            self.pod_uid = before.pod_uid;
+        }
+    }
+
+    /// The pod of the endpoint's name is this.
+    pub(super) fn meet(&mut self, pod: &Holder) {
+        if !pod.is_leaving && pod.uid.is_some() && self.is_held_by(pod) {
+            self.pod_uid = pod.uid;
+        }
+    }
+
+    /// Whether this is not the pod that the endpoint was made for, and has not its address.
+    pub(super) fn is_anothers(&self, pod: &Holder) -> bool {
+        self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.is_held_by(pod)
+    }
+
+    /// The uid of the pod of this container, if it is the one that is known.
+    pub(super) fn pod_uid(&self, container_id: &str) -> Option<Uuid> {
+        self.pod_uid.filter(|_| self.container == fingerprint(container_id))
+    }
+
+    fn is_held_by(&self, pod: &Holder) -> bool {
+        self.address.is_some() && self.address == pod.address
+    }
+}
+
+fn fingerprint(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(container: &str) -> Sandbox {
+        Sandbox::of(&WorkloadEndpointSpec {
+            container_id: container.into(),
+            ip_networks: vec!["10.0.0.1/32".into()],
+            ..WorkloadEndpointSpec::default()
+        })
+    }
+
+    fn pod(uid: u128, address: &str) -> Holder {
+        Holder { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_leaving: false }
+    }
+
+    #[test]
+    fn who_has_the_address_is_the_pod_of_the_container() {
+        let mut sandbox = sandbox("c1");
+        sandbox.meet(&pod(1, ""));
+        sandbox.meet(&pod(1, "10.0.0.2"));
+        sandbox.meet(&Holder { is_leaving: true, ..pod(1, "10.0.0.1") });
+        assert_eq!(sandbox.pod_uid("c1"), None);
+        assert!(!sandbox.is_anothers(&pod(2, "")), "nothing is known");
+        sandbox.meet(&pod(1, "10.0.0.1"));
+        assert_eq!((sandbox.pod_uid("c1"), sandbox.pod_uid("c2")), (Some(Uuid::from_u128(1)), None));
+        assert!(sandbox.is_anothers(&pod(2, "")) && sandbox.is_anothers(&pod(2, "10.0.0.2")));
+        assert!(!sandbox.is_anothers(&pod(1, "")) && !sandbox.is_anothers(&pod(2, "10.0.0.1")));
+        assert!(!sandbox.is_anothers(&Holder { uid: None, ..pod(2, "") }));
+    }
+
+    #[test]
+    fn another_container_is_of_another_pod() {
+        let mut known = sandbox("c1");
+        known.meet(&pod(1, "10.0.0.1"));
+        let (mut same, mut other) = (sandbox("c1"), sandbox("c2"));
+        same.learn(&known);
+        other.learn(&known);
+        assert_eq!((same.pod_uid("c1"), other.pod_uid("c2")), (Some(Uuid::from_u128(1)), None));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -75,9 +75,9 @@ fn spec_of(ready: bool) -> ClusterInformationSpec {
     ClusterInformationSpec { datastore_ready: Some(ready), ..ClusterInformationSpec::default() }
 }
 
-fn kubernetes(kubeconfig: &PathBuf, group: Option<ApiGroup>) -> KubernetesConfig {
+fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
     let deadline = Duration::from_secs(10);
-    KubernetesConfig { kubeconfig: vec![kubeconfig.clone()], deadline, group, ..KubernetesConfig::default() }
+    KubernetesConfig { kubeconfig: vec![kubeconfig.to_owned()], deadline, group, ..KubernetesConfig::default() }
 }
 
 fn calico(group: Option<ApiGroup>, kubeconfig: &PathBuf) -> DatastoreConfig {

@@ -53,7 +53,7 @@ fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
         let requests = audit.of(COLLECTOR).unwrap();
         let counts = counts(&requests);
         let of = |verb: &str, resource: &str| counts.get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0);
-        println!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
+        eprintln!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
         timeline(&requests);
         assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
         assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
@@ -79,7 +79,7 @@ fn timeline(requests: &[Request]) {
         *span = (span.0, span.1.max(request.answered), span.2 + took, span.3 + 1);
     }
     for ((verb, resource), (first, last, sum, n)) in spans {
-        println!("{n} × {verb} {resource}: {} to {}, {} each", first - begin, last - begin, sum / n);
+        eprintln!("{n} × {verb} {resource}: {} to {}, {} each", first - begin, last - begin, sum / n);
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::mend_handles::{Suspect, mend_handles};
-use libcalico::ipam::gc::{OrphanHandles, SuspectHandle};
+use ipam_plugin::mend_handles::mend_handles;
+use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, HandleId, Owner};
 use tokio::time::timeout;
 
@@ -91,7 +91,7 @@ impl HandleAudit {
         grace: Duration,
     ) -> Mended {
         let mut mended = Mended::default();
-        let due: Vec<Suspect> = self.orphans.due(now, grace).into_iter().map(suspect).collect();
+        let due = self.orphans.due(now, grace);
         if mode == Gc::Report {
             for suspect in due.iter().filter(|suspect| self.told.insert(suspect.id.clone())) {
                 tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
@@ -128,10 +128,6 @@ impl HandleAudit {
         }
         mended
     }
-}
-
-fn suspect(suspect: SuspectHandle) -> Suspect {
-    Suspect { id: suspect.id, revision: suspect.revision, blocks: suspect.blocks }
 }
 
 /// The nodes that have affinities, with or without blocks.

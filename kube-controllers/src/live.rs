@@ -10,6 +10,7 @@ use crate::runtime::Failure;
 /// A page of a list. What stands between us and the API server may answer with something else, and successfully: that is
 /// never a list without items.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub(crate) struct List<T> {
     kind: String,
     #[serde(default)]

@@ -107,13 +107,16 @@ impl Collector for IpamMetrics {
     }
 }
 
+/// None for no pool, and for no node.
+type Name = Option<Arc<str>>;
+
 /// What the index counts, as it was at one moment. Each name is there once.
 struct Counted {
     pools: Vec<CountedPool>,
     nodes: Vec<Arc<str>>,
     places: Vec<Place>,
     /// By pool and node.
-    reclaimed: Vec<(Option<Arc<str>>, Option<Arc<str>>, u64)>,
+    reclaimed: Vec<(Name, Name, u64)>,
 }
 
 struct CountedPool {
@@ -124,8 +127,8 @@ struct CountedPool {
 
 /// A [`Sample`] with names of its own.
 struct Place {
-    pool: Option<Arc<str>>,
-    node: Option<Arc<str>>,
+    pool: Name,
+    node: Name,
     in_use: i64,
     borrowed: i64,
     candidates: i64,

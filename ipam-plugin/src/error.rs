@@ -122,6 +122,9 @@ pub enum IpamError {
     /// Races were lost for as long as the operation may take.
     #[error("Max retries hit - excessive concurrent IPAM requests")]
     Contention,
+    /// Whoever is asked before each write allowed no more ([`crate::release_addresses::WriteGate`]).
+    #[error("stopped: writes are no longer allowed")]
+    Stopped,
 }
 
 /// Fewer addresses of one family than asked for.

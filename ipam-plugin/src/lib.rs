@@ -24,6 +24,7 @@ mod early_handle;
 pub mod ensure_block;
 pub mod error;
 pub mod forget_node;
+mod gated;
 mod handle_count;
 mod knowledge;
 pub mod kubernetes_api;

@@ -3,24 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
-use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::ipam::{Block, Handle, HandleId, HandleRepair, SuspectHandle, repair};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write};
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
 
-use crate::handle_count;
 use crate::release_addresses::WriteGate;
-
-/// A handle that has looked wrong for longer than any allocation or release takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Suspect {
-    /// The handle.
-    pub id: HandleId,
-    /// Its revision all that time; `None` for one that is not there although blocks name it. A handle that was written
-    /// since is left alone: somebody is at work.
-    pub revision: Option<Revision>,
-    /// The blocks that it names or that name it.
-    pub blocks: BTreeSet<Cidr>,
-}
 
 /// What became of the suspects.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,7 +30,7 @@ pub struct MendedHandles {
 pub async fn mend_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
-    suspects: &[Suspect],
+    suspects: &[SuspectHandle],
 ) -> Result<MendedHandles, StoreError> {
     let mut mended = MendedHandles::default();
     for part in suspects.chunks(AT_ONCE) {
@@ -98,7 +85,7 @@ struct Correction {
 }
 
 impl Seen {
-    async fn read<S: Store>(store: &S, suspects: &[Suspect]) -> Result<Seen, StoreError> {
+    async fn read<S: Store>(store: &S, suspects: &[SuspectHandle]) -> Result<Seen, StoreError> {
         let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
         let mut batch = ReadBatch::new();
         // Handles first: where a batch is no snapshot, a block is the more recent.
@@ -113,36 +100,24 @@ impl Seen {
         })
     }
 
-    /// What is wrong with a suspect, if it still is. One that counts in a block that was not read, or cannot be, is left
-    /// alone.
-    fn correction(&self, suspect: &Suspect) -> Option<Correction> {
+    /// What is to be written for a suspect, if it is still wrong.
+    fn correction(&self, suspect: &SuspectHandle) -> Option<Correction> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
-        if found.map(|entry| &entry.revision) != suspect.revision.as_ref() {
-            return None;
-        }
-        let counted = found.map(|entry| entry.value.block.clone()).unwrap_or_default();
-        let mut right = BTreeMap::new();
-        for cidr in counted.keys().chain(&suspect.blocks) {
-            if let Some(block) = self.blocks.get(cidr)?.as_ref().ok()? {
-                let held = block.value.addresses_of(&suspect.id).len();
-                if held > 0 {
-                    right.insert(*cidr, i64::try_from(held).unwrap_or(i64::MAX));
-                }
-            }
-        }
-        if right == counted {
-            return None;
-        }
-        let lowered = counted.iter().filter(|(cidr, n)| right.get(cidr).is_none_or(|right| right < n));
+        let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
+        let right = match repair(suspect, found, block) {
+            HandleRepair::Keep => return None,
+            HandleRepair::Delete => Handle::default(),
+            HandleRepair::Write(right) => right,
+        };
+        let counted = found.map(|entry| &entry.value.block);
+        let lowered =
+            counted.into_iter().flatten().filter(|(cidr, n)| right.block.get(cidr).is_none_or(|right| right < n));
         let lowered = lowered.map(|(cidr, _)| *cidr).collect();
-        let deletes = right.is_empty();
+        let deletes = right.block.is_empty();
         let write = match found {
-            Some(entry) => {
-                let mut entry = entry.clone();
-                entry.value.block = right;
-                handle_count::write(&entry)
-            }
-            None => Write::create::<Handle>(&suspect.id, &Handle { block: right, ..Handle::default() }),
+            Some(entry) if deletes => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
+            Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
+            None => Write::create::<Handle>(&suspect.id, &right),
         };
         Some(Correction { id: suspect.id.clone(), write: write.ok()?, deletes, lowered })
     }

@@ -7,11 +7,36 @@ use serde::de::DeserializeOwned;
 
 use crate::runtime::Failure;
 
+/// A page of a list. What stands between us and the API server may answer with something else, and successfully: that is
+/// never a list without items.
 #[derive(Deserialize)]
-struct List<T> {
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub(crate) struct List<T> {
     kind: String,
-    /// Of metadata alone, none are null.
+    #[serde(default)]
+    metadata: ListMetadata,
+    /// They must be there. Of metadata alone, none are null.
+    #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize, Default)]
+struct ListMetadata {
+    #[serde(rename = "continue", default)]
+    token: Option<String>,
+}
+
+impl<T> List<T> {
+    /// The items, and where the next page begins.
+    ///
+    /// # Errors
+    /// If it is a list of something else.
+    pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), String> {
+        match is_expected(&self.kind) {
+            true => Ok((self.items.unwrap_or_default(), self.metadata.token.filter(|token| !token.is_empty()))),
+            false => Err(format!("the answer is a {:?}, not the list that was asked for", self.kind)),
+        }
+    }
 }
 
 /// Nothing of an object but that it is there.
@@ -49,9 +74,6 @@ async fn read<T: DeserializeOwned + 'static>(
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
-    // Something in between answered, and says nothing about the object.
-    if !list.kind.ends_with("List") {
-        return Err(failed(&format_args!("the answer is a {:?}, not a list", list.kind)));
-    }
-    Ok(list.items.into_iter().flatten().next())
+    let (items, _) = list.page(|kind| kind.ends_with("List")).map_err(|error| failed(&error))?;
+    Ok(items.into_iter().next())
 }

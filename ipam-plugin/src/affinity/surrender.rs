@@ -7,7 +7,9 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::gated::Gated;
 use crate::mend::{disown, give_up};
+use crate::release_addresses::WriteGate;
 
 /// What became of the claims.
 #[derive(Debug, Default)]
@@ -19,27 +21,42 @@ pub struct Surrendered {
 }
 
 /// Gives up every block of `owner`, or with `only_empty` those without addresses. One that cannot be given up does not
-/// keep the others (IPAM-150).
-pub async fn release_host_affinities<S: Store, C: Clock>(
+/// keep the others (IPAM-150). When `gate` is closed on the way it is [`IpamError::Stopped`]; what was given up until then
+/// stays so, and a claim between two writes is one that any other process may finish.
+pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    owner: &Owner,
+    only_empty: bool,
+) -> Result<Surrendered, IpamError> {
+    let gated = Gated::new(store, gate);
+    let outcome = host_affinities(&gated, clock, owner, only_empty).await;
+    if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
+}
+
+async fn host_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     owner: &Owner,
     only_empty: bool,
 ) -> Result<Surrendered, IpamError> {
-    let select = AffinitySelect::of(owner.clone());
-    let claims = store.list::<BlockAffinity>(&select).await?;
+    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
     surrender(store, clock, claims, only_empty).await
 }
 
 /// Gives up one block of `owner` if it has no addresses. One that is not the owner's, or not there, is success; one with
-/// addresses is [`IpamError::BlockNotEmpty`].
-pub async fn release_empty_block<S: Store, C: Clock>(
+/// addresses is [`IpamError::BlockNotEmpty`]. When `gate` is closed on the way it is [`IpamError::Stopped`].
+pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
+    gate: &G,
     owner: &Owner,
     block: Cidr,
 ) -> Result<(), IpamError> {
-    surrender_one(store, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await
+    let gated = Gated::new(store, gate);
+    let outcome = surrender_one(&gated, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await;
+    if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
 /// Gives up every block in `range`, whoever owns it; what is done before a pool is deleted (IPAM-100). Claims of virtual
@@ -68,7 +85,7 @@ pub async fn release_empty_affinities<S: Store, C: Clock>(
 
 /// Forgets a host: gives up its blocks. Addresses its pods hold stay held. A host without blocks is success (IPAM-151).
 pub async fn remove_host<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<Surrendered, IpamError> {
-    release_host_affinities(store, clock, &Owner::Host(node.into()), false).await
+    host_affinities(store, clock, &Owner::Host(node.into()), false).await
 }
 
 async fn surrender<S: Store, C: Clock>(
@@ -123,3 +140,6 @@ async fn surrender_one<S: Store, C: Clock>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,13 +17,13 @@ fn counting(counts: &[(&str, i64)]) -> Handle {
 }
 
 /// As it looks now.
-async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> Suspect {
+async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> SuspectHandle {
     let id = HandleId::new(id);
     let revision = cluster.store.get::<Handle>(&id).await.ok().map(|entry| entry.revision);
-    Suspect { id, revision, blocks: blocks.iter().map(|block| cidr(block)).collect() }
+    SuspectHandle { id, revision, blocks: blocks.iter().map(|block| cidr(block)).collect() }
 }
 
-async fn mend(cluster: &Cluster, suspects: &[Suspect]) -> MendedHandles {
+async fn mend(cluster: &Cluster, suspects: &[SuspectHandle]) -> MendedHandles {
     mend_handles(&cluster.store, &OpenGate, suspects).await.unwrap()
 }
 

@@ -214,7 +214,14 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
             }
             Op::Forget { node } => {
                 let owner = Owner::Host(format!("node{}", node + 1));
-                let _ = crate::affinity::release_host_affinities(&cluster.store, &cluster.clock, &owner, true).await;
+                let _ = crate::affinity::release_host_affinities(
+                    &cluster.store,
+                    &cluster.clock,
+                    &crate::release_addresses::OpenGate,
+                    &owner,
+                    true,
+                )
+                .await;
             }
             Op::Wait => cluster.clock.advance(std::time::Duration::from_secs(61)),
         }

@@ -6,6 +6,7 @@ use libcalico::store::{Kind, Store};
 
 use crate::affinity::release_host_affinities;
 use crate::clock::Clock;
+use crate::release_addresses::OpenGate;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.65.166.128/26";
@@ -210,7 +211,7 @@ async fn a_host_that_is_gone_leaves_no_claim() {
     put_affinity(&cluster, "node2", AffinityState::Pending);
     for node in ["node1", "node2"] {
         let owner = Owner::Host(node.into());
-        let outcome = release_host_affinities(&cluster.store, &cluster.clock, &owner, false).await.unwrap();
+        let outcome = release_host_affinities(&cluster.store, &cluster.clock, &OpenGate, &owner, false).await.unwrap();
         assert_eq!((outcome.released.len(), outcome.kept.len()), (1, 0), "{node}");
         assert_eq!(cluster.affinity(node, BLOCK), None);
     }

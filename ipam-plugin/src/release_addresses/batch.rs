@@ -16,6 +16,7 @@ use self::handles::settle;
 use crate::affinity::release_if_deselected;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::gated::Gated;
 
 /// Asked before each write: whoever releases many addresses may have to slow down, or to stop on the way.
 pub trait WriteGate: Sync {
@@ -105,11 +106,12 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     // closed it says so here too.
     settle(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
+    let gated = Gated::new(store, gate);
     for wave in emptied.chunks(MOST_AT_ONCE) {
         if !gate.admit(0).await {
             break;
         }
-        release_if_deselected(store, wave).await;
+        release_if_deselected(&gated, wave).await;
     }
     Ok(outcome)
 }

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::gate::Gate;
+
 /// Who says so.
 const COMPONENT: &str = "calico-kube-controllers";
 /// Where events about objects without namespace are.
@@ -40,15 +42,16 @@ pub(super) struct Events {
 
 impl Events {
     /// Tells of `suspects`. Nothing depends on it: what cannot be written is only logged.
-    pub(super) async fn tell(&self, client: &kube::Client, told: Told, suspects: &[&Suspect]) {
+    pub(super) async fn tell(&self, client: &kube::Client, gate: &Gate, told: Told, suspects: &[&Suspect]) {
         let told =
             by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
-        let written: Vec<_> = told.map(|event| self.write(client, event)).collect();
+        let written: Vec<_> = told.map(|event| self.write(client, gate, event)).collect();
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 
-    async fn write(&self, client: &kube::Client, event: Value) {
-        if self.forbidden.load(Ordering::Relaxed) {
+    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) {
+        // An event is a write too: one who leads no more tells nothing.
+        if self.forbidden.load(Ordering::Relaxed) || !gate.is_open() {
             return;
         }
         let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
@@ -113,10 +116,13 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     use libcalico::ipam::gc::Holder;
     use libcalico::ipam::{ClaimKind, Evidence, HandleId};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -136,6 +142,25 @@ pub(super) mod tests {
             evidence: Evidence::PodGone,
             by_node: false,
         }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_once_the_gate_is_closed() {
+        let (asked, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+        let count = asked.clone();
+        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let answer = hyper::Response::new(kube::client::Body::from(b"{}".to_vec()));
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        let client = kube::Client::new(service, "default");
+        let ready = Arc::new(AtomicBool::new(true));
+        let gate = Gate::new(crate::runtime::Leadership::always(), ready, stop.clone(), 0);
+        let (events, suspect) = (Events::default(), suspect(1, Some("a")));
+        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        stop.cancel();
+        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]

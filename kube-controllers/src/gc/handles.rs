@@ -4,14 +4,16 @@
 //! what is wrong is remembered.
 
 use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::mend_handles::{Suspect, mend_handles};
-use libcalico::ipam::gc::{OrphanHandles, SuspectHandle};
+use ipam_plugin::mend_handles::mend_handles;
+use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, HandleId, Owner};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 use super::gate::Gate;
 use super::listen::Known;
@@ -28,10 +30,22 @@ const AT_ONCE: usize = 1000;
 /// What is known to be wrong with handles.
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
-    orphans: OrphanHandles,
+    orphans: Orphans,
+    /// The list under way, if one is. It takes seconds to minutes, and no pass waits for it.
+    list: JoinSet<()>,
     /// When the next list is due.
     next_list: Duration,
     told: HashSet<HandleId>,
+}
+
+/// Wrong handles: a list writes them down while passes mend them.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Orphans(Arc<Mutex<OrphanHandles>>);
+
+impl Orphans {
+    fn get(&self) -> MutexGuard<'_, OrphanHandles> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What became of wrong handles.
@@ -43,42 +57,33 @@ pub(super) struct Mended {
 }
 
 impl HandleAudit {
-    /// Lists handles if it is time to. `now` is the index's time.
-    pub(super) async fn list_if_due(&mut self, calico: &Datastore, known: &Known, now: Duration, grace: Duration) {
+    /// Begins to list handles if it is time to. `now` is the index's time.
+    pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(Orphans) -> L)
+    where
+        L: Future<Output = ()> + Send + 'static,
+    {
         if now < self.next_list {
             return;
         }
         self.next_list = now + (grace / 2).clamp(OFTEN, SELDOM);
-        if timeout(LIST_DEADLINE, self.list(calico, known, now)).await.is_err() {
-            tracing::warn!("handles could not be listed in time; they are looked at the next time");
-        }
-    }
-
-    async fn list(&mut self, calico: &Datastore, known: &Known, now: Duration) {
-        let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
-        loop {
-            match handles.next().await {
-                WatchEvent::Restarted => self.orphans.list_begins(),
-                WatchEvent::Put(entry) => self.orphans.listed(&entry, &known.index(), now),
-                WatchEvent::Gone(_) => {}
-                WatchEvent::Synced => break,
+        while let Some(ended) = self.list.try_join_next() {
+            if ended.is_err() {
+                tracing::error!("listing handles panicked; they are listed again");
             }
         }
-        self.orphans.list_ends(&known.index(), now);
-        self.told.retain(|id| self.orphans.is_wrong(id));
-        for node in claimants(calico).await {
-            known.index().affinity_names(&node);
+        if self.list.is_empty() {
+            self.list.spawn(list(self.orphans.clone()));
         }
     }
 
     /// How many are wrong.
     pub(super) fn wrong(&self) -> usize {
-        self.orphans.len()
+        self.orphans.get().len()
     }
 
     /// When something is to be done.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
-        self.orphans.next_deadline(now, grace).map_or(self.next_list, |due| due.min(self.next_list))
+        self.orphans.get().next_deadline(now, grace).map_or(self.next_list, |due| due.min(self.next_list))
     }
 
     /// Mends what has been wrong for `grace`.
@@ -91,8 +96,9 @@ impl HandleAudit {
         grace: Duration,
     ) -> Mended {
         let mut mended = Mended::default();
-        let due: Vec<Suspect> = self.orphans.due(now, grace).into_iter().map(suspect).collect();
+        let due = self.orphans.get().due(now, grace);
         if mode == Gc::Report {
+            self.told.retain(|id| self.orphans.get().is_wrong(id));
             for suspect in due.iter().filter(|suspect| self.told.insert(suspect.id.clone())) {
                 tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
             }
@@ -106,7 +112,7 @@ impl HandleAudit {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     tracing::warn!(%error, "wrong handles cannot be looked at again");
-                    part.iter().for_each(|suspect| self.orphans.failed(&suspect.id, now));
+                    part.iter().for_each(|suspect| self.orphans.get().failed(&suspect.id, now));
                     mended.failed += part.len();
                     break;
                 }
@@ -120,18 +126,45 @@ impl HandleAudit {
             for id in &outcome.corrected {
                 tracing::info!(handle = %id, "corrected what a handle counts");
             }
-            outcome.deleted.iter().chain(&outcome.corrected).chain(&outcome.left).for_each(|id| self.orphans.done(id));
+            outcome
+                .deleted
+                .iter()
+                .chain(&outcome.corrected)
+                .chain(&outcome.left)
+                .for_each(|id| self.orphans.get().done(id));
             for (id, error) in &outcome.failed {
                 tracing::warn!(handle = %id, %error, "cannot mend a handle");
-                self.orphans.failed(id, now);
+                self.orphans.get().failed(id, now);
             }
         }
         mended
     }
 }
 
-fn suspect(suspect: SuspectHandle) -> Suspect {
-    Suspect { id: suspect.id, revision: suspect.revision, blocks: suspect.blocks }
+/// Lists handles, and the nodes that have affinities. What is wrong is so since it was seen, by the index's time, which began
+/// at `began`.
+pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans, began: Instant) {
+    if timeout(LIST_DEADLINE, list_all(&calico, &known, &orphans, began)).await.is_err() {
+        tracing::warn!("handles could not be listed in time; they are looked at the next time");
+    }
+    // When the next pass is to be depends on it.
+    known.wake();
+}
+
+async fn list_all(calico: &Datastore, known: &Known, orphans: &Orphans, began: Instant) {
+    let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
+    loop {
+        match handles.next().await {
+            WatchEvent::Restarted => orphans.get().list_begins(),
+            WatchEvent::Put(entry) => orphans.get().listed(&entry, &known.index(), began.elapsed()),
+            WatchEvent::Gone(_) => {}
+            WatchEvent::Synced => break,
+        }
+    }
+    orphans.get().list_ends(&known.index(), began.elapsed());
+    for node in claimants(calico).await {
+        known.index().affinity_names(&node);
+    }
 }
 
 /// The nodes that have affinities, with or without blocks.
@@ -148,5 +181,46 @@ async fn claimants(calico: &Datastore) -> HashSet<String> {
             WatchEvent::Gone(_) => {}
             WatchEvent::Synced => return nodes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_list_and_there_is_one_at_a_time() {
+        let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+        let list = |_: Orphans| {
+            let (begun, end) = (begun.clone(), end.clone());
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                end.notified().await;
+            }
+        };
+        let (mut audit, grace) = (HandleAudit::default(), Duration::from_secs(20));
+        let at = Duration::from_secs;
+        for (now, expected) in [(0, 1), (9, 1), (10, 1), (25, 1)] {
+            audit.list_if_due(at(now), grace, list);
+            yield_now().await;
+            assert_eq!(begun.load(Ordering::Relaxed), expected, "at {now} s");
+            assert!(
+                audit.next_deadline(at(now), grace) > at(now),
+                "a list that takes long is not waited for in a loop"
+            );
+        }
+        end.notify_one();
+        yield_now().await;
+        audit.list_if_due(at(30), grace, list);
+        yield_now().await;
+        assert_eq!(begun.load(Ordering::Relaxed), 1, "not due");
+        audit.list_if_due(at(35), grace, list);
+        yield_now().await;
+        assert_eq!(begun.load(Ordering::Relaxed), 2);
     }
 }

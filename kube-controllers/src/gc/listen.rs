@@ -46,6 +46,35 @@ enum Awaited {
 }
 
 impl Awaited {
+    const ALL: [Awaited; 10] = [
+        Awaited::Blocks,
+        Awaited::Pods,
+        Awaited::KubernetesNodes,
+        Awaited::CalicoNodes,
+        Awaited::Pools,
+        Awaited::Reservations,
+        Awaited::ClusterInformation,
+        Awaited::Services,
+        Awaited::Machines,
+        Awaited::Instances,
+    ];
+
+    /// As operators know it.
+    fn name(self) -> &'static str {
+        match self {
+            Awaited::Blocks => "IPAMBlock",
+            Awaited::Pods => "Pod",
+            Awaited::KubernetesNodes => "Node of Kubernetes",
+            Awaited::CalicoNodes => "Node of Calico",
+            Awaited::Pools => "IPPool",
+            Awaited::Reservations => "IPReservation",
+            Awaited::ClusterInformation => "ClusterInformation",
+            Awaited::Services => "Service",
+            Awaited::Machines => "VirtualMachine",
+            Awaited::Instances => "VirtualMachineInstance",
+        }
+    }
+
     /// What is for a Service or a virtual machine is held until those are known.
     fn can_wait(self) -> bool {
         matches!(self, Awaited::Services | Awaited::Machines | Awaited::Instances | Awaited::Reservations)
@@ -55,22 +84,8 @@ impl Awaited {
 impl Known {
     /// Subscribes.
     pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
-        use Awaited::{
-            Blocks, CalicoNodes, ClusterInformation, Instances, KubernetesNodes, Machines, Pods, Pools, Reservations,
-            Services,
-        };
-        let awaited = BTreeSet::from([
-            Blocks,
-            Pods,
-            KubernetesNodes,
-            CalicoNodes,
-            Pools,
-            Reservations,
-            ClusterInformation,
-            Services,
-            Machines,
-            Instances,
-        ]);
+        use Awaited::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
+        let awaited = BTreeSet::from(Awaited::ALL);
         // Until it says otherwise, as upstream.
         let ready = Arc::new(AtomicBool::new(true));
         let known = Known {
@@ -208,6 +223,13 @@ impl Known {
         self.awaited().iter().all(|feed| feed.can_wait())
     }
 
+    /// The kinds without which nothing is judged, and whether each is still awaited.
+    pub(super) fn required(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let awaited = self.awaited().clone();
+        let required = Awaited::ALL.into_iter().filter(|feed| !feed.can_wait());
+        required.map(move |feed| (feed.name(), awaited.contains(&feed)))
+    }
+
     /// Whether all virtual machines are known.
     pub(super) fn knows_machines(&self) -> bool {
         let awaited = self.awaited();
@@ -222,6 +244,11 @@ impl Known {
     /// Whether the datastore may be written.
     pub(super) fn ready(&self) -> Arc<AtomicBool> {
         self.shared.ready.clone()
+    }
+
+    /// Something is to be looked at, as if a feed had told it.
+    pub(super) fn wake(&self) {
+        self.shared.changed.notify_one();
     }
 
     /// Waits until a feed tells something.

@@ -3,7 +3,8 @@
 //! Whoever scrapes reads the counters that the index keeps while things change; nothing is counted for it (B-44). A family
 //! without a sample shows nothing at all, as upstream's do, and what belongs to a pool that is gone goes with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use libcalico::ipam::gc::{Index, Sample};
 use prometheus::core::{Collector, Desc};
@@ -100,24 +101,84 @@ impl Collector for IpamMetrics {
         if !self.known.is_complete() {
             return Vec::new();
         }
-        families(&self.known.index())
+        // Only the copy is made while the index is held: what the feeds tell does not wait for whoever scrapes.
+        let counted = Counted::of(&self.known.index());
+        families(&counted)
+    }
+}
+
+/// None for no pool, and for no node.
+type Name = Option<Arc<str>>;
+
+/// What the index counts, as it was at one moment. Each name is there once.
+struct Counted {
+    pools: Vec<CountedPool>,
+    nodes: Vec<Arc<str>>,
+    places: Vec<Place>,
+    /// By pool and node.
+    reclaimed: Vec<(Name, Name, u64)>,
+}
+
+struct CountedPool {
+    name: Arc<str>,
+    size: u128,
+    reserved: u128,
+}
+
+/// A [`Sample`] with names of its own.
+struct Place {
+    pool: Name,
+    node: Name,
+    in_use: i64,
+    borrowed: i64,
+    candidates: i64,
+    unknown_owner: i64,
+    blocks: i64,
+}
+
+impl Counted {
+    fn of(index: &Index) -> Self {
+        let mut known = HashMap::<&str, Arc<str>>::new();
+        let mut name = |name| known.entry(name).or_insert_with(|| Arc::from(name)).clone();
+        let pools = index.pools().into_iter();
+        let pools =
+            pools.map(|pool| CountedPool { name: name(pool.name), size: pool.size, reserved: pool.reserved }).collect();
+        let nodes = index.calico_nodes().map(&mut name).collect();
+        let place = |sample: Sample<'_>, pool, node| {
+            let Sample { in_use, borrowed, candidates, unknown_owner, blocks, .. } = sample;
+            Place { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
+        };
+        let places =
+            index.samples().map(|sample| place(sample, sample.pool.map(&mut name), sample.node.map(&mut name)));
+        let places = places.collect();
+        let reclaimed = index.reclaimed();
+        let reclaimed = reclaimed.map(|gone| (gone.pool.map(&mut name), gone.node.map(&mut name), gone.addresses));
+        Counted { pools, nodes, places, reclaimed: reclaimed.collect() }
+    }
+
+    fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
+        self.places.iter().map(|place| {
+            let &Place { in_use, borrowed, candidates, unknown_owner, blocks, .. } = place;
+            let (pool, node) = (place.pool.as_deref(), place.node.as_deref());
+            Sample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
+        })
     }
 }
 
 type Values<K> = BTreeMap<K, f64>;
 
-/// The families of what the index counts.
-fn families(index: &Index) -> Vec<MetricFamily> {
-    let pools = index.pools();
+/// The families of what is counted.
+fn families(counted: &Counted) -> Vec<MetricFamily> {
+    let pools = &counted.pools;
     let real = |sample: &Sample<'_>| sample.pool.is_some();
     // Of a pool that is there, each node that is there has a value, though it be zero (KC-155).
     let zeros: Values<(&str, &str)> =
-        index.calico_nodes().flat_map(|node| pools.iter().map(move |pool| ((pool.name, node), 0.0))).collect();
+        counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ((&*pool.name, &**node), 0.0))).collect();
     let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
     let mut blocks = Values::new();
     let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
     let mut unknown_owner = Values::new();
-    for sample in index.samples() {
+    for sample in counted.samples() {
         let pool = sample.pool.unwrap_or(NO_POOL);
         let (node, owner) = (sample.node.unwrap_or(NO_NODE), sample.node.unwrap_or(NO_AFFINITY));
         for (values, value) in
@@ -136,9 +197,9 @@ fn families(index: &Index) -> Vec<MetricFamily> {
             add(&mut borrowed_per_node, node, sample.borrowed);
         }
     }
-    let reclaimed = index.reclaimed().map(|reclaimed| {
-        let key = (reclaimed.pool.unwrap_or(NO_POOL), reclaimed.node.unwrap_or(NO_NODE));
-        (key, reclaimed.addresses as f64)
+    let reclaimed = counted.reclaimed.iter().map(|(pool, node, addresses)| {
+        let key = (pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE));
+        (key, *addresses as f64)
     });
     // The names may be the same by now: a pool that went and one that never was.
     let mut reclamations = Values::new();
@@ -149,8 +210,8 @@ fn families(index: &Index) -> Vec<MetricFamily> {
         family(&BLOCKS, MetricType::GAUGE, of_two(blocks)),
         family(&CANDIDATES, MetricType::GAUGE, of_two(candidates)),
         family(&RECLAMATIONS, MetricType::COUNTER, of_two(reclamations)),
-        family(&SIZE, MetricType::GAUGE, of_one(pools.iter().map(|pool| (pool.name, pool.size as f64)))),
-        family(&RESERVED, MetricType::GAUGE, of_one(pools.iter().map(|pool| (pool.name, saturated(pool.reserved))))),
+        family(&SIZE, MetricType::GAUGE, of_one(pools.iter().map(|pool| (&*pool.name, pool.size as f64)))),
+        family(&RESERVED, MetricType::GAUGE, of_one(pools.iter().map(|pool| (&*pool.name, saturated(pool.reserved))))),
         family(&PER_NODE, MetricType::GAUGE, of_one(per_node)),
         family(&BORROWED_PER_NODE, MetricType::GAUGE, of_one(borrowed_per_node)),
         family(&BLOCKS_PER_NODE, MetricType::GAUGE, of_one(blocks_per_node)),

@@ -40,6 +40,8 @@ const SILENCE: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// What writes that are under way may take when the process is to end.
 const LAST_WRITES: Duration = Duration::from_secs(3);
+/// How often kinds are named that are still awaited.
+const REMINDER: Duration = Duration::from_secs(60);
 /// After a pass that panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
@@ -80,12 +82,7 @@ impl Controller for GarbageCollection {
 /// Pass after pass, until the process is to end.
 async fn passes(mut collector: Collector) {
     let stop = collector.context.stop.clone();
-    let complete = async {
-        while !collector.known.is_complete() {
-            collector.known.changed().await;
-        }
-    };
-    stop.run_until_cancelled(complete).await;
+    stop.run_until_cancelled(until_complete(&collector.known, &collector.metrics)).await;
     let mut full_at = Instant::now();
     while !stop.is_cancelled() {
         let full = Instant::now() >= full_at;
@@ -107,6 +104,22 @@ async fn passes(mut collector: Collector) {
             }
         }
         stop.run_until_cancelled(wait(&collector, full_at)).await;
+    }
+}
+
+/// Until enough is known to judge. A feed that is refused for ever is named again and again.
+async fn until_complete(known: &Known, metrics: &PassMetrics) {
+    let mut remind_at = Instant::now() + REMINDER;
+    loop {
+        known.required().for_each(|(kind, awaited)| metrics.awaits(kind, awaited));
+        if known.is_complete() {
+            return;
+        }
+        if timeout_at(remind_at, known.changed()).await.is_err() {
+            let awaited: Vec<&str> = known.required().filter_map(|(kind, awaited)| awaited.then_some(kind)).collect();
+            tracing::warn!(awaited = awaited.join(", "), "nothing is collected before these have been listed");
+            remind_at = Instant::now() + REMINDER;
+        }
     }
 }
 
@@ -133,3 +146,6 @@ async fn wait(collector: &Collector, full_at: Instant) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::events::Events;
 use super::gate::Gate;
-use super::handles::HandleAudit;
+use super::handles::{self, HandleAudit};
 use super::listen::Known;
 use super::telemetry::PassMetrics;
 use crate::context::Context;
@@ -85,8 +85,9 @@ impl Collector {
             Gc::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
-            let (calico, now) = (self.context.calico.clone(), self.now());
-            self.handles.list_if_due(&calico, &self.known, now, grace).await;
+            let (calico, known, began) = (self.context.calico.clone(), self.known.clone(), self.began);
+            let of_all = |orphans| handles::list(calico.clone(), known, orphans, began);
+            self.handles.list_if_due(self.now(), grace, of_all);
             let mended = self.handles.mend(&calico, &self.gate, settings.gc, self.now(), grace).await;
             self.metrics.mended(mended, self.handles.wrong());
         }
@@ -139,3 +140,6 @@ impl Collector {
 const RESTLESS: Duration = Duration::from_secs(1);
 /// A replica that may not write looks at what is due no more often.
 const STANDBY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

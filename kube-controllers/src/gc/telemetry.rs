@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::handles::Mended;
 use crate::telemetry::Metrics;
@@ -24,6 +24,7 @@ pub(super) struct PassMetrics {
     failures: IntCounterVec,
     duration: HistogramVec,
     last_full: IntGauge,
+    awaited: IntGaugeVec,
 }
 
 impl PassMetrics {
@@ -33,7 +34,10 @@ impl PassMetrics {
         let handles = Opts::new("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.");
         let failures = Opts::new("kube_controllers_gc_failures_total", "What could not be done, by phase.");
         let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
+        let awaited =
+            Opts::new("kube_controllers_gc_awaited", "1 for kinds that must be known before anything is judged.");
         let own = PassMetrics {
+            awaited: IntGaugeVec::new(awaited, &["kind"])?,
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
             would_reclaim: counter(
@@ -60,7 +64,13 @@ impl PassMetrics {
         metrics.register(own.failures.clone())?;
         metrics.register(own.duration.clone())?;
         metrics.register(own.last_full.clone())?;
+        metrics.register(own.awaited.clone())?;
         Ok(own)
+    }
+
+    /// Whether a kind is still awaited.
+    pub(super) fn awaits(&self, kind: &str, awaited: bool) {
+        self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
     }
 
     /// A phase could not do something.

@@ -15,7 +15,6 @@ use std::net::IpAddr;
 use time::{Duration, OffsetDateTime};
 
 pub use self::finding::{Finding, HeldAddress};
-#[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;
 use super::{Block, BlockAffinity, Handle};
 use crate::net::Cidr;

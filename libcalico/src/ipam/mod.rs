@@ -25,6 +25,7 @@ pub mod gc;
 mod golden;
 mod gorand;
 mod handle;
+mod handle_repair;
 mod holding;
 mod pool;
 mod pool_choice;
@@ -45,6 +46,7 @@ pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borro
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
+pub use handle_repair::{HandleRepair, SuspectHandle, repair};
 pub use holding::{Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
 pub use pool::{Pool, any_pool_of, enabled_pool};
 pub use pool_choice::{Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, stale_blocks};

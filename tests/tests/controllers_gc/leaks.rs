@@ -14,7 +14,7 @@ on_each_datastore!(
     what_nobody_holds_goes_after_its_grace_and_nothing_else,
     a_deleted_pod_is_noticed_at_once,
     addresses_that_share_a_handle_go_together,
-    what_is_allocated_anew_survives,
+    a_pod_that_appears_within_the_grace_keeps_its_address,
     orphan_handles_and_wrong_counts_are_mended,
     a_datastore_that_is_not_ready_is_not_written,
 );
@@ -108,8 +108,8 @@ fn addresses_that_share_a_handle_go_together(lab: &Lab<'_>) {
     within(GRACE + SOON, "both", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
-/// While the address waits it is given to another pod, under the same handle.
-fn what_is_allocated_anew_survives(lab: &Lab<'_>) {
+/// The API server tells of the pod, and of its address, later than the block does.
+fn a_pod_that_appears_within_the_grace_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);

@@ -8,10 +8,10 @@ use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
 use libcalico::ipam::{Evidence, Sight};
 use libcalico::kubernetes::{PODS, escaped};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::api::Api;
+use crate::live::List;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
 /// From so many pods of one node on, a list of the node costs less than a request for each.
@@ -92,21 +92,8 @@ async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     }
 }
 
-#[derive(Deserialize)]
-struct Page<'a> {
-    #[serde(default)]
-    metadata: PageMetadata,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize, Default)]
-struct PageMetadata {
-    #[serde(rename = "continue", default)]
-    token: Option<String>,
-}
-
-/// All pods of a node. One that cannot be read spoils the list: nobody would know that it is there.
+/// All pods of a node. One that cannot be read spoils the list: nobody would know that it is there. So does a page that is
+/// no list of pods.
 async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
     let mut words = Words::default();
     let mut found = BTreeMap::new();
@@ -114,12 +101,13 @@ async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, 
     let mut target = first.clone();
     loop {
         let json = api.list(&target).await.map_err(|error| error.to_string())?;
-        let page: Page<'_> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
-        for item in page.items.into_iter().flatten() {
+        let page: List<&RawValue> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+        let (items, next) = page.page(|kind| kind == "PodList")?;
+        for item in items {
             let pod = Pod::project(item.get(), &mut words, Wanted::default()).map_err(|error| error.to_string())?;
             found.insert(pod.key(), pod);
         }
-        match page.metadata.token.filter(|token| !token.is_empty()) {
+        match next {
             Some(token) => target = format!("{first}&continue={}", escaped(&token)),
             None => return Ok(found),
         }

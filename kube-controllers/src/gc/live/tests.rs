@@ -110,7 +110,7 @@ async fn what_cannot_be_looked_at_stays() {
 async fn many_pods_of_a_node_are_read_with_one_list() {
     let server = Server::default();
     let list = "/api/v1/pods?limit=250&fieldSelector=spec.nodeName%3Da";
-    let page = |token: &str, pod: Value| json!({"metadata": {"continue": token}, "items": [pod]});
+    let page = |token: &str, pod: Value| json!({"kind": "PodList", "metadata": {"continue": token}, "items": [pod]});
     server.says(list, page("more", pod(1, "a", "10.0.0.1")));
     server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
     let mut suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
@@ -129,12 +129,39 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
 async fn a_list_with_something_unreadable_proves_nothing() {
     let server = Server::default();
     let list = "/api/v1/pods?limit=250&fieldSelector=spec.nodeName%3Da";
-    server.says(list, json!({"metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
+    server.says(list, json!({"kind": "PodList", "metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
     server.says(&pod_path(1), pod(1, "a", "10.0.0.1"));
     let suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
     let decided = decide(&server, &suspects).await;
     assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::PodGone)]);
     assert_eq!(server.asked().len(), 17);
+}
+
+/// As a proxy answers that knows better.
+#[tokio::test]
+async fn what_is_no_list_of_pods_proves_nothing() {
+    let list = "/api/v1/pods?limit=250&fieldSelector=spec.nodeName%3Da";
+    let suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    for answer in [
+        json!({}),
+        json!({"kind": "Status", "status": "Success", "code": 200}),
+        json!({"kind": "PodList", "metadata": {}}),
+        json!({"kind": "NodeList", "metadata": {}, "items": []}),
+        json!({"metadata": {}, "items": []}),
+    ] {
+        let server = Server::default();
+        server.says(list, answer.clone());
+        for number in 1..=16 {
+            server.says(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
+        }
+        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); 16], "{answer}");
+    }
+    for empty in [json!([]), json!(null)] {
+        let server = Server::default();
+        server.says(list, json!({"kind": "PodList", "metadata": {}, "items": empty}));
+        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); 16]);
+        assert_eq!(server.asked(), [list]);
+    }
 }
 
 /// KC-436.

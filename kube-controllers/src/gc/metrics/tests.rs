@@ -22,9 +22,13 @@ impl Collector for Made {
 }
 
 fn text(index: &Index) -> String {
+    rendered(&Counted::of(index))
+}
+
+fn rendered(counted: &Counted) -> String {
     let registry = Registry::new();
     let description = Desc::new("x".into(), "x".into(), vec![], Default::default()).unwrap();
-    registry.register(Box::new(Made(families(index), vec![description]))).unwrap();
+    registry.register(Box::new(Made(families(counted), vec![description]))).unwrap();
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
 }
 
@@ -111,6 +115,17 @@ fn what_is_in_use_borrowed_and_leaked() {
     assert_eq!(samples(&after, "ipam_allocations_gc_reclamations"), [of_pool("node-a", 4)]);
     assert_eq!(samples(&after, "ipam_allocations_in_use"), [of_pool("node-a", 0), of_pool("node-b", 0)]);
     assert!(!after.contains("borrowed_per_node"), "{after}");
+}
+
+/// What is rendered is a copy: the index goes on meanwhile.
+#[test]
+fn a_scrape_shows_one_moment() {
+    let mut index = cluster();
+    let (before, counted) = (text(&index), Counted::of(&index));
+    index.pool_gone("test-ippool-1");
+    index.calico_node_gone("node-b");
+    assert_ne!(text(&index), before);
+    assert_eq!(rendered(&counted), before);
 }
 
 #[test]

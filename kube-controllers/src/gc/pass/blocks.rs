@@ -7,7 +7,7 @@ use futures::stream;
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::error::IpamError;
-use ipam_plugin::release_addresses::{WriteGate, release_batch};
+use ipam_plugin::release_addresses::release_batch;
 use libcalico::ipam::gc::{GoneNode, Settings, Surrender};
 use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
 use libcalico::store::{Store, StoreError};
@@ -68,17 +68,18 @@ impl Collector {
     }
 
     async fn surrender_block(&self, Surrender { block, node }: Surrender) {
-        if !self.gate.admit(3).await {
+        if !self.gate.is_open() {
             return;
         }
         let owner = Owner::Host(node);
-        match release_empty_block(&*self.context.calico, &SystemClock::start(), &owner, block).await {
+        match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
                 tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
                 // At once, so that the next look keeps the node's last block.
                 self.known.index().block_gone(&block);
             }
             Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
+            Err(IpamError::Stopped) => tracing::info!(%block, %owner, "an empty block is left to whoever leads now"),
             Err(error) => {
                 self.metrics.failed("blocks");
                 tracing::warn!(%block, %owner, %error, "cannot give up an empty block");
@@ -115,11 +116,11 @@ impl Collector {
             tracing::info!(node = node.calico, "a node that seemed gone is there, or could not be looked for");
             return false;
         }
-        if !self.gate.admit(1).await {
+        if !self.gate.is_open() {
             return false;
         }
         let owner = Owner::Host(node.calico.clone());
-        match release_host_affinities(&*self.context.calico, &SystemClock::start(), &owner, true).await {
+        match release_host_affinities(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, true).await {
             Ok(outcome) => {
                 for block in &outcome.released {
                     tracing::info!(%block, node = node.calico, "gave up a block of a node that is gone");
@@ -128,6 +129,10 @@ impl Collector {
                     tracing::debug!(%block, %reason, node = node.calico, "a block of a node that is gone stays");
                 }
                 outcome.kept.is_empty()
+            }
+            Err(IpamError::Stopped) => {
+                tracing::info!(node = node.calico, "the blocks of a node that is gone are left to whoever leads now");
+                false
             }
             Err(error) => {
                 self.metrics.failed("nodes");

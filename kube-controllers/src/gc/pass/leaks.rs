@@ -20,22 +20,23 @@ const AT_ONCE: usize = 10_000;
 
 impl Collector {
     pub(super) async fn release_leaks(&mut self, mode: Gc) {
+        // What is due is so at one time: a leak that is put off in this pass does not come back in it, however long it takes.
+        let began = self.now();
         loop {
-            let now = self.now();
-            let suspects = self.known.index().suspects(now, AT_ONCE);
+            let suspects = self.known.index().suspects(began, AT_ONCE);
             if suspects.is_empty() || !self.gate.is_open() {
                 return;
             }
-            let plan = self.look_again(suspects, now).await;
+            let plan = self.look_again(suspects).await;
             match mode {
-                Gc::Report => self.report(&plan, now).await,
+                Gc::Report => self.report(&plan).await,
                 Gc::Reclaim => self.release(&plan).await,
             }
         }
     }
 
     /// Judges suspects on what the API says now. Those that stay are told to the index.
-    async fn look_again(&self, suspects: Vec<Suspect>, now: Duration) -> Plan {
+    async fn look_again(&self, suspects: Vec<Suspect>) -> Plan {
         let reader = Reader {
             kubernetes: &self.context.kubernetes,
             calico: &self.context.calico,
@@ -48,6 +49,7 @@ impl Collector {
             (suspect, decision)
         });
         let plan = plan(decided);
+        let now = self.now();
         let mut index = self.known.index();
         for (suspect, keeper) in &plan.kept {
             tracing::info!(address = %suspect.address, handle = %suspect.handle, %keeper, "not released");
@@ -58,7 +60,7 @@ impl Collector {
         plan
     }
 
-    async fn report(&mut self, plan: &Plan, now: Duration) {
+    async fn report(&mut self, plan: &Plan) {
         let found: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> = found.iter().copied().filter(|suspect| self.told.insert(identity(suspect))).collect();
         for suspect in &new {
@@ -66,7 +68,8 @@ impl Collector {
                 reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.tell(&self.context.kubernetes, Told::WouldReclaim, &new).await;
+        self.events.tell(&self.context.kubernetes, &self.gate, Told::WouldReclaim, &new).await;
+        let now = self.now();
         let mut index = self.known.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
     }
@@ -111,7 +114,7 @@ impl Collector {
                 reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.tell(&self.context.kubernetes, Told::Reclaimed, &gone).await;
+        self.events.tell(&self.context.kubernetes, &self.gate, Told::Reclaimed, &gone).await;
     }
 
     /// Forgets what was told of leaks that are none any more, so that they are told of again when they come back.

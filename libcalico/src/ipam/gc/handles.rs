@@ -7,7 +7,7 @@ use super::index::Index;
 use super::table::Row;
 use super::watchlist::Watchlist;
 use crate::ipam::audit::miscounted;
-use crate::ipam::{Block, Handle, HandleId};
+use crate::ipam::{Handle, HandleId, SuspectHandle};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -22,28 +22,6 @@ pub struct OrphanHandles {
     named: HashSet<Row>,
     /// Of the list under way: handles that are wrong.
     seen: HashSet<HandleId>,
-}
-
-/// A handle that has been wrong for long enough.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SuspectHandle {
-    /// Which.
-    pub id: HandleId,
-    /// Its revision all that time; none for one that is not there. One that was written since is somebody's work.
-    pub revision: Option<Revision>,
-    /// The blocks to read before [`repair`]: those that it names and those that name it.
-    pub blocks: BTreeSet<Cidr>,
-}
-
-/// What to do with a handle.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HandleRepair {
-    /// Nothing.
-    Keep,
-    /// Delete it, as it was read.
-    Delete,
-    /// Store this in its place; create it where there is none.
-    Write(Handle),
 }
 
 impl OrphanHandles {
@@ -125,40 +103,6 @@ impl OrphanHandles {
     /// Whether none is wrong.
     pub fn is_empty(&self) -> bool {
         self.wrong.is_empty()
-    }
-}
-
-/// What to do with a handle, by what was just read: itself, and each block of [`SuspectHandle::blocks`]. A block that
-/// could not be read is left out, and then nothing is done.
-pub fn repair(
-    suspect: &SuspectHandle,
-    handle: Option<&Handle>,
-    blocks: &BTreeMap<Cidr, Option<Block>>,
-) -> HandleRepair {
-    let named = handle.into_iter().flat_map(|handle| handle.block.keys());
-    let known = named.chain(&suspect.blocks).all(|cidr| blocks.contains_key(cidr));
-    let readable = blocks.values().flatten().all(|block| block.verify().is_ok());
-    if !known || !readable || handle.is_some_and(|handle| handle.deleted) {
-        return HandleRepair::Keep;
-    }
-    let id = HandleId::new(suspect.id.as_str());
-    let mut held = BTreeMap::new();
-    for (cidr, block) in blocks {
-        let n = block.as_ref().map_or(0, |block| block.addresses_of(&id).len());
-        if n > 0 {
-            held.insert(*cidr, n);
-        }
-    }
-    match handle {
-        None if held.is_empty() => HandleRepair::Keep,
-        Some(_) if held.is_empty() => HandleRepair::Delete,
-        Some(handle) if miscounted(&handle.block, &held).next().is_none() => HandleRepair::Keep,
-        handle => {
-            let mut repaired = handle.cloned().unwrap_or_default();
-            repaired.block.clear();
-            held.into_iter().for_each(|(cidr, n)| repaired.increment(cidr, n));
-            HandleRepair::Write(repaired)
-        }
     }
 }
 

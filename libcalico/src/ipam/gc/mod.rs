@@ -25,7 +25,7 @@ mod watchlist;
 
 pub use balance::{GoneNode, Surrender};
 pub use examine::{Change, ChangeKind, Scope};
-pub use handles::{HandleRepair, OrphanHandles, SuspectHandle, repair};
+pub use handles::OrphanHandles;
 pub use index::{Feed, Index, PoolNumbers, Settings, UnreadableBlock};
 pub use numbers::{Reclaimed, Sample};
 pub use pod::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};

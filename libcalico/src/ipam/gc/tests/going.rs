@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::{Cluster, GRACE};
 use super::scenarios::{after_grace, cluster, examine};
-use crate::ipam::{Block, Evidence, Handle, HandleId};
+use crate::ipam::{Block, Evidence, Handle, HandleId, HandleRepair, SuspectHandle, repair};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -247,20 +247,34 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
             continue;
         };
         assert_eq!(due.iter().map(|due| &due.id).collect::<Vec<_>>(), [expected]);
-        let (stored, blocks) = (stored.get(expected), read(&cluster, &due[0]));
-        assert_eq!(repair(&due[0], stored, &blocks), repaired);
+        let entry = |handle: Option<&Handle>, revision: &str| {
+            handle.map(|handle| Entry {
+                key: expected.clone(),
+                value: handle.clone(),
+                revision: Revision(revision.into()),
+            })
+        };
+        let (stored, blocks) = (entry(stored.get(expected), "1"), read(&cluster, &due[0]));
+        let repair = |handle: Option<&Entry<Handle>>, blocks: &BTreeMap<Cidr, Option<Block>>| {
+            repair(&due[0], handle, |cidr| blocks.get(cidr).map(Option::as_ref))
+        };
+        assert_eq!(repair(stored.as_ref(), &blocks), repaired);
         // A block that could not be read, or contradicts itself, says nothing.
         let mut unread = blocks.clone();
         if unread.pop_first().is_some() {
-            assert_eq!(repair(&due[0], stored, &unread), HandleRepair::Keep);
+            assert_eq!(repair(stored.as_ref(), &unread), HandleRepair::Keep);
         }
         let mut corrupt = blocks.clone();
         if let Some(Some(block)) = corrupt.values_mut().next() {
             block.allocations.pop();
-            assert_eq!(repair(&due[0], stored, &corrupt), HandleRepair::Keep);
+            assert_eq!(repair(stored.as_ref(), &corrupt), HandleRepair::Keep);
         }
-        // Mended by somebody else meanwhile.
-        assert_eq!(repair(&due[0], truth.get(expected), &blocks), HandleRepair::Keep);
+        // Mended by somebody else meanwhile, or written at all.
+        assert_eq!(repair(entry(truth.get(expected), "2").as_ref(), &blocks), HandleRepair::Keep);
+        if let Some(stored) = stored {
+            assert_eq!(repair(Some(&Entry { revision: Revision("2".into()), ..stored }), &blocks), HandleRepair::Keep);
+            assert_eq!(repair(None, &blocks), HandleRepair::Keep);
+        }
     }
 }
 

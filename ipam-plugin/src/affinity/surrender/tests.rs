@@ -1,0 +1,73 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
+use libcalico::ipam::AffinityState;
+
+/// Lets so many writes through.
+struct Counting(AtomicUsize);
+
+impl WriteGate for Counting {
+    async fn admit(&self, writes: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(writes)).is_ok()
+    }
+}
+
+/// A node with two empty blocks.
+fn cluster(store: MemoryStore) -> Cluster {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.0.0.0/16", 29);
+    let owner = Owner::Host("node1".into());
+    for range in ["10.0.0.0/29", "10.0.0.8/29"] {
+        let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+        cluster.store.put(&affinity_key("node1", range), &claim);
+        cluster.store.put(&cidr(range), &Block::new(cidr(range), &owner, cluster.clock.now()).unwrap());
+    }
+    cluster
+}
+
+/// Each block takes three writes: the mark, the block, the claim.
+#[tokio::test]
+async fn no_write_is_sent_after_the_gate_has_closed() {
+    let owner = Owner::Host("node1".into());
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        for allowed in 0..=6 {
+            let cluster = cluster(store());
+            let gate = Counting(AtomicUsize::new(allowed));
+            let outcome = release_host_affinities(&cluster.store, &cluster.clock, &gate, &owner, true).await;
+            if allowed == 6 {
+                assert_eq!(outcome.unwrap().released.len(), 2);
+                continue;
+            }
+            assert!(matches!(outcome, Err(IpamError::Stopped)), "{outcome:?}");
+            // What was allowed was used, as far as a transaction fits into it.
+            let used = allowed - gate.0.into_inner();
+            let unsplit = if cluster.store.has_transactions() { [0, 0, 2, 3, 3, 5][allowed] } else { allowed };
+            assert_eq!(used, unsplit);
+            // Whoever leads next finishes it.
+            let outcome = release_host_affinities(
+                &cluster.store,
+                &cluster.clock,
+                &crate::release_addresses::OpenGate,
+                &owner,
+                true,
+            );
+            outcome.await.unwrap();
+            let left: Vec<_> = ["10.0.0.0/29", "10.0.0.8/29"]
+                .into_iter()
+                .filter(|range| cluster.block(range).is_some() || cluster.affinity("node1", range).is_some())
+                .collect();
+            assert_eq!(left, [""; 0], "{allowed} writes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_single_block_stays_when_nothing_may_be_written() {
+    let cluster = cluster(MemoryStore::sequential());
+    let (gate, owner) = (Counting(AtomicUsize::new(0)), Owner::Host("node1".into()));
+    let outcome =
+        release_empty_block(&cluster.store, &cluster.clock, &gate, &owner, cidr("10.0.0.0/29")).await.unwrap_err();
+    assert!(matches!(outcome, IpamError::Stopped), "{outcome}");
+    assert!(cluster.block("10.0.0.0/29").is_some());
+}

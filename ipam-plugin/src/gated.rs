@@ -1,0 +1,59 @@
+//! [`Gated`]: a store that asks a [`WriteGate`] before each write.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+
+use crate::release_addresses::WriteGate;
+
+/// Whatever is written through it, and however often it is tried again, is asked for first. Reads are free.
+pub(crate) struct Gated<'a, S, G> {
+    store: &'a S,
+    gate: &'a G,
+    refused: AtomicBool,
+}
+
+impl<'a, S: Store, G: WriteGate> Gated<'a, S, G> {
+    pub(crate) fn new(store: &'a S, gate: &'a G) -> Self {
+        Gated { store, gate, refused: AtomicBool::new(false) }
+    }
+
+    /// Whether a write was refused.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    async fn send(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        if self.gate.admit(writes.len()).await {
+            return self.store.write(writes).await;
+        }
+        self.refused.store(true, Ordering::Relaxed);
+        // As of a store that cannot be reached: whoever writes stops, and nothing is in doubt.
+        let reason = "writes are no longer allowed".to_owned();
+        let cause = StoreError::Unavailable { datastore: "for writes".into(), reason, outcome_unknown: false };
+        Err(WriteError { index: 0, applied: 0, cause })
+    }
+}
+
+impl<S: Store, G: WriteGate> Store for Gated<'_, S, G> {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        self.store.read(batch).await
+    }
+
+    fn has_transactions(&self) -> bool {
+        self.store.has_transactions()
+    }
+
+    /// Where writes are requests of their own, each is asked for.
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        if self.store.has_transactions() {
+            return self.send(writes).await;
+        }
+        let mut revisions = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let sent = self.send(std::slice::from_ref(write)).await;
+            revisions.extend(sent.map_err(|error| WriteError { index, applied: index, ..error })?);
+        }
+        Ok(revisions)
+    }
+}

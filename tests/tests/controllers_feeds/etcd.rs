@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use integration_tests::etcd::{self, ENDPOINT, Etcd};
 use integration_tests::namespaces::{Host, isolated};
@@ -14,6 +14,8 @@ use serde_json::json;
 
 use crate::listening::{Calico, Heard, Listening};
 
+/// How often a watch is cut, once each second.
+const CUTS: u64 = 10;
 const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
 /// Pools in etcd, and a listener behind a proxy.
@@ -141,20 +143,28 @@ fn a_server_that_restarts_and_one_that_freezes() {
 #[test]
 fn a_watch_cut_each_second_converges() {
     on_etcd(|scene| {
-        let (_listening, heard) = scene.listen();
+        let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
-        for round in 0..60 {
-            scene.put(&format!("new{round}"), &format!("10.200.{round}.0/24"));
-            if round % 3 == 0 {
-                scene.delete(&format!("pool{round:03}"));
+        let watches = || listening.health("IPPool").watch().watches;
+        let (mut cuts, mut round, mut last, mut expected) = (0, 0, Instant::now(), Vec::new());
+        let before = watches();
+        while cuts < CUTS {
+            let name = format!("pool{:03}", round % 130);
+            scene.put(&format!("new{}", round % 7), &format!("10.200.{}.0/24", round % 256));
+            if round % 3 == 0 && round < 130 {
+                scene.delete(&name);
+                expected.push(name);
             }
-            if round % 10 == 9 {
+            // One second after the one before, but no watch is cut that was not opened yet.
+            if last.elapsed() >= Duration::from_secs(1) && watches() >= before + cuts {
                 scene.proxy.cut();
+                (cuts, last) = (cuts + 1, Instant::now());
             }
+            round += 1;
             thread::sleep(Duration::from_millis(80));
         }
         heard.becomes(&scene.pools);
-        let expected: Vec<String> = (0..60).step_by(3).map(|round| format!("pool{round:03}")).collect();
         assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(listening.health("IPPool").watch().lists, 1, "each watch was resumed");
     });
 }

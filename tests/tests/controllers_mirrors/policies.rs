@@ -86,6 +86,22 @@ fn what_happened_while_it_was_down_is_made_up_for() {
 }
 
 #[test]
+fn a_comparison_walks_through_all_pages() {
+    on_scene(|scene| {
+        for n in 0..120 {
+            let orphan = json!({"kind": "NetworkPolicy", "metadata": {"name": "x", "namespace": "shop"}, "spec": {}});
+            scene.put(&format!("{POLICIES}knp.default.{n:03}"), orphan);
+        }
+        scene.policy("060", 1);
+        scene.policy("zoo", 2);
+        let _running = scene.start(only_at_first);
+        let expected: Vec<String> = ["shop/knp.default.060", "shop/knp.default.zoo"].map(str::to_owned).into();
+        becomes(expected, || scene.keys("networkpolicies/"));
+        becomes(mirrored(&[("060", 1), ("zoo", 2)]), || scene.ports());
+    });
+}
+
+#[test]
 fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
     on_scene(|scene| {
         scene.policy("a", 1);

@@ -80,7 +80,7 @@ fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
     KubernetesConfig { kubeconfig: vec![kubeconfig.to_owned()], deadline, group, ..KubernetesConfig::default() }
 }
 
-fn calico(group: Option<ApiGroup>, kubeconfig: &PathBuf) -> DatastoreConfig {
+fn calico(group: Option<ApiGroup>, kubeconfig: &Path) -> DatastoreConfig {
     match group {
         None => DatastoreConfig::Etcd(EtcdConfig {
             endpoints: vec![ETCD.into()],

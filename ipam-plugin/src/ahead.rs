@@ -1,7 +1,7 @@
 //! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come from
 //! is read together with everything else, and its handle created at the same time.
 //!
-//! Which block that is, the last ADD on this node left in a [file](crate::recent). It is a hint (IPAM-216): what is not so
+//! Which block that is, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not so
 //! shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and not
 //! given back until it is written. Where another process of the node has it there is no use in reading a block that is
 //! about to change.

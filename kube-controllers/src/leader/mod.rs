@@ -31,7 +31,7 @@ pub struct Config {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// This process; no other has the same, see [`identity`].
+    /// This process; no other has the same, see [`identity()`].
     pub identity: String,
     /// What happens when the role does not allow to write the Lease: without this, and if it stays so for longer than a
     /// lease, the process takes itself for the only replica until it is allowed; with it, it waits for that.

@@ -1,4 +1,4 @@
-//! [`Policies`]: how many policies of each kind a tier has, asked for when it matters.
+//! How many policies of each kind a tier has, asked for when it matters.
 
 use std::fmt;
 

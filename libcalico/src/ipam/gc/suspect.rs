@@ -116,7 +116,7 @@ impl Suspect {
         }
     }
 
-    /// Judges for the last time, by the rules of [`holding`] and on fresh facts alone.
+    /// Judges for the last time, by the rules of [`holding()`] and on fresh facts alone.
     pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
         let evidence = match holding(self.holder.kind, &Live { suspect: self, facts }) {
             Holding::Held(keeper) => return Decision::Keep(keeper),

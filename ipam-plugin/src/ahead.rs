@@ -90,12 +90,7 @@ pub struct EarlyHandle {
 impl EarlyHandle {
     /// Makes it part of what was read.
     pub fn join(self, prelude: &mut Prelude) {
-        let is_ours = match &self.created {
-            Created::New(_) => true,
-            Created::Doubtful(entry) => !prelude.hold_addresses_of(&entry.key),
-            Created::Found(_) | Created::Absent | Created::Unknown => false,
-        };
-        if is_ours {
+        if self.created.is_ours(|handle| prelude.hold_addresses_of(handle)) {
             prelude.expected = self.expected;
         }
         prelude.handle = self.created.into();

@@ -31,6 +31,18 @@ pub(crate) enum Created {
     Unknown,
 }
 
+impl Created {
+    /// Whether what it counts is this operation's. `holds` says whether the handle has an address already: if not, one that
+    /// is doubtful was created just now and the answer got lost, or by someone who came no further.
+    pub(crate) fn is_ours(&self, holds: impl FnOnce(&HandleId) -> bool) -> bool {
+        match self {
+            Created::New(_) => true,
+            Created::Doubtful(entry) => !holds(&entry.key),
+            Created::Found(_) | Created::Absent | Created::Unknown => false,
+        }
+    }
+}
+
 impl From<Created> for HandleState {
     fn from(created: Created) -> Self {
         match created {
@@ -74,23 +86,18 @@ pub(crate) async fn read_beside_handle<S: Store>(
 ) -> Result<(), StoreError> {
     let (read, created) = join(known.read(store, wants), create(store, &request.handle, &expected)).await;
     let created = created?;
-    let is_ours = match &created {
-        Created::New(_) => true,
-        Created::Doubtful(_) => holds_nothing(known, &expected, request),
-        Created::Found(_) | Created::Absent | Created::Unknown => false,
-    };
+    let is_ours = created.is_ours(|handle| holds_addresses(known, &expected, handle));
     known.learn_handle(created.into(), if is_ours { expected } else { Counts::new() });
     read
 }
 
-/// Whether no address stands behind what the stored handle counts: it was created just now and the answer got lost, or
-/// by someone who came no further.
-fn holds_nothing(known: &Knowledge, expected: &Counts, request: &AssignRequest) -> bool {
+/// Whether one of the blocks has an address of the handle.
+fn holds_addresses(known: &Knowledge, expected: &Counts, handle: &HandleId) -> bool {
     let holds = |block| {
         let block = known.readable_block(block);
-        block.is_some_and(|block| !block.value.addresses_of(&request.handle).is_empty())
+        block.is_some_and(|block| !block.value.addresses_of(handle).is_empty())
     };
-    !expected.keys().any(holds)
+    expected.keys().any(holds)
 }
 
 /// Takes off the handle what it counts for an operation that is over and did not take it.

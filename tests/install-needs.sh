@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a command of the Makefile needs on Debian 12 and this machine lacks, and says what.
 #
-#   tests/install-needs.sh build|demo|demo-kubernetes|demo-controllers|test|bench ...
+#   tests/install-needs.sh build|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
 #
 # Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
 # (rust-toolchain.toml names the version), Go programs are built into ~/.cache/calico-tests (install-go-tools.sh).
@@ -19,6 +19,8 @@ declare -A NEEDS=(
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
             openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace"
+    [e2e]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl pip3:python3-pip
+            runc:runc /bin/busybox:busybox-static /usr/lib/cni/portmap:containernetworking-plugins iptables:iptables"
     [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace pip3:python3-pip"
 )
 
@@ -73,6 +75,7 @@ install_go_tools() {
         tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
         tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
         ;;
+    e2e) tests/install-go-tools.sh kube-apiserver kubectl kubelet containerd ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;
     bench) tests/install-go-tools.sh kube-apiserver || echo "note: there is no API server to measure" >&2 ;;
     esac

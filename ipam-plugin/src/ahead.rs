@@ -60,7 +60,8 @@ impl Ahead {
         batch: &ReadBatch,
     ) -> (Result<Answers, StoreError>, EarlyHandle) {
         let handle = call.handle();
-        let (answers, created) = join(store.read(batch), early_handle::create(store, &handle, &self.expected)).await;
+        // The write first: while it waits for the server's disk the reads are answered.
+        let (created, answers) = join(early_handle::create(store, &handle, &self.expected), store.read(batch)).await;
         let unknown = EarlyHandle { created: Created::Unknown, expected: Counts::new() };
         match created {
             Ok(created) => (answers, EarlyHandle { created, expected: self.expected.clone() }),

@@ -141,7 +141,12 @@ async fn wait(collector: &Collector, full_at: Instant) {
     let longest = Instant::now() + LONGEST_WAIT;
     loop {
         let silent = Instant::now() + SILENCE;
-        if silent >= longest || timeout_at(silent, collector.known.changed()).await.is_err() {
+        if silent >= longest {
+            return;
+        }
+        // Not woken by each change: what was told meanwhile is told at once.
+        sleep_until(silent).await;
+        if collector.known.changed().now_or_never().is_none() {
             return;
         }
     }

@@ -23,18 +23,6 @@ plugin() {
 # stored PREFIX: how many objects Calico keeps below it
 stored() { etcdctl get "$1" --prefix --keys-only | grep -c . || true; }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; says how long it took
-wait_for() {
-    local left=$(($1 * 20)) begun=${EPOCHREALTIME/./}
-    shift
-    until "$@"; do
-        [ $((left -= 1)) -gt 0 ] || { echo "    waited in vain for: $*; see $work/replica-*.log" >&2; return 1; }
-        sleep 0.05
-    done
-    waited=$(((${EPOCHREALTIME/./} - begun) / 100000))
-    waited=$((waited / 10)).$((waited % 10))
-}
-
 leader() { kubectl -n kube-system get lease calico-kube-controllers -o 'jsonpath={.spec.holderIdentity}' 2>/dev/null; }
 leads() { [ -n "$(leader)" ]; }
 leads_another() { leads && [ "$(leader)" != "$1" ]; }

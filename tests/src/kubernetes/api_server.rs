@@ -182,6 +182,8 @@ impl ApiServer {
             ("audit-log-path", file("audit.log")),
             // An event is in the file before the server goes on.
             ("audit-log-mode", "blocking".to_owned()),
+            // In megabytes: it is one file, from the first request to the last.
+            ("audit-log-maxsize", "100000".to_owned()),
             ("profiling", "false".to_owned()),
         ]
         .map(|(name, value)| format!("--{name}={value}"))

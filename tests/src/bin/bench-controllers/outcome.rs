@@ -60,10 +60,10 @@ pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) ->
 pub(crate) struct Reclaimed {
     pub(crate) blocks_written: usize,
     pub(crate) handles_deleted: usize,
-    /// From the first block that was written to the last block or handle.
-    pub(crate) took: Duration,
-    /// From the start of the program to the first block that was written.
-    pub(crate) began: Duration,
+    /// From the start of the program to the last write of a block: all addresses are free again.
+    pub(crate) freed: Duration,
+    /// To the last write of a block or handle.
+    pub(crate) done: Duration,
     /// Processor seconds from the end of the measurement before.
     pub(crate) cpu: f64,
     /// Most memory since the start, MiB.

@@ -14,10 +14,11 @@ pub(crate) fn on_pairs(floor: Duration, costs: &Costs, reads: u64, writes: u64) 
 }
 
 /// On an API server: the floor, one connection, and four requests in sequence. Connecting and one GET are one
-/// measurement: they are what a new client's first GET takes.
+/// measurement: they are what a new client's first GET takes. It is the median of each turn's sum, as an ADD's is: writes wait
+/// for the disk, most of them shortly and some for long, and of such durations the median of the sum is more than the sum of
+/// the medians.
 pub(crate) fn on_api_server(floor: Duration, requests: &Requests) -> Duration {
-    let Requests { first_get, post, put, patch, .. } = requests;
-    floor + [first_get, post, put, patch].into_iter().map(|sample| sample.p50()).sum::<Duration>() + ALLOWANCE
+    floor + requests.all.p50() + ALLOWANCE
 }
 
 fn times(duration: Duration, count: u64) -> Duration {
@@ -43,14 +44,7 @@ mod tests {
 
     #[test]
     fn an_api_server_is_connected_to_once_and_asked_four_times() {
-        let requests = Requests {
-            first_get: of([9, 8, 80]),
-            get: of([1000, 1000, 1000]),
-            post: of([20, 20, 1]),
-            put: of([300, 1, 300]),
-            patch: of([4000, 4000, 4000]),
-        };
-        // 1 + 9 + 20 + 300 + 4000 + 2: the GET is in the first one.
+        let requests = Requests { all: of([4329, 20, 5000]), ..Requests::default() };
         assert_eq!(on_api_server(Duration::from_millis(1), &requests), Duration::from_millis(4332));
     }
 }

@@ -25,6 +25,7 @@ const POD: &str = "probe";
 const WARM_UP: usize = 5;
 
 /// One duration for each request of [`Probe::turn`].
+#[derive(Default)]
 pub(crate) struct Requests {
     /// GET of a block by a new client: kubeconfig, connection, TLS and request.
     pub(crate) first_get: Sample,
@@ -36,6 +37,8 @@ pub(crate) struct Requests {
     pub(crate) put: Sample,
     /// Annotations of a pod.
     pub(crate) patch: Sample,
+    /// `first_get`, `post`, `put` and `patch` of one turn, in sequence.
+    pub(crate) all: Sample,
 }
 
 /// Sends the requests of an ADD, one by one.
@@ -74,7 +77,8 @@ impl Probe {
     /// What all turns took.
     pub(crate) fn requests(&self) -> Requests {
         let sample = |index: usize| self.turns.iter().map(|turn| turn[index]).collect();
-        Requests { first_get: sample(0), get: sample(1), post: sample(2), put: sample(3), patch: sample(4) }
+        let all = self.turns.iter().map(|[first_get, _, writes @ ..]| *first_get + writes.iter().sum()).collect();
+        Requests { first_get: sample(0), get: sample(1), post: sample(2), put: sample(3), patch: sample(4), all }
     }
 }
 

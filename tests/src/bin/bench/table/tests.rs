@@ -29,6 +29,7 @@ fn measured(add: u64) -> Measured {
             post: of([1500; 3]),
             put: of([1600; 3]),
             patch: of([2500; 3]),
+            all: of([8000, 20_000, 7000]),
         },
         series: OneAfterAnother {
             floor: series([1000, 1100, 900]),
@@ -62,7 +63,7 @@ fn every_row_has_as_many_cells_as_its_heading() {
 
 #[test]
 fn an_add_is_compared_with_one_get_and_its_budget() {
-    // 1 + 2.4 + 1.5 + 1.6 + 2.5 + 2.
+    // 1 + 8 + 2.
     let within = text(|table| table.api_server(&Ok(measured(11_000))));
     assert!(within.contains("\n| one GET (a block) | 0.50 | 0.40 |  |\n"), "{within}");
     assert!(within.contains("\n| ADD | 11.00 | 11.00 | 0.25 | 6.0 | 12 | 22.0 | 11.00 | yes | 13 |\n"), "{within}");

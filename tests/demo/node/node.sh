@@ -1,0 +1,103 @@
+# shellcheck shell=bash
+# A node: containerd and kubelet, in the private namespaces that the demo runs in. Sourced by its steps, after $work is set.
+
+node=node1
+
+# The places that a node's programs write to, besides /run and /var/lib.
+node_world() {
+    mount -t tmpfs tmpfs /opt
+    mount -t tmpfs tmpfs /var/log
+    mkdir -p $work/etc/upper $work/etc/work /var/lib/kubelet /var/lib/calico
+    mount -t overlay overlay -o lowerdir=/etc,upperdir=$work/etc/upper,workdir=$work/etc/work /etc
+    mkdir -p /opt/cni/bin /etc/cni/net.d
+    # The other side of the uplink: a machine outside of the cluster.
+    ip netns add outside
+    ip link set world netns outside
+    ip -n outside link set lo up
+    ip -n outside link set world up
+    ip -n outside address add 192.168.65.2/24 dev world
+}
+
+write_node_configuration() {
+    cat >$work/containerd.toml <<TOML
+version = 3
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'native'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '$image'
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      SystemdCgroup = false
+TOML
+    cat >$work/kubelet.yaml <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 127.0.0.1
+authentication: { anonymous: { enabled: false }, webhook: { enabled: false }, x509: { clientCAFile: $pki/ca.pem } }
+authorization: { mode: AlwaysAllow }
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+evictionHard: { memory.available: "0%", nodefs.available: "0%", imagefs.available: "0%" }
+failCgroupV1: false
+failSwapOn: false
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+oomScoreAdj: 0
+resolvConf: ""
+YAML
+    certificate kubelet "/O=system:nodes/CN=system:node:$node"
+    kubeconfig $work/kubelet.kubeconfig --client-certificate $pki/kubelet.pem --client-key $pki/kubelet-key.pem --embed-certs
+    # What the Node authorizer would allow it.
+    kubectl create clusterrolebinding nodes --clusterrole system:node --group system:nodes >/dev/null
+}
+
+start_containerd() {
+    containerd --config $work/containerd.toml >>$work/containerd.log 2>&1 &
+    containerd=$!
+    wait_for 30 containerd_answers || { tail $work/containerd.log >&2; return 1; }
+}
+containerd_answers() { ctr version >/dev/null 2>&1; }
+
+start_kubelet() {
+    kubelet --config $work/kubelet.yaml --kubeconfig $work/kubelet.kubeconfig --hostname-override $node \
+        --node-ip 192.168.65.1 >>$work/kubelet.log 2>&1 &
+    kubelet=$!
+}
+
+# stop PROCESS: as if the power went
+stop() {
+    kill -KILL "$1"
+    wait "$1" 2>/dev/null || true
+}
+
+# The node's power goes: no process, no namespace, no interface and nothing in /run of it is left. Its disk stays.
+power_off() {
+    stop $kubelet
+    stop $containerd
+    pkill -KILL -f containerd-shim-runc-v2 || true
+    kill_containers
+    wait_for 10 no_containers
+    for name in /run/netns/cni-*; do ip netns delete "${name##*/}"; done
+    findmnt -rno TARGET | grep '^/run/containerd' | sort -r | xargs -r umount -l
+    rm -rf /run/containerd
+    remove_cgroups
+}
+
+# Every container of this node is in a cgroup below this one.
+containers() { cat /sys/fs/cgroup/pids/k8s.io/*/cgroup.procs /sys/fs/cgroup/k8s.io/*/cgroup.procs 2>/dev/null; }
+kill_containers() { containers | xargs -r kill -KILL 2>/dev/null || true; }
+no_containers() { [ -z "$(containers)" ]; }
+
+# What containers leave on the machine that lent its cgroups.
+remove_cgroups() {
+    find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' -exec rmdir {} + 2>/dev/null || true
+}
+
+is_ready() { [ "$(kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)" = True ]; }

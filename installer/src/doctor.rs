@@ -1,0 +1,1 @@
+//! `calico doctor`: what is wrong with this node's installation, and the way out.

@@ -1,0 +1,1 @@
+//! Tokens for the plugins' service account, by TokenRequest (INST-42).

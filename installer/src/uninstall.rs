@@ -1,0 +1,1 @@
+//! `calico uninstall`: takes back what was installed (INST-149).

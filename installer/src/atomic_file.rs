@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 10;
 
 /// Why a file is not in place. What was there before still is.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {source}", path.display())]
+#[error("cannot {action} {}: {source}", .path.display())]
 pub struct AtomicFileError {
     /// What was tried.
     pub action: &'static str,

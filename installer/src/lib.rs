@@ -11,10 +11,12 @@
 
 pub mod agent;
 pub mod atomic_file;
+pub mod digest;
 pub mod doctor;
 pub mod kubeconfig;
 pub mod layout;
 pub mod security_label;
 pub mod service_account;
+pub mod state;
 pub mod token;
 pub mod uninstall;

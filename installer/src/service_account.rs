@@ -14,7 +14,7 @@ use crate::layout::Layout;
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceAccountError {
     /// A file of the mount.
-    #[error("cannot read {}: {source}; is automountServiceAccountToken on?", path.display())]
+    #[error("cannot read {}: {source}; is automountServiceAccountToken on?", .path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -39,6 +39,8 @@ pub struct ServiceAccount {
     pub ca_file: PathBuf,
     /// `SKIP_TLS_VERIFY`: whether any certificate of the API server will do.
     pub insecure: bool,
+    /// `KUBECONFIG`: how the API server is reached instead, as somebody else (INST-8).
+    pub kubeconfig: Option<PathBuf>,
 }
 
 impl ServiceAccount {
@@ -73,6 +75,7 @@ impl ServiceAccount {
             token_file,
             ca_file,
             insecure: lookup("SKIP_TLS_VERIFY").is_some_and(|value| value == "true"),
+            kubeconfig: kubeconfig(layout, lookup),
         }))
     }
 
@@ -86,11 +89,19 @@ impl ServiceAccount {
         Ok(token.trim().to_owned())
     }
 
-    /// How the API server is reached as the pod, with the token as it is now. `deadline` is for one request.
+    /// How the API server is reached: as the pod, with the token as it is now, unless `KUBECONFIG` says otherwise. `deadline`
+    /// is for one request.
     ///
     /// # Errors
     /// The token is gone.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
+        if let Some(kubeconfig) = &self.kubeconfig {
+            return Ok(KubernetesConfig {
+                kubeconfig: vec![kubeconfig.clone()],
+                deadline,
+                ..KubernetesConfig::default()
+            });
+        }
         let overrides = Overrides {
             server: Some(self.server.clone()),
             token: Some(self.token()?),
@@ -100,6 +111,16 @@ impl ServiceAccount {
         };
         Ok(KubernetesConfig { overrides, deadline, ..KubernetesConfig::default() })
     }
+}
+
+/// `KUBECONFIG`, unless it is the plugins' own one: a token cannot be renewed with itself for ever (INST-48).
+fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
+    if named.ends_with("calico-kubeconfig") {
+        tracing::warn!("KUBECONFIG names the plugins' own {}; the pod's service account is used", named.display());
+        return None;
+    }
+    Some(layout.path(named))
 }
 
 /// The API server's URL. An IPv6 host gets brackets, no protocol means `https` (INST-23).
@@ -148,6 +169,19 @@ mod tests {
         let account = discover(&MOUNT, &environment).unwrap().unwrap();
         assert_eq!((account.namespace.as_str(), account.server.as_str()), ("kube-system", "https://10.96.0.1:443"));
         assert!(!account.insecure);
+    }
+
+    #[test]
+    fn a_kubeconfig_is_used_instead_of_the_pods_token_unless_it_is_the_plugins() {
+        let with = |kubeconfig| {
+            let environment =
+                [("KUBERNETES_SERVICE_HOST", "h"), ("KUBERNETES_SERVICE_PORT", "1"), ("KUBECONFIG", kubeconfig)];
+            discover(&MOUNT, &environment).unwrap().unwrap()
+        };
+        let access = with("/certs/kubeconfig").access(Duration::from_secs(1)).unwrap();
+        assert!(access.kubeconfig[0].ends_with("certs/kubeconfig") && access.overrides.server.is_none());
+        assert_eq!(with("/host/etc/cni/net.d/calico-kubeconfig").kubeconfig, None);
+        assert_eq!(with("").kubeconfig, None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! connection; to etcd one more for each watch ([`watch`]).
 
 pub mod config;
-mod error_chain;
+pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
 pub mod kubernetes;

@@ -13,6 +13,9 @@ pub const NET_DIR: &str = "/etc/cni/net.d";
 /// The plugin directory of container runtimes, on the node (INST-151).
 pub const BIN_DIR: &str = "/opt/cni/bin";
 
+/// The journal of DELs that are not finished, in `/var/lib/calico`.
+pub const JOURNAL: &str = "cni-journal";
+
 /// Where this process finds the files of its own and of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {

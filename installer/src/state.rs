@@ -122,7 +122,9 @@ impl State {
     }
 }
 
-fn path(layout: &Layout) -> PathBuf {
+/// Where it is.
+#[must_use]
+pub fn path(layout: &Layout) -> PathBuf {
     layout.state_dir().join(Path::new(NAME))
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
@@ -21,12 +21,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options of a command line, which may begin with the words that upstream's combined program has before them:
-    /// `calico component kube-controllers` (KC-100).
+    /// The options of a command line, which may begin with the words that upstream's programs have before them:
+    /// `calico component kube-controllers` (KC-100), `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
     pub fn parse_from_command(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
-        let rest = words.skip_while(|word| word == "component" || word == "kube-controllers");
+        let is_name = |word: &OsString| Path::new(word).file_name().is_some_and(|name| name == "kube-controllers");
+        let rest = words.skip_while(|word| word == "component" || is_name(word));
         let matches =
             Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
         Self::from_arg_matches(&matches)
@@ -61,6 +62,8 @@ mod tests {
         assert_eq!(parse("kube-controllers").unwrap(), none);
         assert_eq!(parse("kube-controllers --health-port=9099 --status-file /tmp/s").unwrap(), both);
         assert_eq!(parse("calico component kube-controllers --health-port 9099 --status-file=/tmp/s").unwrap(), both);
+        let wrapped = "/usr/bin/wrapper /usr/bin/kube-controllers --health-port 9099 --status-file /tmp/s";
+        assert_eq!(parse(wrapped).unwrap(), both);
         assert!(parse("kube-controllers --port 1").is_err());
         assert!(parse("kube-controllers --health-port 70000").is_err());
     }

@@ -16,6 +16,7 @@ pub mod golden;
 pub mod kernel;
 pub mod kubernetes;
 pub mod machine;
+pub mod manifests;
 pub mod namespaces;
 pub mod plugin;
 pub mod proxy;

@@ -175,6 +175,8 @@ impl ApiServer {
             ("tls-cert-file", file("server.pem")),
             ("tls-private-key-file", file("server-key.pem")),
             ("authorization-mode", "RBAC".to_owned()),
+            // As in every cluster with a network: what sets it up is privileged.
+            ("allow-privileged", "true".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-key-file", file("tokens.pem")),
             ("service-account-signing-key-file", file("tokens-key.pem")),

@@ -11,15 +11,27 @@
 
 pub mod agent;
 pub mod atomic_file;
+pub mod binaries;
+pub mod candidate;
+pub mod cluster;
+pub mod command_line;
+pub mod commands;
+pub mod conflist;
 pub mod digest;
+pub mod dispatch;
 pub mod doctor;
 pub mod health;
+pub mod install;
 pub mod kubeconfig;
 pub mod layout;
 pub mod node_conf;
+pub mod nodename;
 pub mod runtime_choice;
 pub mod security_label;
 pub mod service_account;
+pub mod settings;
 pub mod state;
+pub mod template;
+pub mod tls_assets;
 pub mod token;
 pub mod uninstall;

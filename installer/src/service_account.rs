@@ -149,13 +149,13 @@ mod tests {
             |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let found = ServiceAccount::discover(&layout, &lookup)?;
         if let Some(account) = &found {
-            assert_eq!(account.token().unwrap(), "secret");
-            assert!(!format!("{account:?} {:?}", account.access(Duration::from_secs(1))).contains("secret"));
+            assert_eq!(account.token().unwrap(), "TOKEN");
+            assert!(!format!("{account:?} {:?}", account.access(Duration::from_secs(1))).contains("TOKEN"));
         }
         Ok(found)
     }
 
-    const MOUNT: [(&str, &str); 3] = [("token", "secret\n"), ("ca.crt", "PEM"), ("namespace", "kube-system\n")];
+    const MOUNT: [(&str, &str); 3] = [("token", "TOKEN\n"), ("ca.crt", "PEM"), ("namespace", "kube-system\n")];
 
     #[test]
     fn without_a_token_this_is_no_pod() {

@@ -235,14 +235,6 @@ impl Refresher {
     async fn trial(&self) -> Trial {
         let text = fs::read_to_string(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return Trial::Refused };
-        // With nothing but that token: a certificate would open as well.
-        let plugins = ServiceAccount { kubeconfig: None, ..self.pod.clone() };
-        match plugins.access(DEADLINE) {
-            Ok(mut access) => {
-                access.overrides.token = Some(token.to_owned());
-                try_token(&access, DEADLINE).await
-            }
-            Err(error) => Trial::Unanswered(error.to_string()),
-        }
+        try_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
     }
 }

@@ -10,10 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netconf::list::calico_plugin;
 use serde_json::{Map, Value};
 
-use crate::binaries::spawn;
-use crate::template::{kind, plugins};
+use crate::binaries::{CALICO, spawn};
+use crate::template::kind;
 
 /// Between two attempts, and between two looks at whether one has ended.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -54,14 +55,9 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
 
 /// What the plugin reads: as a runtime would give it, with the paths of this container.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
-    let Some(plugin) = plugins(conf).into_iter().find(|plugin| kind(plugin) == "calico") else {
+    let mut plugin = calico_plugin(Value::Object(conf.clone()))?;
+    if kind(&plugin) != CALICO {
         return Err("the plugin calico is not in it".to_owned());
-    };
-    let mut plugin = plugin.clone();
-    for key in ["name", "cniVersion"] {
-        if let Some(value) = conf.get(key) {
-            plugin.insert(key.to_owned(), value.clone());
-        }
     }
     for key in ["etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file", "datastore_path"] {
         if let Some(path) = plugin.get_mut(key) {

@@ -10,11 +10,11 @@ use ipam_plugin::process;
 use libcalico::api::IpPool;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::StoreError;
+use netconf::list::calico_plugin;
 use serde_json::{Map, Value};
 
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::PoolRequest;
-use crate::template::{kind, plugins};
 
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub fn ensure(conf: &Map<String, Value>, account: &ServiceAccount, pools: &[Pool
 /// The API group that Calico's objects are in, `Some(None)` when it has to be asked for; `None` when they are in another
 /// datastore.
 fn group_of(conf: &Map<String, Value>) -> Option<Option<ApiGroup>> {
-    let plugin = plugins(conf).into_iter().find(|plugin| kind(plugin) == "calico")?;
+    let plugin = calico_plugin(Value::Object(conf.clone())).ok()?;
     let text = |key: &str| plugin.get(key).and_then(Value::as_str).unwrap_or_default();
     (text("datastore_type") == "kubernetes").then(|| ApiGroup::from_config(text("calico_api_group")))
 }

@@ -8,8 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::process;
 
+use crate::agent::{self, AgentError, AgentSettings};
 use crate::install::{InstallError, Installation};
+use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::variables::{GROUPS, Variable};
@@ -24,6 +27,10 @@ enum CommandError {
     Account(#[from] ServiceAccountError),
     #[error(transparent)]
     Install(#[from] InstallError),
+    #[error(transparent)]
+    AgentSettings(#[from] agent::SettingsError),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
 }
 
 /// What the arguments ask for.
@@ -61,7 +68,21 @@ fn run(layout: &Layout) -> Result<(), CommandError> {
     let settings = Settings::from_environment(&lookup, hostname.trim())?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref() };
-    Ok(installation.run()?)
+    installation.run()?;
+    if settings.stay && account.is_some() {
+        stay(&installation, &lookup)?;
+    }
+    Ok(())
+}
+
+/// Goes on as the agent (INST-37). Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
+fn stay(installation: &Installation<'_>, lookup: &dyn Fn(&str) -> Option<String>) -> Result<(), CommandError> {
+    let Installation { settings, layout, account } = *installation;
+    let agent_settings = AgentSettings::from_environment(lookup)?;
+    let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
+    tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || installation.keep()))?;
+    Ok(())
 }
 
 fn parse(arguments: impl IntoIterator<Item = String>) -> Asked {

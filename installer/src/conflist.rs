@@ -13,6 +13,7 @@ pub use self::selection::warn_if_not_chosen;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::digest;
 use crate::layout::Place;
+use crate::runtime_choice::is_read;
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TemplateError, Values, kind, plugins};
@@ -120,7 +121,7 @@ pub fn remove_old(directory: &Path, settings: &Settings, state: &mut State) {
 /// Configurations that are noted under other names.
 fn stale(state: &State, settings: &Settings) -> Vec<String> {
     let noted = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
-    noted.filter(|name| **name != settings.conf_name && selection::is_read(Path::new(name))).cloned().collect()
+    noted.filter(|name| **name != settings.conf_name && is_read(name)).cloned().collect()
 }
 
 fn remove(path: &Path, name: &str, state: &mut State) {

@@ -5,11 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::agent::Kept;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
 use crate::cluster;
 use crate::conflist::{self, Conflist, ConflistError};
+use crate::credentials::{self, CredentialsError};
+use crate::kubeconfig;
 use crate::layout::{Layout, Place};
 use crate::nodename;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
@@ -33,6 +36,9 @@ pub enum InstallError {
     /// The programs.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
+    /// The token of the plugins.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// A file.
     #[error(transparent)]
     File(#[from] AtomicFileError),
@@ -55,6 +61,11 @@ impl Installation<'_> {
     /// # Errors
     /// Something is missing or refused. What was there before still works.
     pub fn run(&self) -> Result<(), InstallError> {
+        self.install(true)
+    }
+
+    /// With `asks`, the API server is asked for what only it has, and the new configuration is tried.
+    fn install(&self, asks: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         atomic_file::sweep(&net_dir);
@@ -66,16 +77,24 @@ impl Installation<'_> {
         let binaries = Binaries::plan(settings, layout, &state)?;
         binaries.note(&mut state);
         conflist.note(&net_dir, settings, &mut state);
+        if account.is_some() {
+            state.note(Place::Net, kubeconfig::NAME, None, false);
+        }
         self.save(&state);
 
         let directories = binaries.install()?;
         if let Some(name) = &settings.node_name {
             nodename::ensure_or_warn(layout, name);
         }
-        if let Some(account) = account {
+        if let Some(account) = account.filter(|_| asks) {
+            self.write_credentials(account, &net_dir)?;
             cluster::ensure(&conflist.conf, account, &settings.pools).unwrap_or_else(|error| tracing::warn!("{error}"));
         }
-        self.put_in_place(&conflist, &net_dir, &directories)?;
+        self.look_over(&conflist, &net_dir, &directories, asks);
+        match conflist.write(&net_dir, settings)? {
+            Change::Written => tracing::info!("wrote {}", net_dir.join(&settings.conf_name).display()),
+            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(&settings.conf_name).display()),
+        }
 
         conflist::remove_old(&net_dir, settings, &mut state);
         tls_assets::remove_strays(&net_dir, &tls);
@@ -85,6 +104,38 @@ impl Installation<'_> {
         Ok(())
     }
 
+    /// Puts back what is missing or was changed; for whoever stays (INST-49). Asks nobody. What is there is taken for whole, as it is called
+    /// often.
+    pub fn keep(&self) -> Kept {
+        let missing = match self.missing() {
+            Ok(missing) if missing.is_empty() => return Kept::default(),
+            Ok(missing) => missing,
+            Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
+        };
+        tracing::warn!("{} missing or changed, installing again", missing.join(", "));
+        match self.install(false) {
+            Ok(()) => Kept { mended: missing.len() as u64, missing: None },
+            Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
+        }
+    }
+
+    /// What was installed and is not there, or is not as it was.
+    fn missing(&self) -> Result<Vec<String>, InstallError> {
+        let Installation { settings, layout, .. } = *self;
+        let net_dir = layout.net_dir(&settings.net_dir);
+        let tls = tls_assets::copy(&layout.path(&settings.tls_assets), &net_dir, &settings.net_dir)?;
+        let mut missing = Vec::new();
+        if !self.render(&tls)?.is_written(&net_dir, settings) {
+            missing.push(net_dir.join(&settings.conf_name));
+        }
+        let state = self.load_state();
+        for (place, directory) in layout.bin_dirs() {
+            let noted = state.files.get(&place).into_iter().flat_map(|files| files.keys());
+            missing.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
+        }
+        Ok(missing.iter().map(|path| path.display().to_string()).collect())
+    }
+
     /// The configuration, without looking at what is on the node.
     fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
         let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
@@ -92,28 +143,24 @@ impl Installation<'_> {
         Ok(Conflist::render(self.settings, &values, |path| self.layout.path(path))?)
     }
 
-    /// Tries it, then writes it. What is there already and unchanged needs no trial.
-    fn put_in_place(
-        &self,
-        conflist: &Conflist,
-        net_dir: &Path,
-        directories: &[(Place, PathBuf)],
-    ) -> Result<(), InstallError> {
+    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {
+        match credentials::ensure(account, &self.settings.service_account, net_dir)? {
+            Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
+            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
+        }
+        Ok(())
+    }
+
+    /// Tells what is odd about it, and tries it. What is in place already needs no trial.
+    fn look_over(&self, conflist: &Conflist, net_dir: &Path, directories: &[(Place, PathBuf)], tries: bool) {
         let settings = self.settings;
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
         for finding in template::findings(&conflist.text, &conflist.conf, &paths) {
             tracing::warn!("{}: {finding}", settings.conf_name);
         }
-        if !conflist.is_written(net_dir, settings)
-            && let Some(directory) = paths.first()
-        {
+        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(net_dir, settings)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
-        match conflist.write(net_dir, settings)? {
-            Change::Written => tracing::info!("wrote {}", net_dir.join(&settings.conf_name).display()),
-            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(&settings.conf_name).display()),
-        }
-        Ok(())
     }
 
     fn try_out(&self, conflist: &Conflist, plugin: &Path) {

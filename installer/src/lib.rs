@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod command_line;
 pub mod commands;
 pub mod conflist;
+pub mod credentials;
 pub mod digest;
 pub mod dispatch;
 pub mod doctor;

@@ -102,14 +102,20 @@ impl ServiceAccount {
                 ..KubernetesConfig::default()
             });
         }
+        Ok(self.access_with(self.token()?, deadline))
+    }
+
+    /// How the API server is reached with nothing but this token.
+    #[must_use]
+    pub fn access_with(&self, token: String, deadline: Duration) -> KubernetesConfig {
         let overrides = Overrides {
             server: Some(self.server.clone()),
-            token: Some(self.token()?),
+            token: Some(token),
             authorities: (!self.insecure).then(|| self.ca_file.clone()),
             insecure: self.insecure,
             ..Overrides::default()
         };
-        Ok(KubernetesConfig { overrides, deadline, ..KubernetesConfig::default() })
+        KubernetesConfig { overrides, deadline, ..KubernetesConfig::default() }
     }
 }
 

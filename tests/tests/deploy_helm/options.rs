@@ -30,7 +30,7 @@ fn images_have_registry_tag_and_digest() {
         "image.tag=v9",
         "image.pullPolicy=Always",
         "image.pullSecrets={one,two}",
-        &format!("kubeControllers.image.digest={digest}"),
+        &format!("image.digest.kubeControllers={digest}"),
     ]);
     for (workload, image) in [
         (DAEMON_SET, "localhost:5000/calico/cni:v9".to_owned()),
@@ -42,7 +42,7 @@ fn images_have_registry_tag_and_digest() {
         let secrets = &objects[workload]["spec"]["template"]["spec"]["imagePullSecrets"];
         assert_eq!(*secrets, json!([{ "name": "one" }, { "name": "two" }]));
     }
-    let (objects, _) = with(&["image.registry=", "cni.image.repository=mine/cni"]);
+    let (objects, _) = with(&["image.registry=", "image.cni=mine/cni"]);
     assert_eq!(containers(&objects[DAEMON_SET])[0]["image"], format!("mine/cni:v{}", env!("CARGO_PKG_VERSION")));
 }
 
@@ -60,6 +60,100 @@ fn the_network_configuration() {
     let (objects, changed) = with(&["cni.networkConfig=mine"]);
     assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
     assert_eq!(objects[CONFIG]["data"]["cni_network_config"], "mine");
+}
+
+#[test]
+fn both_families_and_their_pools() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) = with(&["ipam.assignIPv6=true"]);
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    // Upstream's plugin takes words, not booleans (INST-103).
+    let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
+    let (objects, _) = with(&[
+        "ipam.pools[0].cidr=10.0.0.0/16",
+        "ipam.pools[0].natOutgoing=false",
+        "ipam.pools[0].blockSize=24",
+        "ipam.pools[1].cidr=fd00::/48",
+        "ipam.pools[1].vxlan=Always",
+    ]);
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap().iter();
+        let of_pools = env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
+        let said: Vec<String> = of_pools
+            .map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()))
+            .collect();
+        let expected = [
+            "CALICO_IPV4POOL_CIDR=10.0.0.0/16",
+            "CALICO_IPV4POOL_BLOCK_SIZE=24",
+            "CALICO_IPV4POOL_IPIP=Never",
+            "CALICO_IPV4POOL_NAT_OUTGOING=false",
+            "CALICO_IPV4POOL_VXLAN=Never",
+            "CALICO_IPV6POOL_CIDR=fd00::/48",
+            "CALICO_IPV6POOL_VXLAN=Always",
+        ];
+        assert_eq!(said, expected);
+    }
+    let twice = ["--set", "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16"];
+    assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
+}
+
+#[test]
+fn the_agent() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) =
+        with(&["agent.enabled=false", "agent.tokenRefreshInterval=6h", "agent.resources.limits.memory=1Gi"]);
+    let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
+    assert_eq!(changed, [format!("{agent}/env"), format!("{agent}/resources/limits/memory")]);
+    let env = containers(&objects[DAEMON_SET])[1]["env"].as_array().unwrap();
+    for (name, value) in [("CALICO_MANAGE_CNI", "false"), ("CNI_TOKEN_REFRESH_INTERVAL", "6h")] {
+        assert!(env.contains(&json!({ "name": name, "value": value })), "{name}");
+    }
+}
+
+#[test]
+fn what_is_said_of_all_pods() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&[
+        "nodeSelector.pool=a",
+        "podLabels.team=net",
+        "podAnnotations.note=x",
+        "priorityClassName.cni=mine",
+        "kubernetesServiceEndpoint.host=api.example.com",
+        "kubeControllers.tolerations[0].operator=Exists",
+        "kubeControllers.enabledControllers=node",
+        "cni.installPlugins=calico-only",
+        "cni.confName=05-calico.conflist",
+    ]);
+    for workload in [DAEMON_SET, DEPLOYMENT] {
+        let template = &objects[workload]["spec"]["template"];
+        assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
+        assert_eq!(template["metadata"]["labels"]["team"], "net");
+        assert_eq!(template["metadata"]["annotations"], json!({ "note": "x" }));
+        // Which pods are whose stays.
+        assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
+    }
+    assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
+    let controllers = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
+    assert_eq!(controllers["tolerations"].as_array().unwrap().last().unwrap(), &json!({ "operator": "Exists" }));
+    let env = controllers["containers"][0]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({ "name": "ENABLED_CONTROLLERS", "value": "node" })));
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap();
+        for (name, value) in [("CNI_INSTALL_PLUGINS", "calico-only"), ("CNI_CONF_NAME", "05-calico.conflist")] {
+            let named: Vec<_> = env.iter().filter(|variable| variable["name"] == name).collect();
+            assert_eq!(named, [&json!({ "name": name, "value": value })]);
+        }
+    }
+    let endpoint = &objects["ConfigMap kube-system/kubernetes-services-endpoint"]["data"];
+    let expected = json!({ "KUBERNETES_SERVICE_HOST": "api.example.com", "KUBERNETES_SERVICE_PORT": "6443" });
+    assert_eq!(*endpoint, expected);
 }
 
 /// The directories of other platforms: what is mounted, and what paths in the configuration begin with (INST-151).
@@ -154,6 +248,9 @@ fn parts_can_be_left_out() {
     assert!(!objects.keys().any(|name| name.starts_with("Service ") || name.starts_with("PodDisruptionBudget")));
     let (objects, _) = with(&["apiGroup=projectcalico.org/v3", "rbac.userRoles=false"]);
     assert!(!objects.keys().any(|name| name.ends_with(" calico-edit")));
+    let (objects, _) = with(&["kubeControllers.enabled=false"]);
+    let left: Vec<&String> = objects.keys().filter(|name| name.contains("kube-controllers")).collect();
+    assert_eq!(left, Vec::<&String>::new());
     let (objects, _) = with(&["metrics.dashboard=true"]);
     let dashboard =
         &objects["ConfigMap kube-system/calico-kube-controllers-dashboard"]["data"]["kube-controllers.json"];

@@ -45,8 +45,8 @@ fn components_are_values() {
     let directory = tempfile::tempdir().unwrap();
     let overlay = "overlays/kubernetes-v1";
     let options = [
-        ("components/cni-1.1", "cni.cniVersion=1.1.0"),
-        ("components/default-pool", "defaultPool.ipv4Cidr=192.168.0.0/16"),
+        ("components/cni-1.1", "cni.specVersion=1.1.0"),
+        ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
         ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
         ("components/privileged", "cni.privileged=true"),
         ("components/service-monitor", "metrics.serviceMonitor=true"),

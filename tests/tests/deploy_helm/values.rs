@@ -21,11 +21,14 @@ fn wrong_values_are_refused() {
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("cni.mtu=67", "mtu"),
         ("cni.mtu=big", "mtu"),
-        ("cni.cniVersion=2.0.0", "cniVersion"),
+        ("cni.specVersion=2.0.0", "specVersion"),
         ("cni.binDir=opt/cni/bin", "binDir"),
-        ("cni.image.digest=sha256:12", "digest"),
+        ("image.digest.cni=sha256:12", "digest"),
         ("kubeControllers.replicas=-1", "replicas"),
-        ("defaultPool.ipv4Cidr=everything", "ipv4Cidr"),
+        ("ipam.pools[0].cidr=everything", "cidr"),
+        ("ipam.pools[0].blockSize=26", "cidr"),
+        ("cni.confName=a/b.conf", "confName"),
+        ("agent.tokenRefreshInterval=often", "tokenRefreshInterval"),
         ("etcd.endpoints=10.0.0.1", "endpoints"),
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
@@ -68,8 +71,8 @@ fn a_dry_run_takes_many_options_at_once() {
     }
     with_kubernetes(|host, Kubernetes { api, .. }| {
         for values in [
-            "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,defaultPool.ipv4Cidr=10.0.0.0/16,metrics.dashboard=true,\
-             defaultPool.ipv6Cidr=fd00::/48,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
+            "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
+             ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
             "datastore=etcd,cni.privileged=true,etcd.tls=false",
             "apiGroup=projectcalico.org/v3,crds.keep=false",
         ] {

@@ -27,28 +27,39 @@
 {{- end -}}
 {{- end -}}
 
-{{/* An image with its registry, and its digest or tag. */}}
+{{/*
+The name of an image: its registry, and its digest or tag.
+  include "calico-cni.image" (dict "root" . "image" "cni")
+*/}}
 {{- define "calico-cni.image" -}}
-{{- $general := .root.Values.image -}}
-{{- if $general.registry }}{{ $general.registry }}/{{ end -}}
-{{- .image.repository -}}
-{{- if .image.digest -}}@{{ .image.digest }}{{- else -}}:{{ default (printf "v%s" .root.Chart.AppVersion) $general.tag }}{{- end -}}
+{{- $image := .root.Values.image -}}
+{{- $digest := get $image.digest .image -}}
+{{- if $image.registry }}{{ $image.registry }}/{{ end -}}
+{{- get $image .image -}}
+{{- if $digest -}}@{{ $digest }}{{- else -}}:{{ default (printf "v%s" .root.Chart.AppVersion) $image.tag }}{{- end -}}
 {{- end -}}
 
-{{/* Gives the containers of a workload their image, and what image.* says. */}}
-{{- define "calico-cni.setImage" -}}
-{{- $root := .root -}}
+{{/*
+Gives the pods of a workload their image, and what is said of all pods.
+  include "calico-cni.setPod" (dict "root" . "object" OBJECT "image" "cni")
+*/}}
+{{- define "calico-cni.setPod" -}}
+{{- $values := .root.Values -}}
 {{- $image := include "calico-cni.image" . -}}
-{{- $pod := .object.spec.template.spec -}}
-{{- range concat ($pod.initContainers | default list) $pod.containers -}}
+{{- $template := .object.spec.template -}}
+{{- range concat ($template.spec.initContainers | default list) $template.spec.containers -}}
   {{- $_ := set . "image" $image -}}
-  {{- $_ := set . "imagePullPolicy" $root.Values.image.pullPolicy -}}
+  {{- $_ := set . "imagePullPolicy" $values.image.pullPolicy -}}
 {{- end -}}
-{{- if $root.Values.image.pullSecrets -}}
+{{- if $values.image.pullSecrets -}}
   {{- $secrets := list -}}
-  {{- range $root.Values.image.pullSecrets -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- end -}}
-  {{- $_ := set $pod "imagePullSecrets" $secrets -}}
+  {{- range $values.image.pullSecrets -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- end -}}
+  {{- $_ := set $template.spec "imagePullSecrets" $secrets -}}
 {{- end -}}
+{{- $_ := set $template.spec "priorityClassName" (get $values.priorityClassName .image) -}}
+{{- include "calico-cni.merge" (dict "into" $template.spec.nodeSelector "patch" $values.nodeSelector) -}}
+{{- include "calico-cni.merge" (dict "into" $template.metadata.labels "patch" $values.podLabels) -}}
+{{- if $values.podAnnotations -}}{{- $_ := set $template.metadata "annotations" $values.podAnnotations -}}{{- end -}}
 {{- end -}}
 
 {{/* Merges a file below files/ into an object. */}}

@@ -122,7 +122,7 @@ fn help() -> String {
          \n\
          Usage: calico install [--root DIR]\n\
          \n      \
-               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the node's \n                  \
+               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the node's\n                  \
                            directories are mounted below host/; else that of a node, or of the image of one\n  \
            -h, --help      this text\n\
          \n\

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use cni_plugin::left_over::remove_interface;
 use installer::dispatch::{Command, Program, dispatch};
 use installer::{command_line, commands};
 
@@ -21,8 +22,19 @@ fn main() -> ExitCode {
     match dispatch(name, &words, cni_command.as_deref()) {
         Program::Ipam => ipam_plugin::run::main(),
         Program::Plugin => cni_plugin::run::main(),
-        Program::Command(Command::Install, words) => command_line::install(arguments.into_iter().skip(words)),
-        Program::Command(Command::Help, _) => commands::help(),
-        Program::Command(..) | Program::Ctl | Program::FlexVolume => commands::refuse(name, &words),
+        Program::Command(command, count) => {
+            let rest = arguments.iter().skip(count).cloned();
+            match command {
+                Command::Install => command_line::install(rest),
+                Command::RefreshToken => command_line::refresh_token(rest),
+                Command::Uninstall => command_line::uninstall(rest, &remove_interface),
+                Command::Doctor => command_line::doctor(rest),
+                Command::Health => command_line::health(rest),
+                Command::Version => command_line::version(),
+                Command::Help => commands::help(),
+                Command::Unknown => commands::refuse(name, &words),
+            }
+        }
+        Program::Ctl | Program::FlexVolume => commands::refuse(name, &words),
     }
 }

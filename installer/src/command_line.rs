@@ -1,6 +1,19 @@
 //! `calico install` from its command line to its exit status: 0, or 1 for every failure (INST-34), or 2 for arguments that
 //! make no sense.
 
+mod arguments;
+mod doctor;
+mod health;
+mod refresh_token;
+mod uninstall;
+mod version;
+
+pub use self::doctor::doctor;
+pub use self::health::health;
+pub use self::refresh_token::refresh_token;
+pub use self::uninstall::uninstall;
+pub use self::version::version;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -10,7 +23,7 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 
-use crate::agent::{self, AgentError, AgentSettings};
+use crate::agent::{self, AgentError, AgentSettings, Kept};
 use crate::install::{InstallError, Installation};
 use crate::kubeconfig;
 use crate::layout::Layout;
@@ -63,25 +76,36 @@ pub fn install(arguments: impl IntoIterator<Item = String>) -> ExitCode {
 }
 
 fn run(layout: &Layout) -> Result<(), CommandError> {
-    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let settings = Settings::from_environment(&lookup, hostname.trim())?;
+    let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref() };
     installation.run()?;
+    // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
     if settings.stay && account.is_some() {
-        stay(&installation, &lookup)?;
+        tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+        stay(&installation, true, &lookup)?;
     }
     Ok(())
 }
 
-/// Goes on as the agent (INST-37). Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
-fn stay(installation: &Installation<'_>, lookup: &dyn Fn(&str) -> Option<String>) -> Result<(), CommandError> {
+/// What the environment says, and the environment itself.
+fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), SettingsError> {
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
+}
+
+/// Stays as the agent, until SIGTERM (INST-37). With `keeps` it puts back what was installed.
+fn stay(
+    installation: &Installation<'_>,
+    keeps: bool,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), CommandError> {
     let Installation { settings, layout, account } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
-    tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || installation.keep()))?;
+    let keep = || if keeps { installation.keep() } else { Kept::default() };
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, keep))?;
     Ok(())
 }
 

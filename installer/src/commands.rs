@@ -8,11 +8,16 @@ calico, Calico's CNI plugin, also installs itself.
 
 Commands:
   calico install        put the plugins, their credentials and their configuration on this node
+  calico refresh-token  keep the token of the plugins fresh, and what was installed in place
+  calico uninstall      take back what was installed; without --yes, say what that would be
+  calico doctor         look for what is wrong on this node, and the way out
+  calico health         ask a probe
+  calico version        print the version of the build
   calico -t             test the connection to the datastore of the configuration on stdin
   calico -v             print the version
   calico help           this text
 
-`calico install --help` tells more. calico-ipam, the same program by another name, looks after addresses: see calico-ipam
+`calico install --help` tells more, and so for the others. calico-ipam, the same program by another name, looks after addresses: see calico-ipam
 --help. Container runtimes call both with CNI_COMMAND set.
 ";
 

@@ -12,6 +12,7 @@ use crate::candidate::{self, Trial};
 use crate::cluster;
 use crate::conflist::{self, Conflist, ConflistError};
 use crate::credentials::{self, CredentialsError};
+use crate::digest;
 use crate::kubeconfig;
 use crate::layout::{Layout, Place};
 use crate::nodename;
@@ -117,6 +118,16 @@ impl Installation<'_> {
             Ok(()) => Kept { mended: missing.len() as u64, missing: None },
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
         }
+    }
+
+    /// Whether the configuration that is noted as installed is the one that this environment makes: another one is somebody
+    /// else's to look after.
+    pub fn is_noted(&self) -> bool {
+        let Installation { settings, layout, .. } = *self;
+        let net_dir = layout.net_dir(&settings.net_dir);
+        let tls = tls_assets::copy(&layout.path(&settings.tls_assets), &net_dir, &settings.net_dir);
+        let Ok(conflist) = tls.map_err(InstallError::from).and_then(|tls| self.render(&tls)) else { return false };
+        self.load_state().is_ours(Place::Net, &settings.conf_name, &digest::of_bytes(conflist.text.as_bytes()))
     }
 
     /// What was installed and is not there, or is not as it was.

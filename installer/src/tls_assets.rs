@@ -14,7 +14,8 @@ use crate::template::Tls;
 /// The directory beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
 
-const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
+/// What may be in it.
+pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
 
 /// Why a file is not copied.
 #[derive(Debug, thiserror::Error)]

@@ -27,5 +27,6 @@ use crate::layout::Layout;
 /// Looks at the node that `layout` shows, and judges. `net_dir` is the configuration directory on the node.
 pub async fn examine(layout: &Layout, net_dir: &str) -> Report {
     let facts = gather(layout, net_dir).await;
-    Report { node: facts.node.name.clone().unwrap_or_default(), findings: checks::all(&facts) }
+    let node = facts.node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
+    Report { node, findings: checks::all(&facts) }
 }

@@ -19,6 +19,7 @@ pub mod kubernetes;
 pub mod machine;
 pub mod manifests;
 pub mod namespaces;
+pub mod node_pod;
 pub mod plugin;
 pub mod proxy;
 mod server_process;

@@ -32,12 +32,12 @@ pub struct Facts {
     pub programs: Vec<Program>,
     /// Its kubeconfig; `None` where it names none.
     pub token: Option<TokenFile>,
-    /// The name of this node.
-    pub node: NodeName,
+    /// The name of this node; `None` where no configuration says where to look.
+    pub node: Option<NodeName>,
     /// What the datastore and the API server say; `None` where the configuration leads to none.
     pub cluster: Option<Cluster>,
-    /// MTU of the configuration; 0: not said.
-    pub configured_mtu: u32,
+    /// MTU of the configuration, 0 where it does not say; `None` without one.
+    pub configured_mtu: Option<u32>,
     /// Content of Felix' MTU file.
     pub mtu_file: Option<String>,
     /// The interfaces with a default route.
@@ -205,20 +205,13 @@ impl Default for Facts {
             chosen: None,
             programs: Vec::new(),
             token: None,
-            node: NodeName::default(),
+            node: None,
             cluster: None,
-            configured_mtu: 0,
+            configured_mtu: None,
             mtu_file: None,
             uplinks: Vec::new(),
             settings: Vec::new(),
             journal: 0,
         }
-    }
-}
-
-impl Default for NodeName {
-    fn default() -> Self {
-        let none = String::new();
-        NodeName { name: Err(none.clone()), configured: none, path: PathBuf::new(), written: None, optional: false }
     }
 }

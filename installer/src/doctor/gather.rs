@@ -33,7 +33,8 @@ pub async fn gather(layout: &Layout, net_dir: &str) -> Facts {
         name: name.clone(),
         content: text.clone().and_then(|text| content(&text, layout, &seen)),
     });
-    let node = conf.as_ref().map(node_facts).unwrap_or_default();
+    let node = conf.as_ref().map(node_facts);
+    let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
     let programs = match &chosen {
         Some(Chosen { content: Ok(content), .. }) => programs::all(content, conf.as_ref(), layout),
         _ => Vec::new(),
@@ -46,10 +47,10 @@ pub async fn gather(layout: &Layout, net_dir: &str) -> Facts {
         programs,
         token: conf.as_ref().and_then(token_file),
         cluster: match &conf {
-            Some(conf) => cluster::ask(conf, node.name.as_deref().unwrap_or_default()).await,
+            Some(conf) => cluster::ask(conf, &name).await,
             None => None,
         },
-        configured_mtu: conf.as_ref().map_or(0, |conf| conf.interface.mtu),
+        configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
         mtu_file: fs::read_to_string(layout.state_dir().join("mtu")).ok(),
         uplinks: node::uplinks(),
         settings: node::settings(),

@@ -65,6 +65,12 @@ impl ApiServer {
         self.await_ready()
     }
 
+    /// Starts the server again with another key for the tokens of service accounts: those of before are refused.
+    pub fn rotate_token_key(&mut self) -> Result<()> {
+        self.certificates.new_token_key()?;
+        self.restart()
+    }
+
     /// Kills the server; what it kept stays in etcd.
     pub fn stop(&mut self) {
         self.server.stop();

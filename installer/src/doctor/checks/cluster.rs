@@ -55,7 +55,7 @@ fn permissions(cluster: &Cluster) -> Option<Finding> {
 
 fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
     const NAME: &str = "node object";
-    let name = facts.node.name.as_ref().ok()?;
+    let name = facts.node.as_ref()?.name.as_ref().ok()?;
     Some(match cluster.node_exists.as_ref()? {
         Ok(true) => Finding::ok(NAME, format!("Node {name} exists")),
         Ok(false) => Finding::fail(

@@ -3,10 +3,14 @@
 use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, Interface, NodeName, REVERSE_PATH, Setting};
 use crate::doctor::finding::Finding;
 
+const NO_CONFIGURATION: &str = "there is no configuration of Calico's";
+
 /// Which node the plugins take this one for.
 pub(super) fn name(facts: &Facts) -> Finding {
     const NAME: &str = "nodename";
-    let NodeName { name, configured, path, written, optional } = &facts.node;
+    let Some(NodeName { name, configured, path, written, optional }) = &facts.node else {
+        return Finding::skipped(NAME, NO_CONFIGURATION);
+    };
     let path = path.display();
     let name = match name {
         Ok(name) => name,
@@ -30,8 +34,9 @@ pub(super) fn name(facts: &Facts) -> Finding {
 /// Whether a packet of a pod fits through every uplink.
 pub(super) fn mtu(facts: &Facts) -> Finding {
     const NAME: &str = "MTU";
+    let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
     let written = match facts.mtu_file.as_deref().map(|text| text.trim().parse::<u32>()) {
-        Some(Err(_)) if facts.configured_mtu == 0 => {
+        Some(Err(_)) if configured == 0 => {
             return Finding::fail(
                 NAME,
                 "/var/lib/calico/mtu holds no number: no pod starts",
@@ -41,7 +46,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
         Some(Ok(mtu)) => mtu,
         _ => 0,
     };
-    let (pods, place) = match (facts.configured_mtu, written) {
+    let (pods, place) = match (configured, written) {
         (0, 0) => (1500, "the kernel's default"),
         (0, mtu) => (mtu, "/var/lib/calico/mtu"),
         (mtu, _) => (mtu, "the configuration"),

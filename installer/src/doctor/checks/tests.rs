@@ -37,13 +37,13 @@ fn good() -> Facts {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),
             file: Ok(File { mode: 0o600, claims: Some(claims) }),
         }),
-        node: NodeName {
+        node: Some(NodeName {
             name: Ok("node1".into()),
             configured: "node1".into(),
             path: "/var/lib/calico/nodename".into(),
             written: Some("node1".into()),
             optional: false,
-        },
+        }),
         cluster: Some(Cluster {
             place: "https://10.96.0.1:443".into(),
             reached: Ok(Duration::from_millis(7)),
@@ -53,7 +53,7 @@ fn good() -> Facts {
             blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
             node_exists: Some(Ok(true)),
         }),
-        configured_mtu: 1450,
+        configured_mtu: Some(1450),
         mtu_file: None,
         uplinks: vec![Interface { name: "eth0".into(), mtu: 1500 }],
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
@@ -93,6 +93,17 @@ fn content(facts: &mut Facts) -> &mut Content {
 
 fn cluster(facts: &mut Facts) -> &mut Cluster {
     facts.cluster.as_mut().unwrap()
+}
+
+fn node(facts: &mut Facts) -> &mut NodeName {
+    facts.node.as_mut().unwrap()
+}
+
+#[test]
+fn an_empty_node_is_told_in_few_words() {
+    let states: Vec<State> = all(&Facts::default()).iter().map(|finding| finding.state).collect();
+    let skipped = [State::Skipped; 3];
+    assert_eq!(states, [&[State::Fail][..], &skipped, &[State::Ok, State::Ok]].concat());
 }
 
 #[test]
@@ -242,28 +253,31 @@ fn what_the_datastore_says() {
 #[test]
 fn the_name_of_the_node() {
     only("FAIL nodename: nobody knows", |facts| {
-        facts.node.name = Err("nobody knows".into());
+        node(facts).name = Err("nobody knows".into());
         cluster(facts).node_exists = None;
     });
     only("FAIL nodename: the configuration says node1, /var/lib/calico/nodename says node2", |facts| {
-        facts.node.written = Some("node2\n".into());
+        node(facts).written = Some("node2\n".into());
     });
-    only("FAIL nodename: /var/lib/calico/nodename does not exist", |facts| facts.node.written = None);
-    let optional = wrong(|facts| (facts.node.written, facts.node.optional) = (None, true));
+    only("FAIL nodename: /var/lib/calico/nodename does not exist", |facts| node(facts).written = None);
+    let optional = wrong(|facts| {
+        node(facts).written = None;
+        node(facts).optional = true;
+    });
     assert!(optional.is_empty(), "{optional:?}");
 }
 
 #[test]
 fn packets_fit() {
-    only("warn MTU: pods have 1501 by the configuration, eth0 has 1500", |facts| facts.configured_mtu = 1501);
+    only("warn MTU: pods have 1501 by the configuration, eth0 has 1500", |facts| facts.configured_mtu = Some(1501));
     only("warn MTU: pods have 1450 by the configuration, eth0 has 1500, of which encapsulation takes 70", |facts| {
         cluster(facts).pools.as_mut().unwrap()[0].overhead = 70;
     });
     only("warn MTU: pods have 9000 by /var/lib/calico/mtu", |facts| {
-        (facts.configured_mtu, facts.mtu_file) = (0, Some("9000".into()));
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("9000".into()));
     });
     only("FAIL MTU: /var/lib/calico/mtu holds no number", |facts| {
-        (facts.configured_mtu, facts.mtu_file) = (0, Some("15oo".into()));
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("15oo".into()));
     });
     only("skipped MTU: 1450 by the configuration; no interface", |facts| facts.uplinks.clear());
 }

@@ -14,7 +14,6 @@ pub use self::refresh_token::refresh_token;
 pub use self::uninstall::uninstall;
 pub use self::version::version;
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -22,13 +21,14 @@ use std::process::ExitCode;
 
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
+use ipam_plugin::variable::list;
 
 use crate::agent::{self, AgentError, AgentSettings, Kept};
 use crate::install::{InstallError, Installation};
 use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
-use crate::settings::variables::{GROUPS, Variable};
+use crate::settings::variables::GROUPS;
 use crate::settings::{Settings, SettingsError};
 
 /// Why the command failed.
@@ -154,11 +154,8 @@ fn help() -> String {
          /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
     );
     for (title, variables) in GROUPS {
-        let _ = writeln!(text, "\n{title}:");
-        for Variable { name, default, meaning } in variables {
-            let _ = write!(text, "  {name}\n          {meaning}");
-            let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
-        }
+        text.push('\n');
+        text.push_str(&list(title, variables));
     }
     text.push_str(
         "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
@@ -170,6 +167,7 @@ fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::variables::Variable;
 
     fn of(line: &str) -> Asked {
         parse(line.split_whitespace().map(str::to_owned))

@@ -54,6 +54,7 @@ pub fn copy(assets: &Path, net_dir: &Path, net_dir_on_node: &str) -> Result<Tls,
         return Ok(Tls::default());
     }
     let directory = net_dir.join(DIRECTORY);
+    atomic_file::sweep(&directory);
     fs::create_dir_all(&directory).map_err(|source| TlsAssetsError::File {
         action: "create",
         path: directory.clone(),
@@ -81,6 +82,7 @@ pub fn copy(assets: &Path, net_dir: &Path, net_dir_on_node: &str) -> Result<Tls,
 /// Removes what the configuration does not name: everything else in the directory, and the directory when it is empty.
 pub fn remove_strays(net_dir: &Path, tls: &Tls) {
     let directory = net_dir.join(DIRECTORY);
+    atomic_file::sweep(&directory);
     let Ok(entries) = fs::read_dir(&directory) else { return };
     let kept = [&tls.ca, &tls.cert, &tls.key].map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -107,7 +109,9 @@ mod tests {
         let (assets, net_dir) = (dir.path().join("assets"), dir.path().join("net.d"));
         fs::create_dir_all(&assets).unwrap();
         fs::create_dir_all(net_dir.join(DIRECTORY)).unwrap();
-        fs::write(net_dir.join(DIRECTORY).join("etcd-key"), "old").unwrap();
+        for name in ["etcd-key", ".etcd-ca.0123456789abcdef.calico-draft.tmp"] {
+            fs::write(net_dir.join(DIRECTORY).join(name), "old").unwrap();
+        }
         // The files of a Secret are links.
         fs::write(assets.join("data"), "cert").unwrap();
         fs::set_permissions(assets.join("data"), fs::Permissions::from_mode(0o400)).unwrap();

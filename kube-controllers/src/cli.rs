@@ -1,12 +1,12 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use ipam_plugin::variable::list;
 
-use crate::settings::variables::{CONTROLLERS, DATASTORE, Variable};
+use crate::settings::variables::{CONTROLLERS, DATASTORE};
 
 /// Keeps Calico's objects in step with Kubernetes, and takes back addresses that nobody holds any more.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -36,20 +36,14 @@ impl Options {
 
 /// The environment variables, for `--help`.
 fn environment() -> String {
-    let mut text = String::new();
-    for (title, variables) in [("Environment:", &CONTROLLERS[..]), ("\nDatastore and API server:", &DATASTORE)] {
-        let _ = writeln!(text, "{title}");
-        for Variable { name, default, meaning } in variables {
-            let _ = write!(text, "  {name}\n          {meaning}");
-            let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
-        }
-    }
-    text
+    let datastore = list("Datastore and API server", &DATASTORE);
+    format!("{}\n{datastore}", list("Environment", &CONTROLLERS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::variables::Variable;
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
         Options::parse_from_command(line.split(' ').map(OsString::from))

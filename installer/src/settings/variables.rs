@@ -1,19 +1,7 @@
 //! Every environment variable that `calico install` reads, for `--help` and the README.
 
-/// One environment variable.
-#[derive(Debug, Clone, Copy)]
-pub struct Variable {
-    /// Its name.
-    pub name: &'static str,
-    /// What holds when it is not set; empty: nothing.
-    pub default: &'static str,
-    /// What it decides.
-    pub meaning: &'static str,
-}
-
-const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, default, meaning }
-}
+pub use ipam_plugin::variable::Variable;
+use ipam_plugin::variable::variable;
 
 /// Variables in groups, each with its title.
 pub const GROUPS: [(&str, &[Variable]); 4] =

@@ -17,8 +17,8 @@ Commands:
   calico -v             print the version
   calico help           this text
 
-`calico install --help` tells more, and so for the others. calico-ipam, the same program by another name, looks after addresses: see calico-ipam
---help. Container runtimes call both with CNI_COMMAND set.
+`calico install --help` tells more, and so for the others. calico-ipam, the same program by another name, looks after
+addresses: see calico-ipam --help. Container runtimes call both with CNI_COMMAND set.
 ";
 
 /// Prints the commands.

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ipam_plugin::variable::{Variable, variable};
 use libcalico::api::GoDuration;
 
 use super::timetable::Pace;
@@ -38,14 +39,14 @@ pub struct SettingsError {
     wanted: &'static str,
 }
 
-/// For `--help`: name, default, meaning.
-pub const VARIABLES: [(&str, &str, &str); 6] = [
-    ("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
-    ("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
-    ("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
-    ("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
-    ("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
-    ("CNI_AGENT_LISTEN", "127.0.0.1:9097", "address of /readiness, /liveness and /metrics, or `off`"),
+/// For `--help`.
+pub const VARIABLES: [Variable; 6] = [
+    variable("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
+    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
+    variable("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
+    variable("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
+    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
+    variable("CNI_AGENT_LISTEN", "127.0.0.1:9097", "address of /readiness, /liveness and /metrics, or `off`"),
 ];
 
 impl AgentSettings {
@@ -104,7 +105,7 @@ mod tests {
             listen: Some(DEFAULT_LISTEN),
         };
         assert_eq!(settings(&[]).unwrap(), expected);
-        let empty = VARIABLES.map(|(name, _, _)| (name, " "));
+        let empty = VARIABLES.map(|known| (known.name, " "));
         assert_eq!(settings(&empty).unwrap(), expected);
         assert_eq!(DEFAULT_LISTEN.to_string(), "127.0.0.1:9097");
     }

@@ -1,10 +1,10 @@
 //! `calico refresh-token`, the same as `calico component cni agent`: `calico install` with SLEEP=true, without installing
 //! first.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
 use super::{CommandError, environment, stay};
@@ -54,23 +54,22 @@ fn help() -> String {
                --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below that\n  \
            -h, --help      this text\n\
          \n\
-         Environment, beside that of `calico install`:\n",
+         ",
     );
-    for (name, default, meaning) in VARIABLES {
-        let _ = write!(text, "  {name}\n          {meaning}");
-        let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
-    }
+    text.push_str(&list("Environment, beside that of `calico install`", &VARIABLES));
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use ipam_plugin::variable::Variable;
+
     use super::*;
 
     #[test]
     fn help_tells_every_variable() {
         let help = help();
-        for (name, _, _) in VARIABLES {
+        for Variable { name, .. } in VARIABLES {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");
         }
     }

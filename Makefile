@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers test bench bench-controllers build build-test generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ demo-kubernetes: build ## two pods of a real API server, as kubelet calls, with 
 demo-controllers: build ## leaks collected, a policy converted, a leader replaced, a node deleted (KEEP=1: leave it up)
 	@tests/install-needs.sh demo-controllers
 	@tests/demo/run.sh controllers
+
+e2e: build ## a real node, kubelet and containerd: installed, pods, power failure, garbage collection (KEEP=1: leave it up)
+	@tests/install-needs.sh e2e
+	@tests/demo/run.sh node
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
 	@tests/run.sh
@@ -70,7 +74,11 @@ program:
 	ln -f $(PLUGIN)/$(PROGRAM) $(PLUGIN)/$(ALIAS); \
 	echo "$(PLUGIN)/$(PROGRAM) = $(PLUGIN)/$(ALIAS): $$(stat -c %s $(PLUGIN)/$(PROGRAM)) bytes ($(PROFILE))"
 
-generate: ## write deploy/ files that come from the code (JSON Schema of the network configuration, CRDs)
+image: ## the images cni and kube-controllers for amd64 and arm64, as OCI layouts in target/images
+	@tests/install-needs.sh build image
+	@deploy/images/build.sh
+
+generate: ## write deploy/ files that come from the code (JSON Schema of the configuration, CRDs) and deploy/install.yaml
 	@mkdir -p target
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
 	@mv target/netconf.schema.json deploy/netconf.schema.json
@@ -78,6 +86,9 @@ generate: ## write deploy/ files that come from the code (JSON Schema of the net
 	@cargo run -q $(LOCKED) -p libcalico --features schema --bin crds -- target/crds
 	@rm -rf deploy/crds
 	@mv target/crds deploy/crds
+	@tests/install-go-tools.sh kubectl
+	@deploy/render.sh >target/install.yaml
+	@mv target/install.yaml deploy/install.yaml
 	@git status --short deploy
 
 lint: ## formatting, clippy and documentation, warnings as errors

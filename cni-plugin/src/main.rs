@@ -1,17 +1,40 @@
-//! The one binary of the plugins: `calico`, and `calico-ipam` by the name it is called by (CNI-1, IPAM-1).
+//! The one binary of the plugins and of what installs them: `calico`, and `calico-ipam` and `install` by the names it is called
+//! by (CNI-1, IPAM-1, INST-3).
 
 use std::path::Path;
 use std::process::ExitCode;
+
+use cni_plugin::left_over::remove_interface;
+use installer::dispatch::{Command, Program, dispatch};
+use installer::{command_line, commands};
 
 /// musl's own allocator asks the kernel for memory, and gives it back, some hundred times in one ADD.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os();
+    let mut arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let called_as = arguments.next().unwrap_or_default();
-    match Path::new(&called_as).file_name().and_then(|name| name.to_str()) {
-        Some("calico-ipam") => ipam_plugin::run::main(),
-        _ => cni_plugin::run::main(),
+    let name = Path::new(&called_as).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let arguments: Vec<String> = arguments.collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let cni_command = std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
+    match dispatch(name, &words, cni_command.as_deref()) {
+        Program::Ipam => ipam_plugin::run::main(),
+        Program::Plugin => cni_plugin::run::main(),
+        Program::Command(command, count) => {
+            let rest = arguments.iter().skip(count).cloned();
+            match command {
+                Command::Install => command_line::install(rest),
+                Command::RefreshToken => command_line::refresh_token(rest),
+                Command::Uninstall => command_line::uninstall(rest, &remove_interface),
+                Command::Doctor => command_line::doctor(rest),
+                Command::Health => command_line::health(rest),
+                Command::Version => command_line::version(),
+                Command::Help => commands::help(),
+                Command::Unknown => commands::refuse(name, &words),
+            }
+        }
+        Program::Ctl | Program::FlexVolume => commands::refuse(name, &words),
     }
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// An error and its causes, each said once.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         let said = cause.to_string();

@@ -1,7 +1,10 @@
 //! What an empty datastore needs before Calico works on it (DS-51, DS-52).
 
-use libcalico::api::{ClusterInformation, ClusterInformationSpec, Object, ObjectKey, Spec, Tier, TierSpec};
+use libcalico::api::{
+    ClusterInformation, ClusterInformationSpec, IpPool, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
+};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
+use libcalico::validation::{PoolSurroundings, ValidationError, admit_ip_pool};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -24,6 +27,57 @@ pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Resul
         }
     }
     try_initialize(store, cluster_type).await
+}
+
+/// Why a family has no pool.
+#[derive(Debug, thiserror::Error)]
+pub enum FirstPoolError {
+    /// The datastore.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A pool that may not be.
+    #[error("IPPool {name}: {cause}")]
+    Invalid {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        cause: ValidationError,
+    },
+}
+
+/// Adds the ClusterInformation where there is none, and leaves one that is there as it is, so that leave to get and to
+/// create it is all that is needed (INST-61, INST-70). Says whether it was added.
+pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
+    let mut batch = ReadBatch::new();
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
+    if store.read(&batch).await?.get(&cluster)?.is_some() {
+        return Ok(false);
+    }
+    unless_there(store.write_one(create(cluster_information(cluster_type, OffsetDateTime::now_utc()))?).await)
+}
+
+/// Adds `pool` where its family has none: leave to list and to create pools is all that is needed (INST-62, INST-70). Says
+/// whether it was added.
+pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
+    let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
+    let wanted = admit_ip_pool(pool.clone(), &PoolSurroundings::default()).map_err(invalid)?;
+    let family = |pool: &IpPool| pool.spec.range().ok().map(|range| range.version());
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let pools = store.read(&batch).await?.list(&pools);
+    if pools.iter().any(|there| family(&there.value) == family(&wanted)) {
+        return Ok(false);
+    }
+    Ok(unless_there(store.write_one(create(stamped(wanted, OffsetDateTime::now_utc()))?).await)?)
+}
+
+/// Who was faster did the same.
+fn unless_there<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
+    match created {
+        Ok(_) => Ok(true),
+        Err(StoreError::AlreadyExists { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@
 //! connection; to etcd one more for each watch ([`watch`]).
 
 pub mod config;
-mod error_chain;
+pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
 pub mod kubernetes;
@@ -97,11 +97,19 @@ impl Datastore {
 
     /// The same, and notes that Kubernetes runs the cluster: `k8s`, with `kdd` where its API is the datastore (KC-112).
     pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
-        let cluster_type = match self {
+        first_use::ensure_initialized(self, self.cluster_type()).await
+    }
+
+    /// Adds the ClusterInformation where there is none, with the same note. Says whether it was added.
+    pub async fn ensure_cluster_information(&self) -> Result<bool, StoreError> {
+        first_use::ensure_cluster_information(self, self.cluster_type()).await
+    }
+
+    fn cluster_type(&self) -> &'static str {
+        match self {
             Datastore::Kubernetes(_) => "k8s,kdd",
             Datastore::Etcd(_) | Datastore::Local(_) => "k8s",
-        };
-        first_use::ensure_initialized(self, cluster_type).await
+        }
     }
 }
 

@@ -51,4 +51,5 @@ mod take;
 mod testing;
 mod undo;
 mod upgrade;
+pub mod variable;
 mod workload;

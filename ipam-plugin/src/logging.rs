@@ -22,7 +22,7 @@ use self::line::LineFormat;
 
 /// The crates whose events are logged at the configured level. Libraries below them are held at `error`: their debug
 /// events hold request headers, and with them tokens (CNI-233).
-const OWN_CRATES: [&str; 5] = ["cni_plugin", "ipam_plugin", "datastore", "libcalico", "netconf"];
+const OWN_CRATES: [&str; 6] = ["cni_plugin", "ipam_plugin", "installer", "datastore", "libcalico", "netconf"];
 
 /// What the network configuration says about logging.
 #[derive(Debug, Clone, PartialEq, Eq)]

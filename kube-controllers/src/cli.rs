@@ -1,12 +1,12 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use ipam_plugin::variable::list;
 
-use crate::settings::variables::{CONTROLLERS, DATASTORE, Variable};
+use crate::settings::variables::{CONTROLLERS, DATASTORE};
 
 /// Keeps Calico's objects in step with Kubernetes, and takes back addresses that nobody holds any more.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -21,12 +21,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options of a command line, which may begin with the words that upstream's combined program has before them:
-    /// `calico component kube-controllers` (KC-100).
+    /// The options of a command line, which may begin with the words that upstream's programs have before them:
+    /// `calico component kube-controllers` (KC-100), `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
     pub fn parse_from_command(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
-        let rest = words.skip_while(|word| word == "component" || word == "kube-controllers");
+        let is_name = |word: &OsString| Path::new(word).file_name().is_some_and(|name| name == "kube-controllers");
+        let rest = words.skip_while(|word| word == "component" || is_name(word));
         let matches =
             Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
         Self::from_arg_matches(&matches)
@@ -35,20 +36,14 @@ impl Options {
 
 /// The environment variables, for `--help`.
 fn environment() -> String {
-    let mut text = String::new();
-    for (title, variables) in [("Environment:", &CONTROLLERS[..]), ("\nDatastore and API server:", &DATASTORE)] {
-        let _ = writeln!(text, "{title}");
-        for Variable { name, default, meaning } in variables {
-            let _ = write!(text, "  {name}\n          {meaning}");
-            let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
-        }
-    }
-    text
+    let datastore = list("Datastore and API server", &DATASTORE);
+    format!("{}\n{datastore}", list("Environment", &CONTROLLERS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::variables::Variable;
 
     fn parse(line: &str) -> Result<Options, clap::Error> {
         Options::parse_from_command(line.split(' ').map(OsString::from))
@@ -61,6 +56,8 @@ mod tests {
         assert_eq!(parse("kube-controllers").unwrap(), none);
         assert_eq!(parse("kube-controllers --health-port=9099 --status-file /tmp/s").unwrap(), both);
         assert_eq!(parse("calico component kube-controllers --health-port 9099 --status-file=/tmp/s").unwrap(), both);
+        let wrapped = "/usr/bin/wrapper /usr/bin/kube-controllers --health-port 9099 --status-file /tmp/s";
+        assert_eq!(parse(wrapped).unwrap(), both);
         assert!(parse("kube-controllers --port 1").is_err());
         assert!(parse("kube-controllers --health-port 70000").is_err());
     }

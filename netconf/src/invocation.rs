@@ -67,7 +67,7 @@ impl Plugin {
     /// The line that leads to the command line for people.
     fn for_people(self) -> &'static str {
         match self {
-            Plugin::Calico => "",
+            Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
                 "For people: calico-ipam show, check, release, apply, get, delete, endpoints, init, export, import; see \
                  --help\n\n"

@@ -16,6 +16,7 @@ pub mod error;
 mod flags;
 pub mod invocation;
 mod json;
+pub mod list;
 pub mod result;
 pub mod rewrite;
 #[cfg(feature = "schema")]

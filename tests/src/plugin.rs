@@ -107,6 +107,13 @@ impl Call {
         self
     }
 
+    /// Calls another program instead.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Call {
+        self.program = program.to_owned();
+        self
+    }
+
     /// Has another program start this one: `strace …`.
     #[must_use]
     pub fn under(mut self, wrapper: &str) -> Call {

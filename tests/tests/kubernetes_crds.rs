@@ -22,8 +22,9 @@ fn define(api: &ApiServer) {
     for (folder, ..) in GROUPS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(folder);
         let mut count = 0;
-        for file in fs::read_dir(folder).unwrap() {
-            let definition: Value = serde_norway::from_str(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();
+        let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
+            let definition: Value = serde_norway::from_str(&fs::read_to_string(file).unwrap()).unwrap();
             let kept = api.admin().apply_object(&definition).unwrap();
             let name = definition["metadata"]["name"].as_str().unwrap();
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");

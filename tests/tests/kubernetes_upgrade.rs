@@ -13,7 +13,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 /// The role, and who has it.
-const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/upgrade-ipam/rbac.yaml");
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/upgrade-ipam/rbac.yaml");
 /// The first pod's other address.
 const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";

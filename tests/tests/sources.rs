@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-const CRATES: [&str; 7] =
-    ["netconf", "libcalico", "datastore", "ipam-plugin", "cni-plugin", "kube-controllers", "tests"];
+const CRATES: [&str; 8] =
+    ["netconf", "libcalico", "datastore", "ipam-plugin", "installer", "cni-plugin", "kube-controllers", "tests"];
 
 /// Files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {

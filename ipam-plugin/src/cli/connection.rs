@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use datastore::config::{DEFAULT_PATH, LocalConfig};
 use datastore::{ConfigError, DatastoreConfig, Settings};
 use netconf::NetConf;
-use serde_json::{Map, Value};
+use netconf::list::calico_plugin;
+use serde_json::Value;
 
 use super::error::CliError;
 use crate::datastore_settings;
@@ -140,23 +141,8 @@ fn read_conf(path: &Path) -> Result<NetConf, CliError> {
     let refuse = |reason: String| CliError::NetworkConf { path: path.display().to_string(), reason };
     let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
-    let plugin = plugin_of(value).map_err(|reason| refuse(reason.into()))?;
+    let plugin = calico_plugin(value).map_err(|reason| refuse(reason.into()))?;
     NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| refuse(error.to_string()))
-}
-
-fn plugin_of(conf: Value) -> Result<Map<String, Value>, &'static str> {
-    let Value::Object(mut list) = conf else { return Err("it is no JSON object") };
-    let Some(plugins) = list.remove("plugins") else { return Ok(list) };
-    let ours = |plugin: &&Value| {
-        let of = |object: &Value| object["type"].as_str().map(str::to_owned);
-        of(plugin).as_deref() == Some("calico") || of(&plugin["ipam"]).as_deref() == Some("calico-ipam")
-    };
-    let found = plugins.as_array().and_then(|plugins| plugins.iter().find(ours)).and_then(Value::as_object);
-    let mut plugin = found.cloned().ok_or("none of its plugins is `calico` or has `calico-ipam` as ipam")?;
-    if let Some(name) = list.remove("name") {
-        plugin.insert("name".into(), name);
-    }
-    Ok(plugin)
 }
 
 #[cfg(test)]

@@ -69,6 +69,11 @@ pub async fn leaked<S: Store>(
 }
 
 impl Leaked {
+    /// How many containers hold it.
+    pub fn containers(&self) -> usize {
+        self.0.len()
+    }
+
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
         self.0.values().filter_map(|leak| leak.pod.as_ref())

@@ -1,19 +1,7 @@
 //! Every environment variable that the process reads, for `--help` and the README.
 
-/// One environment variable.
-#[derive(Debug, Clone, Copy)]
-pub struct Variable {
-    /// Its name.
-    pub name: &'static str,
-    /// What holds when it is not set or empty.
-    pub default: &'static str,
-    /// What it decides.
-    pub meaning: &'static str,
-}
-
-const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, default, meaning }
-}
+pub use ipam_plugin::variable::Variable;
+use ipam_plugin::variable::variable;
 
 pub(super) const LOG_LEVEL: &str = "LOG_LEVEL";
 pub(super) const ENABLED_CONTROLLERS: &str = "ENABLED_CONTROLLERS";

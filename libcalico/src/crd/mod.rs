@@ -28,7 +28,7 @@ mod structural;
 mod tests;
 mod tier;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::kubernetes::ApiGroup;
 
@@ -61,15 +61,22 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
     .into()
 }
 
+/// Lists the files of a folder for kustomize. Without an extension: `kubectl apply -f` takes every `.yaml` for an object.
+const LIST: &str = "Kustomization";
+
 /// The files below `deploy/crds` and what is in them.
 pub fn published() -> Result<Vec<(String, String)>, serde_norway::Error> {
     let mut files = Vec::new();
     for (folder, group) in [("v1", ApiGroup::CrdV1), ("v3", ApiGroup::V3)] {
+        let mut names = Vec::new();
         for definition in definitions(group) {
             let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
-            let path = format!("{folder}/{plural}.yaml");
-            files.push((path, format!("{HEADER}{}", serde_norway::to_string(&definition)?)));
+            let name = format!("{plural}.yaml");
+            files.push((format!("{folder}/{name}"), format!("{HEADER}{}", serde_norway::to_string(&definition)?)));
+            names.push(name);
         }
+        let list = json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": LIST, "resources": names });
+        files.push((format!("{folder}/{LIST}"), format!("{HEADER}{}", serde_norway::to_string(&list)?)));
     }
     Ok(files)
 }

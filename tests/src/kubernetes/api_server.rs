@@ -65,6 +65,12 @@ impl ApiServer {
         self.await_ready()
     }
 
+    /// Starts the server again with another key for the tokens of service accounts: those of before are refused.
+    pub fn rotate_token_key(&mut self) -> Result<()> {
+        self.certificates.new_token_key()?;
+        self.restart()
+    }
+
     /// Kills the server; what it kept stays in etcd.
     pub fn stop(&mut self) {
         self.server.stop();
@@ -175,6 +181,8 @@ impl ApiServer {
             ("tls-cert-file", file("server.pem")),
             ("tls-private-key-file", file("server-key.pem")),
             ("authorization-mode", "RBAC".to_owned()),
+            // As in every cluster with a network: what sets it up is privileged.
+            ("allow-privileged", "true".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-key-file", file("tokens.pem")),
             ("service-account-signing-key-file", file("tokens-key.pem")),

@@ -28,17 +28,18 @@ impl Certificates {
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let this = Certificates { directory: directory.to_owned(), issuer };
         let ServerCertificate { certificate, key, .. } = this.server()?;
-        let tokens = KeyPair::generate()?;
-        for (name, text) in [
-            ("ca.pem", this.authority()),
-            ("server.pem", certificate),
-            ("server-key.pem", key),
-            ("tokens.pem", tokens.public_key_pem()),
-            ("tokens-key.pem", tokens.serialize_pem()),
-        ] {
+        for (name, text) in [("ca.pem", this.authority()), ("server.pem", certificate), ("server-key.pem", key)] {
             fs::write(this.file(name), text)?;
         }
+        this.new_token_key()?;
         Ok(this)
+    }
+
+    /// Makes another key to sign the tokens of service accounts with. No token of before is good any more.
+    pub(super) fn new_token_key(&self) -> Result<()> {
+        let tokens = KeyPair::generate()?;
+        fs::write(self.file("tokens.pem"), tokens.public_key_pem())?;
+        Ok(fs::write(self.file("tokens-key.pem"), tokens.serialize_pem())?)
     }
 
     /// The path of one of the files.

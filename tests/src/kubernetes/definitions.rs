@@ -15,8 +15,12 @@ impl ApiServer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
         let mut count = 0;
         for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-            self.admin().apply(&fs::read_to_string(file?.path())?)?;
-            count += 1;
+            let path = file?.path();
+            // The list of the files has no extension, and `kubectl apply -f` passes it by too.
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                self.admin().apply(&fs::read_to_string(path)?)?;
+                count += 1;
+            }
         }
         ensure!(count > 0, "{} is empty", folder.display());
         Ok(())

@@ -26,7 +26,7 @@ fn version() -> Result<&'static str> {
 }
 
 /// Where the user's caches are.
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     cache.context("neither XDG_CACHE_HOME nor HOME is set")

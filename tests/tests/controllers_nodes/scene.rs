@@ -66,7 +66,7 @@ pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
 /// The kubeconfig of the account that `deploy/rbac` makes, with its rights and no others.
 fn controllers_user(api: &ApiServer) -> PathBuf {
     let account = api.service_account("kube-system", "calico-kube-controllers").unwrap();
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/calico-kube-controllers.yaml");
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/kubernetes/calico-kube-controllers.yaml");
     api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
     let access = Access { verb: "update", group: "", resource: "services/status" };
     becomes(true, || api.allows(&account.user, access).unwrap());

@@ -50,11 +50,11 @@ fn account(api: &ApiServer, manifest: &Path, role: &Role) -> ServiceAccount {
 fn every_permission_is_used(group: Option<ApiGroup>) {
     with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         let (file, groups) = match group {
-            None => ("calico-kube-controllers-etcd.yaml", vec!["", "networking.k8s.io", "apps", "kubevirt.io"]),
+            None => ("etcd/calico-kube-controllers.yaml", vec!["", "networking.k8s.io", "apps", "kubevirt.io"]),
             Some(group) => {
                 api.define(group.api_version()).unwrap();
                 let own = group.api_version().split('/').next().unwrap_or_default();
-                ("calico-kube-controllers.yaml", vec!["", "apps", "kubevirt.io", own])
+                ("kubernetes/calico-kube-controllers.yaml", vec!["", "apps", "kubevirt.io", own])
             }
         };
         let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
@@ -102,7 +102,7 @@ fn without_leases_and_events_one_replica_runs_by_itself() {
     with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         let group = ApiGroup::CrdV1;
         api.define(group.api_version()).unwrap();
-        let mut role = Role::of_manifest(&manifest("calico-kube-controllers.yaml")).unwrap();
+        let mut role = Role::of_manifest(&manifest("kubernetes/calico-kube-controllers.yaml")).unwrap();
         role.0.retain(|permission| permission.resource != "events");
         let account = api.service_account(NAMESPACE, NAME).unwrap();
         api.cluster_role(NAME, &role.rules()).unwrap();

@@ -11,7 +11,7 @@ const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 fn users_of_a_namespace_get_calicos_resources_with_their_role() {
     with_kubernetes(|host, Kubernetes { api, .. }| {
         api.define("projectcalico.org/v3").unwrap();
-        api.admin().apply(&std::fs::read_to_string(manifest("calico-user-roles.yaml")).unwrap()).unwrap();
+        api.admin().apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap()).unwrap();
         aggregate(&api);
         for namespace in ["mine", "others"] {
             api.namespace(namespace).unwrap();

@@ -1,0 +1,70 @@
+{{/* The objects of a file below files/, as a map with the list `items`. */}}
+{{- define "calico-cni.read" -}}
+{{- $items := list -}}
+{{- range regexSplit "(?m)^---$" (required (printf "the chart has no files/%s" .file) (.root.Files.Get (printf "files/%s" .file))) -1 -}}
+  {{- $object := fromYaml . -}}
+  {{- if $object -}}{{- $items = append $items $object -}}{{- end -}}
+{{- end -}}
+{{- toYaml (dict "items" $items) -}}
+{{- end -}}
+
+{{/* Writes an object, in the namespace of the release. */}}
+{{- define "calico-cni.write" -}}
+{{- $namespace := .root.Release.Namespace -}}
+{{- if hasKey .object.metadata "namespace" -}}{{- $_ := set .object.metadata "namespace" $namespace -}}{{- end -}}
+{{- range $subject := .object.subjects -}}
+  {{- if eq $subject.kind "ServiceAccount" -}}{{- $_ := set $subject "namespace" $namespace -}}{{- end -}}
+{{- end -}}
+---
+{{ toYaml .object }}
+{{ end -}}
+
+{{/* Writes the objects of a file as they are. */}}
+{{- define "calico-cni.file" -}}
+{{- $root := .root -}}
+{{- range (include "calico-cni.read" . | fromYaml).items }}
+{{ include "calico-cni.write" (dict "root" $root "object" .) }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The name of an image: its registry, and its digest or tag.
+  include "calico-cni.image" (dict "root" . "image" "cni")
+*/}}
+{{- define "calico-cni.image" -}}
+{{- $image := .root.Values.image -}}
+{{- $digest := get $image.digest .image -}}
+{{- if $image.registry }}{{ $image.registry }}/{{ end -}}
+{{- get $image .image -}}
+{{- if $digest -}}@{{ $digest }}{{- else -}}:{{ default (printf "v%s" .root.Chart.AppVersion) $image.tag }}{{- end -}}
+{{- end -}}
+
+{{/*
+Gives the pods of a workload their image, and what is said of all pods.
+  include "calico-cni.setPod" (dict "root" . "object" OBJECT "image" "cni")
+*/}}
+{{- define "calico-cni.setPod" -}}
+{{- $values := .root.Values -}}
+{{- $image := include "calico-cni.image" . -}}
+{{- $template := .object.spec.template -}}
+{{- range concat ($template.spec.initContainers | default list) $template.spec.containers -}}
+  {{- $_ := set . "image" $image -}}
+  {{- $_ := set . "imagePullPolicy" $values.image.pullPolicy -}}
+{{- end -}}
+{{- if $values.image.pullSecrets -}}
+  {{- $secrets := list -}}
+  {{- range $values.image.pullSecrets -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- end -}}
+  {{- $_ := set $template.spec "imagePullSecrets" $secrets -}}
+{{- end -}}
+{{- $_ := set $template.spec "priorityClassName" (get $values.priorityClassName .image) -}}
+{{- include "calico-cni.merge" (dict "into" $template.spec.nodeSelector "patch" $values.nodeSelector) -}}
+{{- include "calico-cni.merge" (dict "into" $template.metadata.labels "patch" $values.podLabels) -}}
+{{- if $values.podAnnotations -}}{{- $_ := set $template.metadata "annotations" $values.podAnnotations -}}{{- end -}}
+{{- end -}}
+
+{{/* Merges a file below files/ into an object. */}}
+{{- define "calico-cni.mergeFile" -}}
+{{- range (include "calico-cni.read" . | fromYaml).items -}}
+  {{- include "calico-cni.merge" (dict "into" $.object "patch" .) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# `make image`: the images cni and kube-controllers as OCI image layouts, without a container engine.
+#
+#   deploy/images/build.sh [--programs DIR] [--out DIR] [ARCHITECTURE ...]
+#
+# Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
+# architecture, go into the image as they are; otherwise they are built, for each architecture.
+# REGISTRY and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the time is that of the last
+# commit otherwise. The same tree on the same versions of Rust and Go gives the same digests.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+case $(uname -m) in
+x86_64) HERE=amd64 ;;
+aarch64) HERE=arm64 ;;
+*) echo "no image is made on $(uname -m)" >&2; exit 1 ;;
+esac
+declare -A RUST=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
+REGISTRY=${REGISTRY:-registry.example.com/calico}
+VERSION=v$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+
+programs='' out=target/images archs=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --programs) programs=$2 && shift 2 ;;
+    --out) out=$2 && shift 2 ;;
+    amd64 | arm64) archs+=("$1") && shift ;;
+    *) echo "unknown: $1 (amd64, arm64, --programs DIR, --out DIR)" >&2; exit 2 ;;
+    esac
+done
+[ ${#archs[@]} -gt 0 ] || { [ -n "$programs" ] && archs=("$HERE"); } || archs=(amd64 arm64)
+[ -z "$programs" ] || [ "${archs[*]}" = "$HERE" ] || { echo "--programs are for $HERE" >&2; exit 2; }
+
+# A C compiler for the musl of an architecture that is not this machine's.
+require_cross_compiler() {
+    local zig
+    zig=$CACHE/zig-$(sed -n 's/^ziglang==\([0-9.]*\).*/\1/p' deploy/images/zig.txt)
+    if [ ! -d "$zig" ]; then
+        echo "installing zig into $zig"
+        rm -rf "$zig.new"
+        pip3 install --quiet --root-user-action=ignore --no-cache-dir --no-compile --no-deps --only-binary=:all: \
+            --require-hashes --requirement deploy/images/zig.txt --target "$zig.new"
+        mv -T "$zig.new" "$zig"
+    fi
+    # cc-rs names the target as Rust does, which zig does not understand; and zig adds checks that call a library of its own.
+    cat >"$CACHE/zig-cc-$1" <<SH
+#!/usr/bin/env bash
+arguments=()
+for argument in "\$@"; do
+    case \$argument in --target=*) ;; *) arguments+=("\$argument") ;; esac
+done
+exec "$zig/ziglang/zig" cc -target "${RUST[$1]%-unknown-linux-musl}-linux-musl" -fno-sanitize=undefined "\${arguments[@]}"
+SH
+    chmod +x "$CACHE/zig-cc-$1"
+    printf '#!/bin/sh\nexec "%s" ar "$@"\n' "$zig/ziglang/zig" >"$CACHE/zig-ar"
+    chmod +x "$CACHE/zig-ar"
+}
+
+# Builds our programs for an architecture into a folder. Paths of this machine stay out of them.
+build_programs() {
+    local arch=$1 into=$2 target=${RUST[$1]} name cross=() linker=()
+    if [ "$arch" != "$HERE" ]; then
+        rustup target add --toolchain "$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)" "$target"
+        require_cross_compiler "$arch"
+        name=${target//-/_}
+        cross=("CC_$name=$CACHE/zig-cc-$arch" "AR_$name=$CACHE/zig-ar")
+        # Rust's own linker, with the musl that comes with the target.
+        linker=(--config "target.$target.linker = 'rust-lld'" --config "target.$target.rustflags = ['-Clink-self-contained=yes']")
+    fi
+    local paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src'"
+    for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do
+        IFS=: read -r profile package program <<<"$build"
+        env "${cross[@]}" CARGO_TARGET_DIR=target/image-build cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
+            --target "$target" "${linker[@]}" --config "target.$target.rustflags = [$paths]"
+        install -m 0755 "target/image-build/$target/$profile/$program" "$into/$program"
+    done
+}
+
+tests/install-go-tools.sh images "${archs[@]/#/cni-plugins-}"
+mkdir -p target
+staged=$(mktemp -d target/image-programs.XXXXXX)
+trap 'rm -rf "$staged"' EXIT
+for arch in "${archs[@]}"; do
+    into=$staged/$arch
+    mkdir -p "$into"
+    if [ -n "$programs" ]; then
+        install -m 0755 -t "$into" "$programs/calico" "$programs/kube-controllers"
+    else
+        build_programs "$arch" "$into"
+    fi
+    install -m 0755 -t "$into" "$(tests/install-go-tools.sh --place "cni-plugins-$arch")"/*
+done
+mkdir -p "$staged/licenses" "$staged/crates"
+install -m 0644 LICENSE "$staged/licenses/LICENSE"
+for package in cni-plugin kube-controllers; do
+    cargo tree --locked -p "$package" --target "${RUST[${archs[0]}]}" --edges normal --prefix none --format '{p};{l}' | sort -u |
+        sed "s# ($PWD[^)]*)##" >"$staged/crates/$package"
+done
+"$(tests/install-go-tools.sh --place images)/images" -programs "$staged" -arch "$(IFS=, && echo "${archs[*]}")" \
+    -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -out "$out"

@@ -1,0 +1,54 @@
+// Command images writes the two images cni and kube-controllers as OCI image layouts, from programs that are already built.
+//
+// It needs no container engine and starts no program. The same programs, version and time give the same digests.
+//
+//	images -programs DIR -arch amd64,arm64 -version v0.1.0 -epoch 1700000000 -out DIR
+//
+// DIR/<arch>/ holds the programs of each architecture, DIR/licenses/ what is put below /licenses, and DIR/crates/<package>
+// what `cargo tree --prefix none --format '{p};{l}'` says that a program is made of.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// settings is what the command line says.
+type settings struct {
+	programs string
+	archs    []string
+	version  string
+	registry string
+	created  time.Time
+	out      string
+}
+
+func main() {
+	var s settings
+	var archs string
+	var epoch int64
+	flag.StringVar(&s.programs, "programs", "", "folder with the programs of each architecture")
+	flag.StringVar(&archs, "arch", "amd64,arm64", "architectures, by Go's names")
+	flag.StringVar(&s.version, "version", "", "tag of the images")
+	flag.StringVar(&s.registry, "registry", "registry.example.com/calico", "what goes before the name of each image")
+	flag.Int64Var(&epoch, "epoch", 0, "when everything was made, in seconds since 1970")
+	flag.StringVar(&s.out, "out", "", "folder for the layouts")
+	flag.Parse()
+	if s.programs == "" || s.version == "" || s.out == "" || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	s.archs, s.created = strings.Split(archs, ","), time.Unix(epoch, 0).UTC()
+	for _, image := range images {
+		digest, err := s.write(image)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "images: %s: %v\n", image.name, err)
+			os.Exit(1)
+		}
+		fmt.Printf("%s %s %s\n", filepath.Join(s.out, image.name), s.version, digest)
+	}
+}

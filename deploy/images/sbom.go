@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+// billOfMaterials lists the crates and Go modules that are in an image, as CycloneDX.
+func (s settings) billOfMaterials(i image, arch string) ([]byte, error) {
+	components := map[string]cdx.Component{}
+	for _, name := range i.packages {
+		tree, err := os.ReadFile(filepath.Join(s.programs, "crates", name))
+		if err != nil {
+			return nil, err
+		}
+		if err := addCrates(components, string(tree)); err != nil {
+			return nil, fmt.Errorf("crates of %s: %w", name, err)
+		}
+	}
+	for _, f := range i.foreign {
+		if err := addModules(components, filepath.Join(s.programs, arch, f.program)); err != nil {
+			return nil, err
+		}
+	}
+	sorted := make([]cdx.Component, 0, len(components))
+	for _, component := range components {
+		sorted = append(sorted, component)
+	}
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].BOMRef < sorted[j].BOMRef })
+
+	bom := cdx.NewBOM()
+	// Without a serial number, which would be another one each time.
+	bom.Metadata = &cdx.Metadata{
+		Timestamp: s.created.Format("2006-01-02T15:04:05Z"),
+		Component: &cdx.Component{
+			BOMRef: i.name, Type: cdx.ComponentTypeContainer, Name: i.name, Version: s.version,
+			Properties: &[]cdx.Property{{Name: "architecture", Value: arch}},
+		},
+	}
+	bom.Components = &sorted
+	var text bytes.Buffer
+	encoder := cdx.NewBOMEncoder(&text, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
+	if err := encoder.EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {
+		return nil, err
+	}
+	return text.Bytes(), nil
+}
+
+// addCrates takes lines `name v1.2.3 (proc-macro) (/where/it/is);licence`.
+func addCrates(components map[string]cdx.Component, tree string) error {
+	for _, line := range strings.Split(strings.TrimSpace(tree), "\n") {
+		name, license, found := strings.Cut(strings.TrimSuffix(line, " (*)"), ";")
+		words := strings.Fields(name)
+		if !found || len(words) < 2 || !strings.HasPrefix(words[1], "v") {
+			return fmt.Errorf("no line of cargo tree: %q", line)
+		}
+		component := library("cargo", words[0], strings.TrimPrefix(words[1], "v"))
+		if license != "" {
+			// Some crates still separate alternatives as of old.
+			expression := strings.ReplaceAll(license, "/", " OR ")
+			component.Licenses = &cdx.Licenses{{Expression: expression}}
+		}
+		components[component.BOMRef] = component
+	}
+	return nil
+}
+
+// addModules takes what Go's linker has noted in a program.
+func addModules(components map[string]cdx.Component, program string) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	toolchain := library("golang", "stdlib", strings.TrimPrefix(info.GoVersion, "go"))
+	components[toolchain.BOMRef] = toolchain
+	for _, module := range info.Deps {
+		if module.Replace != nil {
+			module = module.Replace
+		}
+		component := library("golang", module.Path, module.Version)
+		components[component.BOMRef] = component
+	}
+	return nil
+}
+
+func library(kind, name, version string) cdx.Component {
+	url := fmt.Sprintf("pkg:%s/%s@%s", kind, name, version)
+	return cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: url}
+}

@@ -1,0 +1,240 @@
+//! `calico refresh-token`: keeps what was installed in the state that is wanted, for as long as the node lives (INST-49).
+//!
+//! ```text
+//! clocks ────────────────┐
+//! the pod's own token ───┼▶ timetable ─▶ TokenRequest ─▶ calico-kubeconfig
+//! a trial of the token ──┘        └────▶ what was installed
+//!                     status ◀──────────────┘
+//!                       └▶ /readiness /liveness /metrics
+//! ```
+//!
+//! What is due when is decided without clocks and network ([`schedule`], [`timetable`]); what probes are told as well
+//! ([`status`]).
+
+mod answers;
+pub mod clock;
+mod listener;
+mod projected;
+pub mod schedule;
+mod settings;
+pub mod status;
+pub mod timetable;
+
+pub use listener::ListenError;
+pub use settings::{AgentSettings, DEFAULT_LISTEN, SettingsError, VARIABLES};
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::kubeconfig;
+use crate::service_account::ServiceAccount;
+use crate::token::{TokenError, TokenRequest, Trial, try_token};
+use clock::Moment;
+use projected::Projected;
+use schedule::{Attempt, Held};
+use status::Status;
+use timetable::{Reason, Timetable};
+
+/// How long the API server may take for a trial.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What became of what was installed, when the agent looked after it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// How many files were missing or changed and are in place again.
+    pub mended: u64,
+    /// What is still missing, and why.
+    pub missing: Option<String>,
+}
+
+/// Why the agent ended, or did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The port of probes and metrics.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// SIGTERM cannot be listened to.
+    #[error("cannot wait for SIGTERM: {0}")]
+    Signal(#[from] std::io::Error),
+}
+
+/// The status, shared with those who answer.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<Status>>);
+
+impl Shared {
+    fn get(&self) -> MutexGuard<'_, Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The agent of one node.
+struct Agent<K> {
+    /// The token and where it goes; `None` where another one refreshes it, or outside of a pod.
+    token: Option<Refresher>,
+    table: Timetable,
+    keep: K,
+    status: Shared,
+}
+
+/// What a token is asked for with, and where it goes.
+struct Refresher {
+    pod: ServiceAccount,
+    request: TokenRequest,
+    file: PathBuf,
+    projected: Projected,
+}
+
+/// Runs until SIGTERM or SIGINT, and then ends at once: nothing of the node is taken back (INST-150).
+///
+/// The token of the plugins goes to `kubeconfig`, as the service account of `pod`; without a pod, and where
+/// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is called at
+/// most once a minute.
+pub async fn run(
+    settings: &AgentSettings,
+    pod: Option<ServiceAccount>,
+    kubeconfig: PathBuf,
+    keep: impl FnMut() -> Kept,
+) -> Result<(), AgentError> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let now = Moment::now();
+    let status = Shared::default();
+    let token = pod.filter(|_| settings.manages_token).map(|pod| Refresher::new(settings, pod, kubeconfig));
+    if token.is_none() {
+        tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
+    }
+    *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
+    let answering = listener::start(settings.listen, status.clone()).await?;
+    let mut agent = Agent { token, table: Timetable::new(settings.pace, now), keep, status };
+    tokio::select! {
+        () = agent.work() => {}
+        () = answering => {}
+        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+    }
+    Ok(())
+}
+
+impl<K: FnMut() -> Kept> Agent<K> {
+    /// Works without end.
+    async fn work(&mut self) {
+        loop {
+            let now = Moment::now();
+            if self.table.keep(now) {
+                self.look_after_files();
+            }
+            self.look_after_token(now).await;
+            let idle = self.table.idle(Moment::now());
+            let Some(token) = &mut self.token else {
+                sleep(idle).await;
+                continue;
+            };
+            tokio::select! {
+                () = token.projected.changed() => self.renew(Reason::Rotation).await,
+                () = sleep(idle) => {}
+            }
+        }
+    }
+
+    fn look_after_files(&mut self) {
+        let Kept { mended, missing } = (self.keep)();
+        let mut status = self.status.get();
+        status.counts.mended += mended;
+        if missing != status.missing
+            && let Some(missing) = &missing
+        {
+            tracing::error!("{missing}");
+        }
+        status.missing = missing;
+    }
+
+    async fn look_after_token(&mut self, now: Moment) {
+        let Some(token) = &self.token else { return };
+        if let Some(reason) = self.table.attempt(now) {
+            return self.renew(reason).await;
+        }
+        if !self.table.trial(now) {
+            return;
+        }
+        match token.trial().await {
+            Trial::Holds => self.status.get().unanswered = 0,
+            Trial::Refused => {
+                self.status.get().counts.refused += 1;
+                self.renew(Reason::Refused).await;
+            }
+            Trial::Unanswered(reason) => {
+                let mut status = self.status.get();
+                status.unanswered += 1;
+                status.fail(reason);
+            }
+        }
+    }
+
+    /// Asks for a token and writes it.
+    async fn renew(&mut self, reason: Reason) {
+        let Some(token) = &self.token else { return };
+        let outcome = token.renew().await;
+        let now = Moment::now().boot;
+        let attempt = Attempt { at: now, succeeded: outcome.is_ok() };
+        let mut status = self.status.get();
+        status.counts.clock_jumps += u64::from(reason == Reason::ClockJump);
+        match outcome {
+            Ok((lifetime, expires)) => {
+                tracing::info!("the plugins have a new token for {} s: {reason}", lifetime.as_secs());
+                status.held = Some(Held { since: now, lifetime });
+                status.expires = Some(expires);
+                status.counts.refreshes += 1;
+                (status.failure, status.unanswered) = (None, 0);
+            }
+            Err(failure) => {
+                status.counts.failures += 1;
+                // One that refuses is there.
+                status.unanswered = if failure.is_silence { status.unanswered + 1 } else { 0 };
+                status.fail(failure.text);
+            }
+        }
+        status.last = Some(attempt);
+        status.pause = self.table.attempted(attempt, status.held, fastrand::f64());
+    }
+}
+
+/// Why there is no new token.
+struct Failure {
+    text: String,
+    /// Whether the API server said nothing at all.
+    is_silence: bool,
+}
+
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Self {
+        Failure { is_silence: error.is_silence(), text: error.to_string() }
+    }
+}
+
+impl Refresher {
+    fn new(settings: &AgentSettings, pod: ServiceAccount, file: PathBuf) -> Self {
+        let directory = pod.token_file.parent().map(PathBuf::from).unwrap_or_default();
+        let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::of(&settings.account) };
+        Refresher { projected: Projected::new(directory), pod, request, file }
+    }
+
+    /// Returns for how long the new token holds, and when it ends.
+    async fn renew(&self) -> Result<(Duration, i64), Failure> {
+        let minted = self.request.send(&self.pod).await?;
+        let written = kubeconfig::write(&self.file, &self.pod, &minted.token);
+        written.map_err(|error| Failure { text: error.to_string(), is_silence: false })?;
+        Ok((minted.lifetime, minted.expires))
+    }
+
+    /// Tries the token that plugins would read now. Where there is none it is as one that is refused.
+    async fn trial(&self) -> Trial {
+        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let Some(token) = kubeconfig::token(&text) else { return Trial::Refused };
+        try_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
+    }
+}

@@ -1,0 +1,78 @@
+//! What the agent says over HTTP: text, from the head of a request and the status.
+//!
+//! Four pages for kubelet and Prometheus, by hand: the library that kube-controllers answers with would be part of a program
+//! that each pod starts, whose size is kept small.
+
+use std::time::Duration;
+
+use super::status::Status;
+
+/// The answer to a request that begins with `head`, ready to be sent; the connection ends with it.
+pub(super) fn answer(head: &str, status: &Status, now: Duration) -> String {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (code, body) = match method {
+        "GET" | "HEAD" => page(target.split('?').next().unwrap_or_default(), status, now),
+        _ => ("405 Method Not Allowed", "only GET\n".into()),
+    };
+    let length = body.len();
+    let body = if method == "HEAD" { String::new() } else { body };
+    format!(
+        "HTTP/1.1 {code}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// The same pages as those of kube-controllers.
+fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
+    match path {
+        "/readiness" | "/readyz" => probe("ready", status.readiness(now)),
+        "/liveness" | "/healthz" => probe("live", status.liveness(now)),
+        "/metrics" => ("200 OK", status.metrics()),
+        _ => ("404 Not Found", "404 page not found\n".into()),
+    }
+}
+
+fn probe(good: &str, verdict: Result<(), String>) -> (&'static str, String) {
+    match verdict {
+        Ok(()) => ("200 OK", format!("{good}\n")),
+        Err(reason) => ("503 Service Unavailable", format!("{reason}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(head: &str) -> String {
+        let status = Status { refreshes: true, ..Status::default() };
+        answer(head, &status, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn probes_are_told_a_code_and_a_reason() {
+        let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
+        assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
+        let ready = ask("GET /readiness?verbose HTTP/1.1");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("there is no token"), "{ready}");
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_body() {
+        for head in ["GET /metrics HTTP/1.1", "GET /nowhere HTTP/1.0", "GET /readyz HTTP/1.1"] {
+            let text = ask(head);
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{text}");
+        }
+        assert!(ask("HEAD /metrics HTTP/1.1").ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn what_is_no_question_has_an_answer() {
+        assert!(ask("POST /liveness HTTP/1.1").starts_with("HTTP/1.1 405 "));
+        assert!(ask("GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
+        for nonsense in ["", "\r\n", "\u{fffd}"] {
+            assert!(ask(nonsense).starts_with("HTTP/1.1 405 "));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What an operator can say about the agent.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use ipam_plugin::variable::{Variable, variable};
+use libcalico::api::GoDuration;
+
+use super::timetable::Pace;
+use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, LEAST_LIFETIME};
+
+/// Where probes and metrics are, unless something else is said: on this node alone.
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
+
+/// Between two trials of the token: a service account that was made anew is noticed within a minute (INST-202).
+const DEFAULT_TRIAL: Duration = Duration::from_secs(30);
+
+/// What an operator can say about the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentSettings {
+    /// `CALICO_MANAGE_CNI`: whether this agent refreshes the token, or another one does (INST-50).
+    pub manages_token: bool,
+    /// `CALICO_CNI_SERVICE_ACCOUNT`: whose token the plugins get.
+    pub account: String,
+    /// `CNI_TOKEN_LIFETIME`: how long a token is to hold.
+    pub lifetime: Duration,
+    /// `CNI_TOKEN_REFRESH_INTERVAL` (INST-44) and `CNI_TOKEN_TRIAL_INTERVAL`.
+    pub pace: Pace,
+    /// `CNI_AGENT_LISTEN`: where probes and metrics are; `off` is nowhere.
+    pub listen: Option<SocketAddr>,
+}
+
+/// A setting that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: write {wanted}")]
+pub struct SettingsError {
+    name: &'static str,
+    value: String,
+    wanted: &'static str,
+}
+
+/// For `--help`.
+pub const VARIABLES: [Variable; 6] = [
+    variable("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
+    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
+    variable("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
+    variable("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
+    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
+    variable("CNI_AGENT_LISTEN", "127.0.0.1:9097", "address of /readiness, /liveness and /metrics, or `off`"),
+];
+
+impl AgentSettings {
+    /// From the environment. A variable that is set to nothing says nothing.
+    pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let said = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let duration = |name| match said(name) {
+            None => Ok(None),
+            Some(value) => match value.parse::<GoDuration>() {
+                Ok(span) if !span.duration().is_zero() => Ok(Some(span.duration())),
+                _ => Err(SettingsError { name, value, wanted: "a duration above 0, such as 90s, 5m or 1h30m" }),
+            },
+        };
+        let listen = match said("CNI_AGENT_LISTEN") {
+            None => Some(DEFAULT_LISTEN),
+            Some(value) if value == "off" => None,
+            Some(value) => Some(value.parse().map_err(|_| SettingsError {
+                name: "CNI_AGENT_LISTEN",
+                value,
+                wanted: "ADDRESS:PORT, such as 127.0.0.1:9097 or [::]:9097, or off",
+            })?),
+        };
+        // What cannot be read goes by the token's lifetime, as upstream (INST-44).
+        let interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
+            tracing::warn!("{error}; renewing by the token's lifetime");
+            None
+        });
+        let trial = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_TRIAL);
+        Ok(AgentSettings {
+            manages_token: !said("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
+            account: said("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
+            lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(LEAST_LIFETIME),
+            pace: Pace { interval, trial },
+            listen,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, SettingsError> {
+        AgentSettings::from_environment(&|name| {
+            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn nothing_said_is_upstreams_behaviour_on_port_9097() {
+        let expected = AgentSettings {
+            manages_token: true,
+            account: "calico-cni-plugin".into(),
+            lifetime: Duration::from_secs(86_400),
+            pace: Pace { interval: None, trial: Duration::from_secs(30) },
+            listen: Some(DEFAULT_LISTEN),
+        };
+        assert_eq!(settings(&[]).unwrap(), expected);
+        let empty = VARIABLES.map(|known| (known.name, " "));
+        assert_eq!(settings(&empty).unwrap(), expected);
+        assert_eq!(DEFAULT_LISTEN.to_string(), "127.0.0.1:9097");
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let said = settings(&[
+            ("CALICO_MANAGE_CNI", "False"),
+            ("CALICO_CNI_SERVICE_ACCOUNT", "canal"),
+            ("CNI_TOKEN_LIFETIME", "1m"),
+            ("CNI_TOKEN_REFRESH_INTERVAL", "100ms"),
+            ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
+            ("CNI_AGENT_LISTEN", "off"),
+        ]);
+        let expected = AgentSettings {
+            manages_token: false,
+            account: "canal".into(),
+            // The API server gives no less.
+            lifetime: Duration::from_secs(600),
+            pace: Pace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
+            listen: None,
+        };
+        assert_eq!(said.unwrap(), expected);
+    }
+
+    #[test]
+    fn nonsense_is_refused_where_it_matters() {
+        for (name, value) in
+            [("CNI_AGENT_LISTEN", "9097"), ("CNI_TOKEN_LIFETIME", "a day"), ("CNI_TOKEN_TRIAL_INTERVAL", "0")]
+        {
+            let error = settings(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}={value}: write ")), "{error}");
+        }
+        assert_eq!(settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")]).unwrap().pace.interval, None);
+    }
+}

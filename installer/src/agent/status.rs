@@ -1,0 +1,228 @@
+//! What probes and metrics are told: one agent writes, every answer reads.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::schedule::{Attempt, Held};
+
+/// How often the API server may be out of reach in a row before the agent is not ready. One answer may get lost.
+const OUT_OF_REACH: u32 = 2;
+
+/// How long the first attempt may take to be made, and how late any may be beyond twice its pause.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// How the agent is doing.
+#[derive(Debug, Clone, Default)]
+pub struct Status {
+    /// When the agent began, by the boot clock.
+    pub begun: Duration,
+    /// Whether this agent refreshes the token at all.
+    pub refreshes: bool,
+    /// The token that the plugins have.
+    pub held: Option<Held>,
+    /// When it ends, in seconds since 1970, as the API server says.
+    pub expires: Option<i64>,
+    /// The last attempt to renew it.
+    pub last: Option<Attempt>,
+    /// The pause after it.
+    pub pause: Duration,
+    /// Why the last attempt failed.
+    pub failure: Option<String>,
+    /// How many times in a row the API server did not answer.
+    pub unanswered: u32,
+    /// Why what was installed is not there, or not as it should be.
+    pub missing: Option<String>,
+    /// Numbers that only grow.
+    pub counts: Counts,
+}
+
+/// Numbers that only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tokens that came and were written.
+    pub refreshes: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Tokens that the API server refused before their time.
+    pub refused: u64,
+    /// Times that the clocks went apart.
+    pub clock_jumps: u64,
+    /// Files put back that were missing or changed.
+    pub mended: u64,
+}
+
+impl Status {
+    /// Whether pods can count on the token, and for a while (INST-51); else why not.
+    pub fn readiness(&self, now: Duration) -> Result<(), String> {
+        if self.refreshes {
+            self.token_is_ready(now)?;
+        }
+        self.missing.clone().map_or(Ok(()), Err)
+    }
+
+    fn token_is_ready(&self, now: Duration) -> Result<(), String> {
+        let Some(held) = self.held else {
+            let reason = self.failure.as_deref().unwrap_or("none was asked for yet");
+            return Err(format!("there is no token for the plugins: {reason}"));
+        };
+        let because = || self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+        if !held.is_fresh(now) {
+            let left = held.remaining(now).as_secs();
+            return Err(format!("the token holds for {left} s more, less than a quarter of its lifetime{}", because()));
+        }
+        if self.unanswered >= OUT_OF_REACH {
+            return Err(format!("the API server did not answer {} times in a row{}", self.unanswered, because()));
+        }
+        Ok(())
+    }
+
+    /// Notes why something failed; says so when it is news.
+    pub fn fail(&mut self, reason: String) {
+        if self.failure.as_ref() == Some(&reason) {
+            tracing::debug!("still: {reason}");
+        } else {
+            tracing::warn!("{reason}");
+        }
+        self.failure = Some(reason);
+    }
+
+    /// Whether the agent works, whatever comes of it (INST-51); else why not.
+    pub fn liveness(&self, now: Duration) -> Result<(), String> {
+        if !self.refreshes {
+            return Ok(());
+        }
+        if self.held.is_some_and(|held| held.remaining(now).is_zero()) {
+            return Err("the token has expired".into());
+        }
+        let (since, planned) = self.last.map_or((self.begun, Duration::ZERO), |last| (last.at, self.pause));
+        let idle = now.saturating_sub(since);
+        if idle > 2 * planned + SLACK {
+            return Err(format!(
+                "no token was asked for in {} s; {} s were planned",
+                idle.as_secs(),
+                planned.as_secs()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The numbers for Prometheus.
+    pub fn metrics(&self) -> String {
+        let Counts { refreshes, failures, refused, clock_jumps, mended } = self.counts;
+        let mut text = String::new();
+        let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
+            let _ = write!(
+                text,
+                "# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\ncalico_cni_{name} {value}\n"
+            );
+        };
+        let expires = i128::from(self.expires.unwrap_or(0));
+        metric(
+            "gauge",
+            "token_expiry_timestamp_seconds",
+            "When the token of the plugins ends; 0 without one.",
+            expires,
+        );
+        metric("counter", "token_refreshes_total", "Tokens that were asked for and written.", refreshes.into());
+        metric("counter", "token_refresh_failures_total", "Attempts to renew the token that failed.", failures.into());
+        metric(
+            "counter",
+            "token_refused_total",
+            "Tokens that the API server refused before their end.",
+            refused.into(),
+        );
+        metric("counter", "clock_jumps_total", "Times that the clock of the node was set.", clock_jumps.into());
+        metric(
+            "counter",
+            "files_mended_total",
+            "Installed files that were missing or changed and put back.",
+            mended.into(),
+        );
+        let ok = i128::from(self.missing.is_none());
+        metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// A token of 600 s that came at second 100, the next attempt at second 300.
+    fn good() -> Status {
+        Status {
+            begun: secs(99),
+            refreshes: true,
+            held: Some(Held { since: secs(100), lifetime: secs(600) }),
+            expires: Some(1_700_000_600),
+            last: Some(Attempt { at: secs(100), succeeded: true }),
+            pause: secs(200),
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn ready_as_long_as_a_quarter_is_left() {
+        assert_eq!(good().readiness(secs(550)), Ok(()));
+        let failing = Status { failure: Some("no answer".into()), ..good() };
+        assert_eq!(
+            failing.readiness(secs(560)).unwrap_err(),
+            "the token holds for 140 s more, less than a quarter of its lifetime: no answer"
+        );
+    }
+
+    #[test]
+    fn not_ready_without_a_token_an_answer_or_the_files() {
+        let begun = Status { begun: secs(99), refreshes: true, ..Status::default() };
+        assert!(begun.readiness(secs(100)).unwrap_err().ends_with("none was asked for yet"));
+        assert_eq!(Status { unanswered: 1, ..good() }.readiness(secs(101)), Ok(()));
+        assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
+        let missing = Status { missing: Some("calico is gone".into()), ..good() };
+        assert_eq!(missing.readiness(secs(101)).unwrap_err(), "calico is gone");
+    }
+
+    #[test]
+    fn alive_as_long_as_attempts_are_made() {
+        let without_token = Status { held: None, ..good() };
+        assert_eq!(without_token.liveness(secs(560)), Ok(()));
+        assert_eq!(
+            without_token.liveness(secs(561)).unwrap_err(),
+            "no token was asked for in 461 s; 200 s were planned"
+        );
+        let begun = Status { begun: secs(100), refreshes: true, ..Status::default() };
+        assert!(begun.liveness(secs(160)).is_ok() && begun.liveness(secs(161)).is_err());
+    }
+
+    #[test]
+    fn a_token_that_ended_is_death() {
+        let retrying = |at| Status { last: Some(Attempt { at, succeeded: false }), pause: secs(5), ..good() };
+        assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
+        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err(), "the token has expired");
+    }
+
+    #[test]
+    fn where_another_refreshes_only_the_files_count() {
+        let idle = Status { begun: secs(0), ..Status::default() };
+        assert!(idle.readiness(secs(9999)).is_ok() && idle.liveness(secs(9999)).is_ok());
+        assert!(Status { missing: Some("calico is gone".into()), ..idle }.readiness(secs(1)).is_err());
+    }
+
+    #[test]
+    fn the_metrics_are_prometheus_text() {
+        let text = Status { counts: Counts { failures: 3, ..Counts::default() }, ..good() }.metrics();
+        for line in [
+            "# TYPE calico_cni_token_expiry_timestamp_seconds gauge",
+            "calico_cni_token_expiry_timestamp_seconds 1700000600",
+            "calico_cni_token_refresh_failures_total 3",
+            "calico_cni_install_ok 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        }
+        assert_eq!(text.lines().count() % 3, 0);
+        assert!(Status { missing: Some("x".into()), ..good() }.metrics().contains("calico_cni_install_ok 0\n"));
+    }
+}

@@ -1,0 +1,216 @@
+//! What the agent does next: asks for a token, tries the one it has, looks after what was installed.
+//!
+//! Pure: every question is asked with the moment at which it is asked.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::clock::Moment;
+use super::schedule::{self, Attempt, Held};
+
+/// The agent looks at the clocks at least this often, as nothing wakes it when they are set.
+const TICK: Duration = Duration::from_secs(10);
+
+/// How far the clocks may go apart between two looks: time servers slew more gently than this.
+const TOLERANCE: Duration = Duration::from_secs(5);
+
+/// At most this often is looked for what was installed (INST-49).
+const KEEP: Duration = Duration::from_secs(60);
+
+/// How often something is done, where an operator may say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Between two tokens; absent: by the token's lifetime (INST-44).
+    pub interval: Option<Duration>,
+    /// Between two trials of the token that the plugins have.
+    pub trial: Duration,
+}
+
+/// Why a token is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The agent has begun.
+    Start,
+    /// It is time.
+    Due,
+    /// The clocks went apart.
+    ClockJump,
+    /// The pod's own token was replaced: keys may have been, too (INST-45).
+    Rotation,
+    /// The API server refuses the token that the plugins have.
+    Refused,
+}
+
+/// When what is due.
+#[derive(Debug, Clone)]
+pub struct Timetable {
+    pace: Pace,
+    seen: Moment,
+    begun: bool,
+    attempt_at: Duration,
+    trial_at: Duration,
+    keep_at: Duration,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Start => "the agent has begun",
+            Reason::Due => "it is time",
+            Reason::ClockJump => "the clock was set",
+            Reason::Rotation => "this pod's own token was replaced",
+            Reason::Refused => "the API server refuses the present one",
+        })
+    }
+}
+
+impl Timetable {
+    /// Everything is due.
+    pub fn new(pace: Pace, now: Moment) -> Self {
+        Timetable {
+            pace,
+            seen: now,
+            begun: false,
+            attempt_at: now.boot,
+            trial_at: now.boot + pace.trial,
+            keep_at: now.boot,
+        }
+    }
+
+    /// Whether a token is to be asked for now, and why.
+    pub fn attempt(&mut self, now: Moment) -> Option<Reason> {
+        let went = |to: Duration, from: Duration| to.saturating_sub(from);
+        let jumped =
+            schedule::jumped(went(now.boot, self.seen.boot), went(now.calendar, self.seen.calendar), TOLERANCE);
+        self.seen = now;
+        if !self.begun {
+            return Some(Reason::Start);
+        }
+        if jumped {
+            return Some(Reason::ClockJump);
+        }
+        (now.boot >= self.attempt_at).then_some(Reason::Due)
+    }
+
+    /// An attempt was made. Returns the pause until the next one.
+    pub fn attempted(&mut self, attempt: Attempt, held: Option<Held>, random: f64) -> Duration {
+        let pause = schedule::pause(held, attempt, self.pace.interval, random);
+        self.begun = true;
+        self.attempt_at = attempt.at + pause;
+        // A token that just came need not be tried.
+        self.trial_at = attempt.at + self.pace.trial;
+        pause
+    }
+
+    /// Whether the token is to be tried now; if so, the next trial is an interval away.
+    pub fn trial(&mut self, now: Moment) -> bool {
+        let due = self.begun && now.boot >= self.trial_at;
+        if due {
+            self.trial_at = now.boot + self.pace.trial;
+        }
+        due
+    }
+
+    /// Whether it is time to look for what was installed; if so, the next time is a minute away.
+    pub fn keep(&mut self, now: Moment) -> bool {
+        let due = now.boot >= self.keep_at;
+        if due {
+            self.keep_at = now.boot + KEEP;
+        }
+        due
+    }
+
+    /// How long there is nothing to do.
+    pub fn idle(&self, now: Moment) -> Duration {
+        let next = self.attempt_at.min(self.trial_at).min(self.keep_at);
+        next.saturating_sub(now.boot).min(TICK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace = Pace { interval: None, trial: Duration::from_secs(30) };
+    const TOKEN: Duration = Duration::from_secs(600);
+
+    fn at(seconds: u64) -> Moment {
+        Moment { boot: Duration::from_secs(seconds), calendar: Duration::from_secs(1_700_000_000 + seconds) }
+    }
+
+    /// A timetable whose first token came at second 100 and is renewed at 250.
+    fn begun() -> Timetable {
+        let mut table = Timetable::new(PACE, at(100));
+        assert_eq!(table.attempt(at(100)), Some(Reason::Start));
+        let attempt = Attempt { at: at(100).boot, succeeded: true };
+        let pause = table.attempted(attempt, Some(Held { since: attempt.at, lifetime: TOKEN }), 0.0);
+        assert_eq!(pause, Duration::from_secs(150));
+        table
+    }
+
+    #[test]
+    fn a_token_is_asked_for_when_it_is_time_and_not_before() {
+        let mut table = begun();
+        assert_eq!(table.attempt(at(110)), None);
+        assert_eq!(table.attempt(at(249)), None);
+        assert_eq!(table.attempt(at(250)), Some(Reason::Due));
+    }
+
+    #[test]
+    fn after_a_failure_it_is_seconds() {
+        let mut table = begun();
+        let pause = table.attempted(Attempt { at: at(250).boot, succeeded: false }, None, 1.0);
+        assert_eq!(pause, Duration::from_secs(10));
+        assert_eq!(table.attempt(at(259)), None);
+        assert_eq!(table.attempt(at(260)), Some(Reason::Due));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_a_reason_in_both_directions_and_once() {
+        for calendar in [1_700_003_000, 1_600_000_000] {
+            let mut table = begun();
+            let jumped = Moment { boot: at(110).boot, calendar: Duration::from_secs(calendar) };
+            assert_eq!(table.attempt(jumped), Some(Reason::ClockJump));
+            let later = Moment { boot: at(112).boot, calendar: Duration::from_secs(calendar + 2) };
+            assert_eq!(table.attempt(later), None);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_slept_is_only_late() {
+        let mut table = begun();
+        assert_eq!(table.attempt(at(9000)), Some(Reason::Due));
+    }
+
+    #[test]
+    fn the_token_is_tried_between_renewals() {
+        let mut table = begun();
+        assert!(!table.trial(at(129)));
+        assert!(table.trial(at(130)) && !table.trial(at(131)));
+        assert!(table.trial(at(160)));
+        table.attempted(Attempt { at: at(170).boot, succeeded: true }, None, 0.0);
+        assert!(!table.trial(at(195)) && table.trial(at(200)));
+    }
+
+    #[test]
+    fn nothing_is_tried_before_there_was_a_token() {
+        let mut table = Timetable::new(PACE, at(100));
+        assert!(!table.trial(at(1000)));
+    }
+
+    #[test]
+    fn what_was_installed_is_looked_for_once_a_minute() {
+        let mut table = begun();
+        assert!(table.keep(at(100)) && !table.keep(at(159)) && table.keep(at(160)));
+    }
+
+    #[test]
+    fn the_agent_sleeps_until_the_next_thing_and_never_long() {
+        let mut table = begun();
+        assert_eq!(table.idle(at(100)), Duration::ZERO, "to look for what was installed");
+        table.keep(at(100));
+        assert_eq!(table.idle(at(101)), TICK);
+        assert_eq!(table.idle(at(127)), Duration::from_secs(3));
+        assert_eq!(table.idle(at(131)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,89 @@
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_replaced_once_and_then_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("conf");
+    assert_eq!(replace(&file, b"one", 0o600).unwrap(), Change::Written);
+    assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"one".to_vec(), 0o600));
+    let inode = fs::metadata(&file).unwrap().ino();
+    assert_eq!(replace(&file, b"one", 0o600).unwrap(), Change::Unchanged);
+    assert_eq!(fs::metadata(&file).unwrap().ino(), inode);
+    assert_eq!(replace(&file, b"one", 0o644).unwrap(), Change::Written);
+    assert_eq!(replace(&file, b"two", 0o644).unwrap(), Change::Written);
+    assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"two".to_vec(), 0o644));
+    assert_eq!(names(dir.path()), ["conf"]);
+}
+
+#[test]
+fn a_link_is_replaced_and_what_it_led_to_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, elsewhere) = (dir.path().join("conf"), dir.path().join("elsewhere"));
+    fs::write(&elsewhere, "theirs").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+    replace(&file, b"ours", 0o600).unwrap();
+    assert_eq!((fs::read(&file).unwrap(), fs::read(&elsewhere).unwrap()), (b"ours".to_vec(), b"theirs".to_vec()));
+}
+
+#[test]
+fn a_draft_that_comes_to_nothing_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("conf");
+    fs::write(&file, "before").unwrap();
+    let mut draft = Draft::beside(&file).unwrap();
+    draft.write(b"half").unwrap();
+    assert_eq!(mode(draft.path()), 0o600);
+    assert!(is_draft(draft.path()) && draft.path().extension().unwrap() == "tmp");
+    drop(draft);
+    drop(Draft::beside(&file).unwrap().finish(0o755).unwrap());
+    assert_eq!(names(dir.path()), ["conf"]);
+    assert_eq!(fs::read(&file).unwrap(), b"before");
+}
+
+#[test]
+fn drafts_of_the_dead_are_swept_away_and_those_of_the_living_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, dead) = (dir.path().join("conf"), dir.path().join(format!(".conf.0123456789abcdef{SUFFIX}")));
+    fs::write(&dead, "half").unwrap();
+    fs::write(dir.path().join("other.tmp"), "theirs").unwrap();
+    let living = Draft::beside(&file).unwrap();
+    assert_eq!(sweep(dir.path()), 1);
+    assert!(!dead.exists());
+    living.finish(0o600).unwrap().put_in_place().unwrap();
+    assert_eq!(names(dir.path()), ["conf", "other.tmp"]);
+    assert_eq!(sweep(&dir.path().join("nowhere")), 0);
+}
+
+#[test]
+fn a_second_name_is_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, name) = (dir.path().join("calico"), dir.path().join("calico-ipam"));
+    fs::write(&file, "program").unwrap();
+    fs::write(&name, "old").unwrap();
+    for _ in 0..2 {
+        link(&file, &name).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().ino(), fs::metadata(&name).unwrap().ino());
+        assert_eq!(names(dir.path()), ["calico", "calico-ipam"]);
+    }
+}
+
+#[test]
+fn a_missing_directory_is_named() {
+    let error = replace(Path::new("/no/such/place/conf"), b"", 0o600).unwrap_err().to_string();
+    assert!(error.starts_with("cannot create a file beside /no/such/place/conf: "), "{error}");
+}

@@ -1,0 +1,224 @@
+//! [`Plan`]: what is to be done to one directory. Pure, given what is there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::{CALICO, CALICO_IPAM, Program};
+use crate::digest;
+use crate::layout::Place;
+use crate::settings::{Settings, Update};
+
+/// What is to be done to one directory, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Which directory it is.
+    pub place: Place,
+    /// Where it is.
+    pub directory: PathBuf,
+    /// What is to be done.
+    pub tasks: Vec<Task>,
+}
+
+/// What is to be done about one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// The name.
+    pub name: String,
+    /// What it should be.
+    pub source: Program,
+    /// What has to be done for that.
+    pub step: Step,
+    /// Whether something else than what we installed is there.
+    pub replaces: bool,
+    /// Whether we installed it, or are going to.
+    ours: bool,
+}
+
+/// What has to be done about one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: it is there.
+    Same,
+    /// Nothing: something else is there, and stays.
+    Keep,
+    /// Copy it.
+    Copy,
+    /// Give `calico` this name too.
+    Link,
+}
+
+/// What is there under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Present {
+    /// SHA-256 of what is there; empty where it cannot be read.
+    pub digest: String,
+    /// Permissions.
+    pub mode: u32,
+    /// Whether it is what an earlier run installed.
+    pub ours: bool,
+}
+
+impl Present {
+    /// Looks at a path; a link counts as what it leads to. `None` where there is nothing.
+    pub fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
+        let metadata = fs::metadata(path).ok()?;
+        let digest = digest::of_file(path).unwrap_or_default();
+        Some(Present { ours: is_ours(&digest), digest, mode: metadata.permissions().mode() & 0o7777 })
+    }
+
+    /// Up to date by upstream's rule: the same bytes and the same mode (INST-18).
+    fn is(&self, program: &Program) -> bool {
+        self.digest == program.digest && self.mode == program.mode
+    }
+}
+
+impl Plan {
+    /// Decides. `look` tells what is there under a name.
+    pub fn new(
+        place: Place,
+        directory: &Path,
+        settings: &Settings,
+        own: &Program,
+        extra: &[Program],
+        look: impl Fn(&str) -> Option<Present>,
+    ) -> Plan {
+        let update = settings.update;
+        let calico = Task::of_calicos(CALICO, own, look(CALICO), update);
+        let mut ipam = Task::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM), update);
+        if settings.link_ipam && ipam.step == Step::Copy && calico.step != Step::Keep {
+            ipam.step = Step::Link;
+        }
+        let extra = extra.iter().map(|program| Task::of_others(program, look(&program.name), update));
+        let tasks = [calico, ipam].into_iter().chain(extra).collect();
+        Plan { place, directory: directory.to_owned(), tasks }
+    }
+
+    /// Whether anything is written.
+    pub fn writes(&self) -> bool {
+        self.tasks.iter().any(Task::writes)
+    }
+
+    /// Whether both of Calico's names are there, whatever they are.
+    pub fn has_both(&self) -> bool {
+        self.tasks.iter().take(2).all(|task| !task.writes())
+    }
+
+    /// The same, as far as nothing is written.
+    #[must_use]
+    pub fn without_writes(mut self) -> Plan {
+        self.tasks.retain(|task| !task.writes());
+        self
+    }
+}
+
+impl Task {
+    fn of_calicos(name: &str, own: &Program, there: Option<Present>, update: Update) -> Task {
+        let step = match &there {
+            Some(there) if there.is(own) => Step::Same,
+            Some(_) if update == Update::Never => Step::Keep,
+            _ => Step::Copy,
+        };
+        let replaces = step == Step::Copy && there.is_some_and(|there| !there.ours);
+        Task { name: name.to_owned(), source: own.clone(), step, replaces, ours: step != Step::Keep }
+    }
+
+    fn of_others(program: &Program, there: Option<Present>, update: Update) -> Task {
+        let step = match &there {
+            Some(there) if there.is(program) => Step::Same,
+            Some(there) => match update {
+                Update::Never => Step::Keep,
+                Update::Ours if !there.ours => Step::Keep,
+                Update::Ours | Update::Always => Step::Copy,
+            },
+            None => Step::Copy,
+        };
+        // The same file may have been there before us, from a distribution.
+        let ours = step == Step::Copy || there.as_ref().is_some_and(|there| there.ours);
+        let replaces = step == Step::Copy && there.is_some_and(|there| !there.ours);
+        Task { name: program.name.clone(), source: program.clone(), step, replaces, ours }
+    }
+
+    /// Whether what will be there is what we installed.
+    pub fn is_ours(&self) -> bool {
+        self.ours && self.step != Step::Keep
+    }
+
+    fn writes(&self) -> bool {
+        matches!(self.step, Step::Copy | Step::Link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(name: &str) -> Program {
+        Program { path: "/src".into(), name: name.into(), digest: format!("{name}-new"), mode: 0o755 }
+    }
+
+    fn settings(update: Option<&str>) -> Settings {
+        let lookup = |name: &str| (name == "UPDATE_CNI_BINARIES").then(|| update.map(str::to_owned)).flatten();
+        Settings::from_environment(&lookup, "").unwrap()
+    }
+
+    fn there(digest: &str, ours: bool) -> Present {
+        Present { digest: digest.into(), mode: 0o755, ours }
+    }
+
+    /// Steps for calico, calico-ipam and portmap.
+    fn steps(update: Option<&str>, present: &[(&str, Present)]) -> [Step; 3] {
+        let look = |name: &str| present.iter().find(|(known, _)| *known == name).map(|(_, present)| present.clone());
+        let (own, extra) = (program("calico"), [program("portmap")]);
+        let plan = Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, look);
+        let steps: Vec<_> = plan.tasks.iter().map(|task| task.step).collect();
+        steps.try_into().unwrap()
+    }
+
+    #[test]
+    fn an_empty_directory_gets_everything_and_a_current_one_nothing() {
+        assert_eq!(steps(None, &[]), [Step::Copy, Step::Link, Step::Copy]);
+        let current = [
+            ("calico", there("calico-new", true)),
+            ("calico-ipam", there("calico-new", true)),
+            ("portmap", there("portmap-new", false)),
+        ];
+        assert_eq!(steps(Some("true"), &current), [Step::Same; 3]);
+    }
+
+    #[test]
+    fn others_plugins_are_replaced_when_they_are_ours_or_when_asked() {
+        let old = |ours| {
+            [
+                ("calico", there("upstream", false)),
+                ("calico-ipam", there("upstream", false)),
+                ("portmap", there("distribution", ours)),
+            ]
+        };
+        assert_eq!(steps(None, &old(false)), [Step::Copy, Step::Link, Step::Keep]);
+        assert_eq!(steps(None, &old(true)), [Step::Copy, Step::Link, Step::Copy]);
+        assert_eq!(steps(Some("true"), &old(false)), [Step::Copy, Step::Link, Step::Copy]);
+        assert_eq!(steps(Some("false"), &old(true)), [Step::Keep; 3]);
+    }
+
+    #[test]
+    fn another_mode_is_another_file() {
+        let mut unreadable = there("calico-new", true);
+        unreadable.mode = 0o644;
+        assert_eq!(steps(None, &[("calico", unreadable)])[0], Step::Copy);
+    }
+
+    #[test]
+    fn a_second_name_is_not_given_to_a_strange_program() {
+        assert_eq!(steps(Some("false"), &[("calico", there("strange", false))]), [Step::Keep, Step::Copy, Step::Copy]);
+    }
+
+    #[test]
+    fn what_was_there_before_us_is_not_noted_as_ours() {
+        let task = |digest: &str, ours, update| Task::of_others(&program("portmap"), Some(there(digest, ours)), update);
+        assert!(!task("portmap-new", false, Update::Always).is_ours());
+        assert!(task("portmap-new", true, Update::Never).is_ours());
+        assert!(!task("old", true, Update::Never).is_ours());
+        assert!(task("old", false, Update::Always).replaces && !task("old", true, Update::Always).replaces);
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether the node's kernel runs the plugin: `calico -v`, once (INST-153).
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+const BUSY_ATTEMPTS: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(25);
+
+/// Why it does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The file system is mounted so.
+    #[error(
+        "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have the \
+         runtime use another plugin directory", .path.display()
+    )]
+    NoExec {
+        /// The program.
+        path: PathBuf,
+    },
+    /// It was built for another processor.
+    #[error("{} is built for {}, and this kernel does not run that; use the image for this machine", .path.display(), std::env::consts::ARCH)]
+    OtherMachine {
+        /// The program.
+        path: PathBuf,
+    },
+    /// The kernel refuses for another reason.
+    #[error("{} does not run: {source}", .path.display())]
+    Refused {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ran, and failed.
+    #[error("{} -v ended with {status}: {said}", .path.display())]
+    Failed {
+        /// The program.
+        path: PathBuf,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// Runs `program -v` and returns the version that it prints.
+///
+/// # Errors
+/// It does not run.
+pub fn run_once(program: &Path) -> Result<String, RunError> {
+    let mut command = Command::new(program);
+    command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = spawn(&mut command).and_then(Child::wait_with_output);
+    let output = ran.map_err(|source| explain(program, source))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(RunError::Failed { path: program.into(), status: output.status, said });
+    }
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    tracing::info!("CNI plugin version: {version}");
+    Ok(version)
+}
+
+/// Starts a program that was written a moment ago. Another thread that starts one at this moment has, until it does, all files
+/// of this process open, and what is open for writing is busy.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..BUSY_ATTEMPTS {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+            started => return started,
+        }
+    }
+    Err(ErrorKind::ExecutableFileBusy.into())
+}
+
+fn explain(program: &Path, source: io::Error) -> RunError {
+    let path = program.to_owned();
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec { path },
+        Some(Errno::ENOEXEC) => RunError::OtherMachine { path },
+        _ => RunError::Refused { path, source },
+    }
+}
+
+fn is_noexec(program: &Path) -> bool {
+    statvfs(program).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn run(text: &str, mode: u32) -> Result<String, RunError> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("calico");
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        run_once(&program)
+    }
+
+    #[test]
+    fn a_program_that_runs_tells_its_version() {
+        assert_eq!(run("#!/bin/sh\n[ \"$*\" = -v ] && echo v1.2.3\n", 0o755).unwrap(), "v1.2.3");
+    }
+
+    #[test]
+    fn what_is_wrong_with_others_is_told_apart() {
+        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::OtherMachine { .. })));
+        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::Refused { .. })));
+        let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();
+        assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
+    }
+}

@@ -1,0 +1,106 @@
+//! [`Program`]: what this container has to install.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::{BinariesError, CALICO, CALICO_IPAM};
+use crate::atomic_file;
+use crate::digest;
+use crate::layout::Layout;
+use crate::settings::ExtraPlugins;
+
+/// The program of this process, also when its file has been replaced meanwhile.
+const OWN: &str = "/proc/self/exe";
+
+/// The installer's name beside the plugins, which is not installed (INST-15).
+const INSTALL: &str = "install";
+
+/// A program that can be copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its name.
+    pub name: String,
+    /// SHA-256, in hexadecimal digits.
+    pub digest: String,
+    /// Permissions, which the copy has as well.
+    pub mode: u32,
+}
+
+impl Program {
+    /// This program, which is both of Calico's plugins.
+    pub fn of_this_process() -> Result<Program, BinariesError> {
+        Self::read(OWN.into(), CALICO.into())
+    }
+
+    fn read(path: PathBuf, name: String) -> Result<Program, BinariesError> {
+        let read = || -> io::Result<(String, u32)> {
+            Ok((digest::of_file(&path)?, fs::metadata(&path)?.permissions().mode() & 0o7777))
+        };
+        match read() {
+            Ok((digest, mode)) => Ok(Program { path, name, digest, mode }),
+            Err(source) => Err(BinariesError::Source { path, source }),
+        }
+    }
+}
+
+/// The programs beside the installer that are not Calico's, by name. On a node, where nothing is brought along, there are
+/// none.
+pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<Program>, BinariesError> {
+    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
+        return Ok(Vec::new());
+    };
+    let is_wanted = |path: &Path, name: &str| {
+        let is_calicos = [INSTALL, CALICO, CALICO_IPAM].contains(&name);
+        !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()
+    };
+    // An image without other plugins need not have the directory.
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    let named = paths.into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        is_wanted(&path, &name).then_some((path, name))
+    });
+    named.map(|(path, name)| Program::read(path, name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_plugins_are_all_files_but_calicos_and_the_skipped() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("host")).unwrap();
+        let layout = Layout::below(root.path());
+        let all = ExtraPlugins::AllBut(Vec::new());
+        assert_eq!(extra_plugins(&layout, &all).unwrap(), []);
+
+        let directory = layout.own_plugins().unwrap();
+        fs::create_dir_all(directory.join("folder")).unwrap();
+        for name in ["install", "calico", "calico-ipam", "portmap", "loopback", "bandwidth"] {
+            fs::write(directory.join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("portmap", directory.join("link")).unwrap();
+        let names = |wanted: &ExtraPlugins| -> Vec<String> {
+            extra_plugins(&layout, wanted).unwrap().into_iter().map(|program| program.name).collect()
+        };
+        assert_eq!(names(&all), ["bandwidth", "link", "loopback", "portmap"]);
+        assert_eq!(
+            names(&ExtraPlugins::AllBut(vec!["link".into(), "calico".into()])),
+            ["bandwidth", "loopback", "portmap"]
+        );
+        assert_eq!(names(&ExtraPlugins::None), [""; 0]);
+    }
+
+    #[test]
+    fn this_program_can_be_read() {
+        let own = Program::of_this_process().unwrap();
+        assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
+        assert!(own.mode & 0o100 != 0);
+    }
+}

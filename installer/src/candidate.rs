@@ -1,0 +1,185 @@
+//! Trying a configuration before runtimes see it: the plugin that was just installed tests with `-t` whether the datastore
+//! can be reached, lets it in, and is ready.
+//!
+//! Nothing depends on the outcome but what is logged: on a new cluster calico-node or kube-controllers make the datastore
+//! ready only after this container is done.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netconf::list::calico_plugin;
+use serde_json::{Map, Value};
+
+use crate::binaries::{CALICO, spawn};
+use crate::template::kind;
+
+/// Between two attempts, and between two looks at whether one has ended.
+const PAUSE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(10);
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trial {
+    /// The datastore is there and ready.
+    Passed,
+    /// There is nothing to try, and why.
+    NotTried(String),
+    /// What the plugin said last.
+    Failed(String),
+}
+
+/// Tries `conf` with the program `plugin` until it passes, at most for `time`. `path_of` tells where a path of the node is in
+/// this container.
+pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of: impl Fn(&Path) -> PathBuf) -> Trial {
+    let until = Instant::now() + time;
+    let input = match input(conf, path_of) {
+        Ok(input) => input,
+        Err(reason) => return Trial::NotTried(reason),
+    };
+    loop {
+        let said = match attempt(plugin, &input, until) {
+            Ok(said) if said.is_empty() => return Trial::Passed,
+            Ok(said) => said,
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() + PAUSE >= until {
+            return Trial::Failed(said);
+        }
+        tracing::info!("the new configuration does not work yet, trying again: {said}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What the plugin reads: as a runtime would give it, with the paths of this container.
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
+    let mut plugin = calico_plugin(Value::Object(conf.clone()))?;
+    if kind(&plugin) != CALICO {
+        return Err("the plugin calico is not in it".to_owned());
+    }
+    for key in ["etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file", "datastore_path"] {
+        if let Some(path) = plugin.get_mut(key) {
+            translate(path, &path_of);
+        }
+    }
+    if let Some(path) = plugin.get_mut("kubernetes").and_then(|kubernetes| kubernetes.get_mut("kubeconfig")) {
+        translate(path, &path_of);
+        let file = path.as_str().unwrap_or_default();
+        if !file.is_empty() && !Path::new(file).exists() {
+            return Err(format!("its kubeconfig {file} is not there"));
+        }
+    }
+    Ok(Value::Object(plugin).to_string())
+}
+
+fn translate(path: &mut Value, path_of: impl Fn(&Path) -> PathBuf) {
+    if let Some(text) = path.as_str().filter(|text| text.starts_with('/')) {
+        *path = path_of(Path::new(text)).to_string_lossy().into();
+    }
+}
+
+/// One attempt; what the plugin printed, nothing if it succeeded. It is ended when `until` comes.
+fn attempt(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
+    let mut command = Command::new(plugin);
+    command.arg("-t").env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = spawn(&mut command)?;
+    // Goes into the pipe whole; who does not read it says why.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= until {
+            let _ = child.kill();
+            child.wait()?;
+            return Ok("the plugin did not answer".to_owned());
+        }
+        thread::sleep(POLL);
+    }
+    said(child)
+}
+
+/// The words of a CNI error.
+fn said(mut child: Child) -> std::io::Result<String> {
+    let status = child.wait()?;
+    let mut text = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_string(&mut text)?;
+    }
+    if status.success() {
+        return Ok(String::new());
+    }
+    let error: Value = serde_json::from_str(&text).unwrap_or_default();
+    let words = ["msg", "details"].iter().filter_map(|key| error.get(key)?.as_str()).filter(|word| !word.is_empty());
+    let words = words.collect::<Vec<_>>().join(": ");
+    Ok(if words.is_empty() { format!("the plugin ended with {status}") } else { words })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::template::parse;
+
+    fn conf(text: &str) -> Map<String, Value> {
+        parse(text).unwrap()
+    }
+
+    const LIST: &str = r#"{"name": "net", "cniVersion": "1.0.0", "plugins": [
+        {"type": "portmap"}, {"type": "calico", "etcd_key_file": "/n/calico-tls/etcd-key", "mtu": 0}]}"#;
+
+    /// Longer than any machine takes to start a shell.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A script in the place of the plugin.
+    fn script(dir: &tempfile::TempDir, text: &str) -> PathBuf {
+        let plugin = dir.path().join("calico");
+        fs::write(&plugin, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        plugin
+    }
+
+    fn one_attempt(text: &str, time: Duration) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        attempt(&script(&dir, text), "{}", Instant::now() + time).unwrap()
+    }
+
+    #[test]
+    fn the_plugin_is_given_what_a_runtime_gives_with_the_paths_of_the_container() {
+        let input = input(&conf(LIST), |path| Path::new("/host").join(path.strip_prefix("/").unwrap())).unwrap();
+        let input = conf(&input);
+        assert_eq!((input["name"].as_str(), input["cniVersion"].as_str()), (Some("net"), Some("1.0.0")));
+        assert_eq!(input["etcd_key_file"], "/host/n/calico-tls/etcd-key");
+    }
+
+    #[test]
+    fn what_cannot_be_tried_is_said() {
+        let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err();
+        assert_eq!(reason("{}"), "the plugin calico is not in it");
+        let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;
+        assert_eq!(reason(missing), "its kubeconfig /no/such/file is not there");
+    }
+
+    #[test]
+    fn what_the_plugin_says_when_it_fails_is_told() {
+        assert_eq!(one_attempt("[ \"$*\" = -t ] && [ \"$(cat)\" = {} ] && [ -z \"$HOME\" ]", LONG), "");
+        let words = r#"echo '{"code": 100, "msg": "data store connection failed", "details": "why"}'; exit 1"#;
+        assert_eq!(one_attempt(words, LONG), "data store connection failed: why");
+        assert_eq!(one_attempt("exit 7", LONG), "the plugin ended with exit status: 7");
+        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer");
+    }
+
+    #[test]
+    fn it_is_tried_until_it_passes_or_the_time_is_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let plugin = script(&dir, &format!("[ -e {0} ] || {{ touch {0}; exit 1; }}", mark.display()));
+        let try_out = |time| try_out(&conf(LIST), &plugin, time, |path| path.to_owned());
+        assert_eq!(try_out(LONG), Trial::Passed);
+        fs::remove_file(&mark).unwrap();
+        assert!(matches!(try_out(PAUSE), Trial::Failed(_)));
+    }
+}

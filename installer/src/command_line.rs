@@ -1,0 +1,62 @@
+//! The commands for installers and people, from their command lines to their exit statuses.
+
+mod arguments;
+mod doctor;
+mod health;
+mod install;
+mod refresh_token;
+mod uninstall;
+mod version;
+
+pub use self::doctor::doctor;
+pub use self::health::health;
+pub use self::install::install;
+pub use self::refresh_token::refresh_token;
+pub use self::uninstall::uninstall;
+pub use self::version::version;
+
+use std::fs;
+
+use ipam_plugin::process;
+
+use crate::agent::{self, AgentError, AgentSettings, Kept};
+use crate::install::{InstallError, Installation};
+use crate::kubeconfig;
+use crate::service_account::ServiceAccountError;
+use crate::settings::{Settings, SettingsError};
+
+/// Why the command failed.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Account(#[from] ServiceAccountError),
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    #[error(transparent)]
+    AgentSettings(#[from] agent::SettingsError),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+}
+
+/// What the environment says, and the environment itself.
+fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), SettingsError> {
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
+}
+
+/// Stays as the agent, until SIGTERM (INST-37). With `keeps` it puts back what was installed.
+fn stay(
+    installation: &Installation<'_>,
+    keeps: bool,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), CommandError> {
+    let Installation { settings, layout, account } = *installation;
+    let agent_settings = AgentSettings::from_environment(lookup)?;
+    let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
+    let keep = || if keeps { installation.keep() } else { Kept::default() };
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, keep))?;
+    Ok(())
+}

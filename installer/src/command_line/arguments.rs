@@ -1,0 +1,147 @@
+//! Arguments of the commands: `--name value`, `--name=value`, and switches. By hand, as the program is kept small.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::layout::Layout;
+
+/// What a command takes, without the dashes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// Options with a value; those of one letter are said with one dash.
+    pub(super) options: &'static [&'static str],
+    /// Those without.
+    pub(super) switches: &'static [&'static str],
+}
+
+/// What was said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Said(Vec<(&'static str, String)>);
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The command, with this.
+    Run(Said),
+    /// The help.
+    Help,
+    /// Nothing that makes sense; why.
+    Nonsense(String),
+}
+
+impl Known {
+    pub(super) fn parse(self, arguments: impl IntoIterator<Item = String>) -> Asked {
+        let mut arguments = arguments.into_iter();
+        let mut said = Said::default();
+        while let Some(argument) = arguments.next() {
+            if matches!(argument.as_str(), "-h" | "-help" | "--help") {
+                return Asked::Help;
+            }
+            let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
+                return Asked::Nonsense(format!("`{argument}` is not known"));
+            };
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (text, None),
+            };
+            if let (Some(name), None) = (find(self.switches, name), &value) {
+                said.0.push((name, String::new()));
+            } else if let Some(name) = find(self.options, name) {
+                match value.or_else(|| arguments.next()).filter(|value| !value.is_empty()) {
+                    Some(value) => said.0.push((name, value)),
+                    None => return Asked::Nonsense(format!("`{argument}` needs a value")),
+                }
+            } else {
+                return Asked::Nonsense(format!("`{argument}` is not known"));
+            }
+        }
+        Asked::Run(said)
+    }
+}
+
+fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
+    known.iter().find(|known| **known == name).copied()
+}
+
+impl Said {
+    /// The value of an option; the last one counts.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a switch is on.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// Where the node is: below `--root`; else in a container below `/host`, and without that here.
+    pub(super) fn layout(&self) -> Layout {
+        Layout::below(Path::new(self.value("root").unwrap_or("/")))
+    }
+}
+
+/// Runs `command` with what the arguments say, or tells its help, or what is wrong with them: exit status 2.
+pub(super) fn with(
+    name: &str,
+    help: impl FnOnce() -> String,
+    asked: Asked,
+    command: impl FnOnce(&Said) -> ExitCode,
+) -> ExitCode {
+    match asked {
+        Asked::Run(said) => command(&said),
+        Asked::Help => {
+            print(&help());
+            ExitCode::SUCCESS
+        }
+        Asked::Nonsense(what) => {
+            complain(&format!("calico {name}: {what}; see `calico {name} --help`"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// To stdout. A reader that went away cannot be told.
+pub(super) fn print(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
+/// A line to stderr.
+pub(super) fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: Known = Known { options: &["o", "root"], switches: &["yes"] };
+
+    fn parse(line: &str) -> Asked {
+        KNOWN.parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn options_in_both_spellings_and_switches() {
+        let Asked::Run(said) = parse("--yes -o json --root=/mnt --root /other") else { panic!() };
+        assert!(said.is_on("yes"));
+        assert_eq!((said.value("o"), said.value("root")), (Some("json"), Some("/other")));
+        let Asked::Run(nothing) = parse("") else { panic!() };
+        assert!(!nothing.is_on("yes") && nothing.value("o").is_none());
+    }
+
+    #[test]
+    fn help_and_nonsense() {
+        assert_eq!(parse("--yes --help"), Asked::Help);
+        for (line, complaint) in [
+            ("now", "`now` is not known"),
+            ("--no", "`--no` is not known"),
+            ("--yes=no", "`--yes=no` is not known"),
+            ("-o", "`-o` needs a value"),
+            ("--root=", "`--root=` needs a value"),
+        ] {
+            assert_eq!(parse(line), Asked::Nonsense(complaint.into()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `calico doctor`: exit status 1 when a check fails, 2 for arguments that make no sense.
+
+use std::process::ExitCode;
+
+use ipam_plugin::process;
+
+use super::arguments::{Known, complain, print, with};
+use crate::doctor::{self, Format};
+use crate::layout::NET_DIR;
+
+const KNOWN: Known = Known { options: &["o", "output", "root", "net-dir"], switches: &[] };
+
+const HELP: &str = "\
+Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
+
+Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR]
+
+  -o, --output FORMAT  text or json [default: text]
+      --root DIR       what to take for /; with a directory `host` in it, the node's directories are mounted below that
+      --net-dir DIR    configuration directory of the container runtime, on the node [default: /etc/cni/net.d]
+  -h, --help           this text
+
+Exit status 1 when a check fails; a warning is no failure.
+
+Examples:
+  calico doctor
+  kubectl -n kube-system exec ds/calico-cni -- calico doctor -o json
+";
+
+/// Runs it with these arguments.
+pub fn doctor(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+    with(
+        "doctor",
+        || HELP.into(),
+        KNOWN.parse(arguments),
+        |said| {
+            let format = match said.value("output").or_else(|| said.value("o")) {
+                None | Some("text" | "table") => Format::Text,
+                Some("json") => Format::Json,
+                Some(other) => {
+                    complain(&format!("calico doctor: `{other}` is no format; write text or json"));
+                    return ExitCode::from(2);
+                }
+            };
+            let net_dir = said.value("net-dir").unwrap_or(NET_DIR);
+            let report = process::block_on(doctor::examine(&said.layout(), net_dir));
+            print(&report.render(format));
+            if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        },
+    )
+}

@@ -1,0 +1,86 @@
+//! `calico health`, with upstream's options.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libcalico::api::GoDuration;
+
+use super::arguments::{Known, Said, complain, with};
+use crate::agent::DEFAULT_LISTEN;
+use crate::health::{Probe, ask};
+
+const KNOWN: Known = Known { options: &["port", "host", "type", "timeout"], switches: &[] };
+
+const HELP: &str = "\
+Asks a process of Calico's whether it is well: exit status 0 if so.
+
+Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--timeout DURATION]
+
+      --port N            its port for probes [default: 9097, this node's agent]
+      --host HOST         where it is [default: localhost]
+      --type TYPE         readiness or liveness [default: readiness]
+      --timeout DURATION  how long it may take [default: 5s]
+  -h, --help              this text
+";
+
+/// Runs it with these arguments.
+pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+    with(
+        "health",
+        || HELP.into(),
+        KNOWN.parse(arguments),
+        |said| match questions(said) {
+            Err(what) => {
+                complain(&format!("calico health: {what}; see `calico health --help`"));
+                ExitCode::from(2)
+            }
+            Ok((port, probe, limit)) => match ask(said.value("host").unwrap_or("localhost"), port, probe, limit) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&error.to_string());
+                    ExitCode::FAILURE
+                }
+            },
+        },
+    )
+}
+
+fn questions(said: &Said) -> Result<(u16, Probe, Duration), String> {
+    let port = match said.value("port") {
+        None => DEFAULT_LISTEN.port(),
+        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or(format!("`{text}` is no port"))?,
+    };
+    let probe = match said.value("type") {
+        None | Some("readiness") => Probe::Readiness,
+        Some("liveness") => Probe::Liveness,
+        Some(other) => return Err(format!("`{other}` is neither readiness nor liveness")),
+    };
+    let limit = said.value("timeout").unwrap_or("5s");
+    let limit = limit.parse::<GoDuration>().map_err(|error| error.to_string())?.duration();
+    if limit.is_zero() {
+        return Err("--timeout must be above 0".into());
+    }
+    Ok((port, probe, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::Asked;
+    use super::*;
+
+    fn of(line: &str) -> Result<(u16, Probe, Duration), String> {
+        match KNOWN.parse(line.split_whitespace().map(str::to_owned)) {
+            Asked::Run(said) => questions(&said),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn upstreams_options() {
+        assert_eq!(of("--port=9440 --type=liveness"), Ok((9440, Probe::Liveness, Duration::from_secs(5))));
+        assert_eq!(of("--timeout 500ms"), Ok((9097, Probe::Readiness, Duration::from_millis(500))));
+        for nonsense in ["--port 0", "--port x", "--type health", "--timeout soon", "--timeout 0", "9440"] {
+            assert!(of(nonsense).is_err(), "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `calico install`, the same as `calico component cni install`: exit status 0, or 1 for every failure (INST-34), or 2 for
+//! arguments that make no sense.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::variable::list;
+
+use super::arguments::{Known, with};
+use super::{CommandError, environment, stay};
+use crate::install::Installation;
+use crate::layout::Layout;
+use crate::service_account::ServiceAccount;
+use crate::settings::variables::GROUPS;
+
+const KNOWN: Known = Known { options: &["root"], switches: &[] };
+
+/// Runs it with these arguments.
+pub fn install(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+    with("install", help, KNOWN.parse(arguments), |said| {
+        logging::init(LogConfig::new("cni-installer"));
+        // What is not mounted is not installed to, unless somebody says where else.
+        let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
+        match run(&layout) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!("{error}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn run(layout: &Layout) -> Result<(), CommandError> {
+    let (settings, lookup) = environment()?;
+    let account = ServiceAccount::discover(layout, &lookup)?;
+    let installation = Installation { settings: &settings, layout, account: account.as_ref() };
+    installation.run()?;
+    // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
+    if settings.stay && account.is_some() {
+        tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+        stay(&installation, true, &lookup)?;
+    }
+    Ok(())
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "Installs Calico's CNI plugins, their credentials and their configuration on this node.\n\
+         \n\
+         Usage: calico install [--root DIR]\n\
+         \n      \
+               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the node's\n                  \
+                           directories are mounted below host/; else that of a node, or of the image of one\n  \
+           -h, --help      this text\n\
+         \n\
+         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) and\n\
+         /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
+    );
+    for (title, variables) in GROUPS {
+        text.push('\n');
+        text.push_str(&list(title, variables));
+    }
+    text.push_str(
+        "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
+         \nExample, a node without a container: calico install --root / (and SLEEP=false)\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_plugin::variable::Variable;
+
+    use super::*;
+
+    #[test]
+    fn help_tells_every_variable() {
+        let help = help();
+        for Variable { name, .. } in GROUPS.iter().flat_map(|(_, variables)| *variables) {
+            assert!(help.contains(&format!("\n  {name}\n")), "{name}");
+        }
+        assert!(help.lines().all(|line| line.len() <= 200), "{help}");
+    }
+}

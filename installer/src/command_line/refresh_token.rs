@@ -1,0 +1,76 @@
+//! `calico refresh-token`, the same as `calico component cni agent`: `calico install` with SLEEP=true, without installing
+//! first.
+
+use std::process::ExitCode;
+
+use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::variable::list;
+
+use super::arguments::{Known, with};
+use super::{CommandError, environment, stay};
+use crate::agent::VARIABLES;
+use crate::install::Installation;
+use crate::layout::Layout;
+use crate::service_account::ServiceAccount;
+
+const KNOWN: Known = Known { options: &["root"], switches: &[] };
+
+/// Runs it with these arguments.
+pub fn refresh_token(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+    with("refresh-token", help, KNOWN.parse(arguments), |said| {
+        logging::init(LogConfig::new("cni-agent"));
+        match run(&said.layout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!("{error}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn run(layout: &Layout) -> Result<(), CommandError> {
+    let (settings, lookup) = environment()?;
+    let account = ServiceAccount::discover(layout, &lookup)?;
+    let installation = Installation { settings: &settings, layout, account: account.as_ref() };
+    let keeps = installation.is_noted();
+    if !keeps {
+        tracing::info!(
+            "only the token is looked after: {} was not installed from this environment",
+            settings.conf_name
+        );
+    }
+    stay(&installation, keeps, &lookup)
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` has\n\
+         installed with the same environment. Needs a pod whose service account may create serviceaccounts/token of the \
+         plugins'\naccount.\n\
+         \n\
+         Usage: calico refresh-token [--root DIR]\n\
+         \n      \
+               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below that\n  \
+           -h, --help      this text\n\
+         \n\
+         ",
+    );
+    text.push_str(&list("Environment, beside that of `calico install`", &VARIABLES));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_plugin::variable::Variable;
+
+    use super::*;
+
+    #[test]
+    fn help_tells_every_variable() {
+        let help = help();
+        for Variable { name, .. } in VARIABLES {
+            assert!(help.contains(&format!("\n  {name}\n")), "{name}");
+        }
+    }
+}

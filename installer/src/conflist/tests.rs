@@ -1,0 +1,89 @@
+use super::*;
+
+fn settings(variables: &[(&str, &str)]) -> Settings {
+    let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    Settings::from_environment(&lookup, "n").unwrap()
+}
+
+fn render(variables: &[(&str, &str)], path_of: impl Fn(&Path) -> PathBuf) -> Result<Conflist, ConflistError> {
+    let settings = settings(variables);
+    Conflist::render(&settings, &settings.values, path_of)
+}
+
+const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}]}"#;
+const STRANGE: &str = r#"{"name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
+
+#[test]
+fn a_template_comes_from_a_file_of_the_container() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t"), CALICOS).unwrap();
+    let rendered = render(&[("CNI_NETWORK_CONFIG_FILE", "/x/t")], |_| dir.path().join("t")).unwrap();
+    assert_eq!((rendered.text.as_str(), rendered.network()), (CALICOS, "k8s-pod-network"));
+    let missing = render(&[("CNI_NETWORK_CONFIG_FILE", "/no/such/t")], |path| path.into()).err().unwrap().to_string();
+    assert!(missing.starts_with("CNI_NETWORK_CONFIG_FILE: cannot read /no/such/t: "), "{missing}");
+    let wrong = render(&[("CNI_NETWORK_CONFIG", "[]")], |path| path.into()).err().unwrap().to_string();
+    assert!(wrong.contains("is not a JSON object"), "{wrong}");
+}
+
+#[test]
+fn only_calicos_configurations_are_ours_to_remove() {
+    for ours in [CALICOS, r#"{"type": "calico"}"#, r#"{"type": "flannel", "delegate": {"type": "calico"}}"#] {
+        assert!(is_calicos(ours), "{ours}");
+    }
+    for theirs in [STRANGE, "{}", "not JSON", r#"{"type": "multus", "note": "calico"}"#] {
+        assert!(!is_calicos(theirs), "{theirs}");
+    }
+}
+
+#[test]
+fn the_old_configuration_goes_if_it_is_calicos() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("10-calico.conflist");
+    let canal = settings(&[("CNI_CONF_NAME", "10-canal.conflist")]);
+    for (text, stays) in [(STRANGE, true), (CALICOS, false)] {
+        fs::write(&old, text).unwrap();
+        remove_old(dir.path(), &canal, &mut State::default());
+        assert_eq!(old.exists(), stays, "{text}");
+    }
+    fs::write(&old, CALICOS).unwrap();
+    for variables in [&[][..], &[("CNI_CONF_NAME", "10-canal.conflist"), ("CNI_OLD_CONF_NAME", "")]] {
+        remove_old(dir.path(), &settings(variables), &mut State::default());
+        assert!(old.exists(), "{variables:?}");
+    }
+}
+
+#[test]
+fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, changed) = ("20-calico.conflist", "30-calico.conflist");
+    let mut state = State::default();
+    for name in [ours, changed, "40-gone.conflist"] {
+        state.note(Place::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
+    }
+    state.note(Place::Net, "calico-kubeconfig", None, false);
+    fs::write(dir.path().join(ours), STRANGE).unwrap();
+    fs::write(dir.path().join(changed), CALICOS).unwrap();
+    fs::write(dir.path().join("calico-kubeconfig"), "").unwrap();
+    remove_old(dir.path(), &settings(&[]), &mut state);
+    let left = |name: &str| dir.path().join(name).exists();
+    assert_eq!((left(ours), left(changed), left("calico-kubeconfig")), (false, true, true));
+    let noted: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
+    assert_eq!(noted, [changed, "calico-kubeconfig"]);
+}
+
+#[test]
+fn another_configuration_of_that_name_is_noted_as_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[]);
+    let conflist = render(&[], |path| path.into()).unwrap();
+    let mut state = State::default();
+    let mut write = || {
+        conflist.note(dir.path(), &settings, &mut state);
+        let change = conflist.write(dir.path(), &settings).unwrap();
+        (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
+    };
+    assert_eq!(write(), (Change::Written, false));
+    assert_eq!(write(), (Change::Unchanged, false));
+    fs::write(dir.path().join("10-calico.conflist"), CALICOS).unwrap();
+    assert_eq!(write(), (Change::Written, true));
+}

@@ -1,0 +1,66 @@
+//! SHA-256 of files, to tell one from another.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+/// How much of a file is read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// The SHA-256 of some bytes, in lower-case hexadecimal digits.
+#[must_use]
+pub fn of_bytes(bytes: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+/// The SHA-256 of a file's contents.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn of_file(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut digest = Sha256::new();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hexadecimal(&digest.finalize())),
+            Ok(length) => digest.update(&chunk[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes around that of a chunk are those at which upstream's comparison of files is tested (INST 9.1).
+    #[test]
+    fn files_of_all_sizes_have_the_digest_of_their_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        for size in [0, 1, 63_999, 64_000, CHUNK - 1, CHUNK, CHUNK + 1, 256_000] {
+            let mut bytes: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
+            std::fs::write(&file, &bytes).unwrap();
+            assert_eq!(of_file(&file).unwrap(), of_bytes(&bytes), "{size}");
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+                assert_ne!(of_file(&file).unwrap(), of_bytes(&bytes), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_sha256sum() {
+        assert_eq!(of_bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

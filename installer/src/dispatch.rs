@@ -1,0 +1,157 @@
+//! Which program the one binary is, this time: by the name it is called by, by `CNI_COMMAND`, by its first words
+//! (INST-3..INST-5).
+
+/// What the process is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `calico-ipam`, as plugin or for people.
+    Ipam,
+    /// `calico`, the plugin.
+    Plugin,
+    /// `calicoctl`, and `calico ctl`: another program of upstream's.
+    Ctl,
+    /// `uds`, the flex volume driver: another program of upstream's.
+    FlexVolume,
+    /// A command for installers and people.
+    Command(Command, Words),
+}
+
+/// How many of the arguments, the program's name not counted, are the command's name.
+pub type Words = usize;
+
+/// A command for installers and people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Installs on this node.
+    Install,
+    /// Keeps what was installed fresh.
+    RefreshToken,
+    /// Takes back what was installed.
+    Uninstall,
+    /// Looks for what is wrong.
+    Doctor,
+    /// Asks a probe.
+    Health,
+    /// Prints the version.
+    Version,
+    /// Prints what there is.
+    Help,
+    /// None that is known here.
+    Unknown,
+}
+
+/// Words that are commands even where a runtime's `CNI_COMMAND` is in the environment: upstream's, and ours.
+const COMMANDS: [&str; 9] =
+    ["component", "ctl", "health", "version", "help", "install", "refresh-token", "uninstall", "doctor"];
+
+/// Decides. `name` is the name that the program was called by, without its directory; `words` are the arguments.
+#[must_use]
+pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Program {
+    match name {
+        "calico-ipam" => return Program::Ipam,
+        "calicoctl" => return Program::Ctl,
+        "uds" => return Program::FlexVolume,
+        "install" => return Program::Command(Command::Install, 0),
+        _ => {}
+    }
+    let first = words.first().copied().unwrap_or_default();
+    let is_called = cni_command.is_some_and(|command| !command.is_empty());
+    match first {
+        word if COMMANDS.contains(&word) => command(words),
+        _ if is_called => Program::Plugin,
+        // A configuration, -v, -t, and nothing at all have always been the plugin's.
+        "--version" => Program::Command(Command::Version, 1),
+        word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
+        _ => Program::Command(Command::Unknown, 0),
+    }
+}
+
+fn command(words: &[&str]) -> Program {
+    let one = |command| Program::Command(command, 1);
+    match words {
+        ["ctl", ..] => Program::Ctl,
+        ["health", ..] => one(Command::Health),
+        ["version", ..] => one(Command::Version),
+        ["help", ..] => one(Command::Help),
+        ["install", ..] => one(Command::Install),
+        ["refresh-token", ..] => one(Command::RefreshToken),
+        ["uninstall", ..] => one(Command::Uninstall),
+        ["doctor", ..] => one(Command::Doctor),
+        ["component", "cni", "plugin", ..] => Program::Plugin,
+        ["component", "cni", "ipam", ..] => Program::Ipam,
+        ["component", "cni", "install", ..] => Program::Command(Command::Install, 3),
+        ["component", "cni", "agent", ..] => Program::Command(Command::RefreshToken, 3),
+        _ => Program::Command(Command::Unknown, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str, cni_command: Option<&str>) -> Program {
+        let words: Vec<&str> = line.split(' ').collect();
+        let name = words[0].rsplit('/').next().unwrap();
+        dispatch(name, &words[1..], cni_command)
+    }
+
+    /// Upstream's 13 cases (INST 9.3).
+    #[test]
+    fn upstreams_cases() {
+        let add = Some("ADD");
+        let unknown = Program::Command(Command::Unknown, 0);
+        for (line, cni_command, expected) in [
+            ("calicoctl get nodes", None, Program::Ctl),
+            ("calicoctl get nodes", add, Program::Ctl),
+            ("calicoctl", None, Program::Ctl),
+            (
+                "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds/uds mount x",
+                None,
+                Program::FlexVolume,
+            ),
+            ("uds", None, Program::FlexVolume),
+            ("uds", add, Program::FlexVolume),
+            ("/opt/cni/bin/calico-ipam", add, Program::Ipam),
+            ("/opt/cni/bin/calico", add, Program::Plugin),
+            // Upstream's subcommand tree begins with its help, ours with the plugin's.
+            ("calico", None, Program::Plugin),
+            ("calico component felix", add, unknown),
+            (r#"calico {"cniVersion":"1.0.0"}"#, add, Program::Plugin),
+            ("calico -t", Some("VERSION"), Program::Plugin),
+            ("calico health --port=9099", None, Program::Command(Command::Health, 1)),
+        ] {
+            assert_eq!(of(line, cni_command), expected, "{line} {cni_command:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_always_the_plugins_is_without_a_runtime_too() {
+        for line in ["calico -v", "calico -t", "calico --v=true", "calico {}", "calico -nonsense", "calico --"] {
+            assert_eq!(of(line, None), Program::Plugin, "{line}");
+            assert_eq!(of(line, Some("")), Program::Plugin, "{line}");
+        }
+    }
+
+    #[test]
+    fn both_generations_of_command_lines_install() {
+        let install = |words| Program::Command(Command::Install, words);
+        for (line, expected) in [
+            ("/opt/cni/bin/install", install(0)),
+            ("/usr/bin/calico component cni install", install(3)),
+            ("calico install --root /mnt", install(1)),
+            ("calico component cni plugin", Program::Plugin),
+            ("calico component cni ipam", Program::Ipam),
+            ("calico component cni agent", Program::Command(Command::RefreshToken, 3)),
+            ("calico refresh-token", Program::Command(Command::RefreshToken, 1)),
+            ("calico component kube-controllers", Program::Command(Command::Unknown, 0)),
+            ("calico show", Program::Command(Command::Unknown, 0)),
+            ("calico help", Program::Command(Command::Help, 1)),
+            ("calico --help", Program::Plugin),
+            ("calico --version", Program::Command(Command::Version, 1)),
+        ] {
+            assert_eq!(of(line, None), expected, "{line}");
+        }
+        // As a person may have it from a trial.
+        assert_eq!(of("calico install", Some("ADD")), install(1));
+    }
+}

@@ -1,0 +1,27 @@
+//! The checks: each turns what was seen into one finding. In the order in which things depend on each other.
+
+mod cluster;
+mod configuration;
+mod credentials;
+mod node;
+
+#[cfg(test)]
+mod tests;
+
+use super::facts::Facts;
+use super::finding::Finding;
+
+/// All of them.
+pub fn all(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![configuration::chosen(facts)];
+    findings.extend(configuration::shadowed(facts));
+    findings.extend(configuration::oddities(facts));
+    findings.extend(configuration::programs(facts));
+    findings.push(node::name(facts));
+    findings.extend(credentials::token(facts));
+    findings.extend(cluster::all(facts));
+    findings.push(node::mtu(facts));
+    findings.push(node::settings(facts));
+    findings.push(node::journal(facts));
+    findings
+}

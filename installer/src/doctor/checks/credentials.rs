@@ -1,0 +1,64 @@
+//! The kubeconfig and its token.
+
+use crate::doctor::facts::{Facts, TokenFile};
+use crate::doctor::finding::Finding;
+use crate::token::claims::Claims;
+
+const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -o wide`, container refresh-token)? \
+                     Its log and /readiness on port 9097 say what it lacks";
+
+/// For how long the token holds.
+pub(super) fn token(facts: &Facts) -> Vec<Finding> {
+    let Some(TokenFile { path, file }) = &facts.token else { return Vec::new() };
+    let place = path.display();
+    let file = match file {
+        Ok(file) => file,
+        Err(reason) => {
+            return vec![Finding::fail("kubeconfig", format!("{place}: {reason}"), "run the installer again")];
+        }
+    };
+    let mut findings = vec![mode(&place.to_string(), file.mode)];
+    findings.push(match &file.claims {
+        Some(claims) => lifetime(claims, facts.now),
+        None => Finding::skipped("token", format!("{place} holds no token that says when it ends")),
+    });
+    findings
+}
+
+fn mode(place: &str, mode: u32) -> Finding {
+    match mode & 0o077 {
+        0 => Finding::ok("kubeconfig", place),
+        _ => Finding::warn(
+            "kubeconfig",
+            format!("{place} has mode {mode:04o}: others can read the token"),
+            format!("chmod 600 {place}"),
+        ),
+    }
+}
+
+/// The last quarter is late: the agent renews after a quarter to a half (INST-44, INST-51).
+fn lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
+    const NAME: &str = "token";
+    let left = exp - now;
+    let owner = if sub.is_empty() { String::new() } else { format!(" of {sub}") };
+    if left <= 0 {
+        return Finding::fail(NAME, format!("the token{owner} expired {} ago", span(-left)), AGENT);
+    }
+    let seen = format!("the token{owner} holds for {}", span(left));
+    match (exp - iat) / 4 {
+        quarter if *iat > 0 && left < quarter => {
+            Finding::warn(NAME, format!("{seen}, less than a quarter of its lifetime"), AGENT)
+        }
+        _ => Finding::ok(NAME, seen),
+    }
+}
+
+/// Seconds as people say them.
+fn span(seconds: i64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,108 @@
+//! What is on the node itself: its name, MTU, kernel settings, the journal.
+
+use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, Interface, NodeName, REVERSE_PATH, Setting};
+use crate::doctor::finding::Finding;
+
+const NO_CONFIGURATION: &str = "there is no configuration of Calico's";
+
+/// Which node the plugins take this one for.
+pub(super) fn name(facts: &Facts) -> Finding {
+    const NAME: &str = "nodename";
+    let Some(NodeName { name, configured, path, written, optional }) = &facts.node else {
+        return Finding::skipped(NAME, NO_CONFIGURATION);
+    };
+    let path = path.display();
+    let name = match name {
+        Ok(name) => name,
+        Err(reason) => return Finding::fail(NAME, reason.clone(), format!("write the Node's name into {path}")),
+    };
+    match written.as_deref().map(str::trim) {
+        Some(written) if !configured.is_empty() && written != configured => Finding::fail(
+            NAME,
+            format!("the configuration says {configured}, {path} says {written}"),
+            "correct the one that is not the Node's name: two names are two nodes to IPAM",
+        ),
+        None if !optional => Finding::fail(
+            NAME,
+            format!("{path} does not exist: every ADD and DEL fails"),
+            format!("calico-node writes it, or the installer does: printf %s {name} > {path}"),
+        ),
+        _ => Finding::ok(NAME, name),
+    }
+}
+
+/// Whether a packet of a pod fits through every uplink.
+pub(super) fn mtu(facts: &Facts) -> Finding {
+    const NAME: &str = "MTU";
+    let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
+    let written = match facts.mtu_file.as_deref().map(|text| text.trim().parse::<u32>()) {
+        Some(Err(_)) if configured == 0 => {
+            return Finding::fail(
+                NAME,
+                "/var/lib/calico/mtu holds no number: no pod starts",
+                "remove it, or let calico-node write it",
+            );
+        }
+        Some(Ok(mtu)) => mtu,
+        _ => 0,
+    };
+    let (pods, place) = match (configured, written) {
+        (0, 0) => (1500, "the kernel's default"),
+        (0, mtu) => (mtu, "/var/lib/calico/mtu"),
+        (mtu, _) => (mtu, "the configuration"),
+    };
+    let Some(Interface { name, mtu }) = facts.uplinks.iter().min_by_key(|uplink| uplink.mtu) else {
+        return Finding::skipped(NAME, format!("{pods} by {place}; no interface has a default route to compare with"));
+    };
+    let pools = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let overhead = pools.and_then(|pools| pools.iter().map(|pool| pool.overhead).max()).unwrap_or(0);
+    if pods + overhead > *mtu {
+        let room = mtu.saturating_sub(overhead);
+        let seen = format!("pods have {pods} by {place}, {name} has {mtu}, of which encapsulation takes {overhead}");
+        return Finding::warn(NAME, seen, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
+    }
+    Finding::ok(NAME, format!("pods have {pods} by {place}, {name} has {mtu}"))
+}
+
+/// The settings without which packets of pods are dropped.
+pub(super) fn settings(facts: &Facts) -> Finding {
+    const NAME: &str = "kernel settings";
+    let value =
+        |name: &str| facts.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
+    if value(FORWARD) == Some("0") {
+        return Finding::fail(
+            NAME,
+            format!("{FORWARD} is 0: packets of pods are not forwarded"),
+            format!("sysctl -w {FORWARD}=1"),
+        );
+    }
+    let has_ipv6 = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.serves_pods && pool.cidr.contains(':')));
+    if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
+        let seen = format!("{FORWARD_IPV6} is {}, and a pool has IPv6", value(FORWARD_IPV6).unwrap_or("absent"));
+        return Finding::fail(NAME, seen, format!("sysctl -w {FORWARD_IPV6}=1"));
+    }
+    if value(REVERSE_PATH) == Some("2") {
+        let seen = format!("{REVERSE_PATH} is 2: a pod can send with the address of another");
+        return Finding::warn(NAME, seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
+    }
+    let known: Vec<String> = facts
+        .settings
+        .iter()
+        .filter_map(|Setting { name, value }| Some(format!("{name}={}", value.as_ref()?)))
+        .collect();
+    Finding::ok(NAME, known.join(" "))
+}
+
+/// What DELs could not tell the datastore.
+pub(super) fn journal(facts: &Facts) -> Finding {
+    match facts.journal {
+        0 => Finding::ok("journal", "empty"),
+        owed => Finding::warn(
+            "journal",
+            format!("{owed} DELs have not given their addresses back yet"),
+            "the next ADD or DEL that reaches the datastore does; if they stay, the plugin's log says why \
+             (/var/log/calico/cni/cni.log)",
+        ),
+    }
+}

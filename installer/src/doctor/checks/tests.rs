@@ -1,0 +1,299 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::doctor::facts::*;
+use crate::doctor::finding::State;
+use crate::doctor::role::Permission;
+use crate::template;
+use crate::token::claims::Claims;
+
+const NOW: i64 = 1_700_000_000;
+
+/// A node on which all is well.
+fn good() -> Facts {
+    let speaks = |name: &str| Program {
+        name: name.into(),
+        state: ProgramState::Speaks(PathBuf::from("/opt/cni/bin").join(name), vec!["0.3.1".into(), "1.0.0".into()]),
+    };
+    let content = Content {
+        network: "k8s-pod-network".into(),
+        plugins: vec!["calico".into(), "portmap".into()],
+        cni_version: "1.0.0".into(),
+        ..Content::default()
+    };
+    let claims = Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into() };
+    let permission = |group: &str, resource: &str| Granted {
+        permission: Permission { group: group.into(), resource: resource.into(), verb: "get".into() },
+        allowed: Ok(true),
+    };
+    Facts {
+        now: NOW,
+        net_dir: "/etc/cni/net.d".into(),
+        candidates: Ok(vec!["10-calico.conflist".into()]),
+        chosen: Some(Chosen { name: "10-calico.conflist".into(), content: Ok(content) }),
+        programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
+        token: Some(TokenFile {
+            path: "/etc/cni/net.d/calico-kubeconfig".into(),
+            file: Ok(File { mode: 0o600, claims: Some(claims) }),
+        }),
+        node: Some(NodeName {
+            name: Ok("node1".into()),
+            configured: "node1".into(),
+            path: "/var/lib/calico/nodename".into(),
+            written: Some("node1".into()),
+            optional: false,
+        }),
+        cluster: Some(Cluster {
+            place: "https://10.96.0.1:443".into(),
+            reached: Ok(Duration::from_millis(7)),
+            granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
+            ready: Ok(Some(Some(true))),
+            pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
+            blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
+            node_exists: Some(Ok(true)),
+        }),
+        configured_mtu: Some(1450),
+        mtu_file: None,
+        uplinks: vec![Interface { name: "eth0".into(), mtu: 1500 }],
+        settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
+        journal: 0,
+    }
+}
+
+fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
+    Pool { name: name.into(), cidr: cidr.into(), serves_pods, overhead: 0 }
+}
+
+fn setting(name: &'static str, value: &str) -> Setting {
+    Setting { name, value: Some(value.into()) }
+}
+
+/// What is not well after `change`, as `state name: seen`.
+fn wrong(change: impl FnOnce(&mut Facts)) -> Vec<String> {
+    let mut facts = good();
+    change(&mut facts);
+    let findings = all(&facts).into_iter().filter(|finding| finding.state != State::Ok);
+    let told = findings.inspect(|finding| {
+        assert_eq!(finding.way_out.is_empty(), finding.state == State::Skipped, "{finding:?}");
+    });
+    told.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.seen)).collect()
+}
+
+/// Exactly one thing is not well, and begins so.
+#[track_caller]
+fn only(begins: &str, change: impl FnOnce(&mut Facts)) {
+    let found = wrong(change);
+    assert!(found.len() == 1 && found[0].starts_with(begins), "{begins}\n{found:#?}");
+}
+
+fn content(facts: &mut Facts) -> &mut Content {
+    facts.chosen.as_mut().unwrap().content.as_mut().unwrap()
+}
+
+fn cluster(facts: &mut Facts) -> &mut Cluster {
+    facts.cluster.as_mut().unwrap()
+}
+
+fn node(facts: &mut Facts) -> &mut NodeName {
+    facts.node.as_mut().unwrap()
+}
+
+#[test]
+fn an_empty_node_is_told_in_few_words() {
+    let states: Vec<State> = all(&Facts::default()).iter().map(|finding| finding.state).collect();
+    let skipped = [State::Skipped; 3];
+    assert_eq!(states, [&[State::Fail][..], &skipped, &[State::Ok, State::Ok]].concat());
+}
+
+#[test]
+fn a_good_node_has_nothing_to_tell() {
+    assert_eq!(wrong(|_| {}), Vec::<String>::new());
+    let names: Vec<String> = all(&good()).into_iter().map(|finding| finding.name).collect();
+    assert_eq!(
+        names,
+        [
+            "configuration",
+            "program calico",
+            "program portmap",
+            "program calico-ipam",
+            "program loopback",
+            "nodename",
+            "kubeconfig",
+            "token",
+            "datastore",
+            "permissions",
+            "node object",
+            "cluster information",
+            "pools",
+            "blocks",
+            "MTU",
+            "kernel settings",
+            "journal",
+        ]
+    );
+}
+
+#[test]
+fn the_configuration_that_the_runtime_picks() {
+    only("FAIL configuration: /etc/cni/net.d: no such", |facts| facts.candidates = Err("no such directory".into()));
+    only("FAIL configuration: /etc/cni/net.d holds no .conf", |facts| {
+        facts.candidates = Ok(Vec::new());
+        facts.chosen = None;
+    });
+    only("FAIL configuration: 10-calico.conflist: not valid", |facts| {
+        facts.chosen.as_mut().unwrap().content = Err("not valid".into());
+    });
+    let other = |plugin: &str| {
+        let plugin = plugin.to_owned();
+        move |facts: &mut Facts| {
+            facts.candidates = Ok(vec!["05-other.conflist".into(), "10-calico.conflist".into()]);
+            content(facts).plugins = vec![plugin];
+            facts.chosen.as_mut().unwrap().name = "05-other.conflist".into();
+        }
+    };
+    let found = wrong(other("cilium-cni"));
+    assert_eq!(found[0], "FAIL configuration: 05-other.conflist is first and is not Calico's: it runs cilium-cni");
+    assert_eq!(found[1], "warn other configurations: 10-calico.conflist after 05-other.conflist, never loaded");
+    assert!(wrong(other("multus-shim"))[0].starts_with("warn configuration: "));
+}
+
+#[test]
+fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
+    let mut facts = good();
+    facts.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
+    assert!(all(&facts).iter().any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded"));
+    only("warn other configurations", |facts| {
+        facts.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);
+    });
+}
+
+#[test]
+fn oddities_of_the_configuration() {
+    only("FAIL placeholders: 10-calico.conflist still has __X__", |facts| {
+        content(facts).findings = vec![template::Finding::Placeholder("__X__".into())];
+    });
+    only("FAIL cniVersion: ", |facts| {
+        content(facts).findings = vec![template::Finding::TooNew { version: "2.0.0".into() }];
+    });
+    only("warn appended plugins: libcni appends 10-x.conf", |facts| {
+        content(facts).appended = vec!["10-x.conf".into()];
+    });
+}
+
+#[test]
+fn programs_are_there_run_and_speak_the_version() {
+    let set = |at: usize, state: ProgramState| move |facts: &mut Facts| facts.programs[at].state = state;
+    only("FAIL program portmap: not there", set(1, ProgramState::Missing));
+    only("FAIL program loopback: not there: containerd", set(3, ProgramState::Missing));
+    only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
+    only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
+    let old = ProgramState::Speaks("/x".into(), vec!["0.3.1".into()]);
+    only("FAIL program portmap: /x does not speak cniVersion 1.0.0, but 0.3.1", set(1, old.clone()));
+    assert!(wrong(set(3, old)).is_empty(), "containerd asks loopback for 0.3.1");
+}
+
+#[test]
+fn the_token_holds_for_long_enough() {
+    let with = |exp: i64| {
+        move |facts: &mut Facts| {
+            let file = facts.token.as_mut().unwrap().file.as_mut().unwrap();
+            file.claims.as_mut().unwrap().exp = exp;
+        }
+    };
+    only("FAIL token: the token of system:serviceaccount:a:b expired 3 h ago", with(NOW - 3 * 3600));
+    only("FAIL token: ", with(NOW));
+    only("warn token: the token of system:serviceaccount:a:b holds for 30 min, less", with(NOW + 1800));
+    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |facts| {
+        facts.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
+    });
+    only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |facts| {
+        facts.token.as_mut().unwrap().file = Err("gone".into());
+    });
+    only("skipped token: ", |facts| facts.token.as_mut().unwrap().file.as_mut().unwrap().claims = None);
+}
+
+#[test]
+fn without_an_answer_the_rest_is_skipped() {
+    let found = wrong(|facts| cluster(facts).reached = Err("connection refused".into()));
+    assert_eq!(found[0], "FAIL datastore: https://10.96.0.1:443: connection refused");
+    assert!(found.len() == 5 && found[1..].iter().all(|told| told.starts_with("skipped ")), "{found:?}");
+    only("skipped datastore: ", |facts| facts.cluster = None);
+}
+
+#[test]
+fn permissions_that_lack() {
+    only("FAIL permissions: the account may not get pods", |facts| cluster(facts).granted[0].allowed = Ok(false));
+    only("warn permissions: the account may not get virtualmachines.kubevirt.io", |facts| {
+        cluster(facts).granted[1].allowed = Ok(false);
+    });
+    only("skipped permissions: forbidden", |facts| cluster(facts).granted[0].allowed = Err("forbidden".into()));
+    let none = wrong(|facts| cluster(facts).granted.clear());
+    assert!(none.is_empty(), "{none:?}");
+}
+
+#[test]
+fn what_the_datastore_says() {
+    only("FAIL cluster information: there is no", |facts| cluster(facts).ready = Ok(None));
+    only("FAIL cluster information: ClusterInformation default says", |facts| {
+        cluster(facts).ready = Ok(Some(Some(false)))
+    });
+    only("FAIL cluster information: ", |facts| cluster(facts).ready = Ok(Some(None)));
+    only("FAIL cluster information: refused", |facts| cluster(facts).ready = Err("refused".into()));
+    only("FAIL pools: there is none", |facts| cluster(facts).pools = Ok(Vec::new()));
+    only("FAIL pools: none of 1 is enabled", |facts| cluster(facts).pools = Ok(vec![pool("p", "10.0.0.0/8", false)]));
+    only("FAIL pools: refused", |facts| cluster(facts).pools = Err("refused".into()));
+    only("warn blocks: this node has 1, and 1 that", |facts| {
+        cluster(facts).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
+    });
+    only("skipped blocks: refused", |facts| cluster(facts).blocks = Err("refused".into()));
+    only("FAIL node object: the API server has no Node node1", |facts| cluster(facts).node_exists = Some(Ok(false)));
+}
+
+#[test]
+fn the_name_of_the_node() {
+    only("FAIL nodename: nobody knows", |facts| {
+        node(facts).name = Err("nobody knows".into());
+        cluster(facts).node_exists = None;
+    });
+    only("FAIL nodename: the configuration says node1, /var/lib/calico/nodename says node2", |facts| {
+        node(facts).written = Some("node2\n".into());
+    });
+    only("FAIL nodename: /var/lib/calico/nodename does not exist", |facts| node(facts).written = None);
+    let optional = wrong(|facts| {
+        node(facts).written = None;
+        node(facts).optional = true;
+    });
+    assert!(optional.is_empty(), "{optional:?}");
+}
+
+#[test]
+fn packets_fit() {
+    only("warn MTU: pods have 1501 by the configuration, eth0 has 1500", |facts| facts.configured_mtu = Some(1501));
+    only("warn MTU: pods have 1450 by the configuration, eth0 has 1500, of which encapsulation takes 70", |facts| {
+        cluster(facts).pools.as_mut().unwrap()[0].overhead = 70;
+    });
+    only("warn MTU: pods have 9000 by /var/lib/calico/mtu", |facts| {
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("9000".into()));
+    });
+    only("FAIL MTU: /var/lib/calico/mtu holds no number", |facts| {
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("15oo".into()));
+    });
+    only("skipped MTU: 1450 by the configuration; no interface", |facts| facts.uplinks.clear());
+}
+
+#[test]
+fn kernel_settings() {
+    only("FAIL kernel settings: net.ipv4.ip_forward is 0", |facts| facts.settings[0] = setting(FORWARD, "0"));
+    only("warn kernel settings: net.ipv4.conf.all.rp_filter is 2", |facts| {
+        facts.settings[2] = setting(REVERSE_PATH, "2");
+    });
+    only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, and a pool has IPv6", |facts| {
+        cluster(facts).pools = Ok(vec![pool("six", "fd65::/48", true)]);
+    });
+}
+
+#[test]
+fn what_dels_owe() {
+    only("warn journal: 3 DELs", |facts| facts.journal = 3);
+}

@@ -1,0 +1,107 @@
+//! [`Report`]: all findings, as text or JSON.
+
+use serde::Serialize;
+
+use super::finding::{Finding, State};
+
+/// All findings about a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The node's name; empty where nothing says it.
+    pub node: String,
+    /// In the order in which things depend on each other.
+    pub findings: Vec<Finding>,
+}
+
+/// The form of a report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A line for each finding, and one below it with the way out.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+impl Report {
+    /// Whether no check failed. A warning is no failure.
+    pub fn passes(&self) -> bool {
+        self.findings.iter().all(|finding| finding.state != State::Fail)
+    }
+
+    /// The report in a form.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.text(),
+            Format::Json => self.json(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
+        let mut text = String::new();
+        for Finding { name, state, seen, way_out } in &self.findings {
+            text += &format!("{state:<7}  {name:<width$}  {seen}\n");
+            if !way_out.is_empty() {
+                text += &format!("{:<7}  {:<width$}  -> {way_out}\n", "", "");
+            }
+        }
+        let count = |wanted| self.findings.iter().filter(|finding| finding.state == wanted).count();
+        text += &format!(
+            "{} ok, {} warnings, {} failures, {} skipped\n",
+            count(State::Ok),
+            count(State::Warn),
+            count(State::Fail),
+            count(State::Skipped)
+        );
+        text
+    }
+
+    fn json(&self) -> String {
+        let document = serde_json::json!({ "node": self.node, "passes": self.passes(), "checks": self.findings });
+        format!("{document:#}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let findings = vec![
+            Finding::ok("journal", "empty"),
+            Finding::warn("token", "holds for 5 min", "is the agent running?"),
+            Finding::skipped("pools", "the API server is not reached"),
+        ];
+        Report { node: "node1".into(), findings }
+    }
+
+    #[test]
+    fn text_has_a_line_for_each_finding_and_one_for_each_way_out() {
+        let expected = "\
+ok       journal  empty
+warn     token    holds for 5 min
+                  -> is the agent running?
+skipped  pools    the API server is not reached
+1 ok, 1 warnings, 0 failures, 1 skipped
+";
+        assert_eq!(report().render(Format::Text), expected);
+    }
+
+    #[test]
+    fn json_is_for_programs() {
+        let json: serde_json::Value = serde_json::from_str(&report().render(Format::Json)).unwrap();
+        assert_eq!((&json["node"], &json["passes"]), (&"node1".into(), &true.into()));
+        assert_eq!(json["checks"][1]["wayOut"], "is the agent running?");
+        assert_eq!(json["checks"][1]["state"], "warn");
+        assert_eq!(json["checks"][0].get("wayOut"), None);
+    }
+
+    #[test]
+    fn only_a_failure_fails() {
+        let mut report = report();
+        assert!(report.passes());
+        report.findings.push(Finding::fail("x", "y", "z"));
+        assert!(!report.passes());
+    }
+}

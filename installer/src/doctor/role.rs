@@ -1,0 +1,122 @@
+//! What the plugins' service account must be allowed: the rules of `deploy/rbac`, from that very file.
+
+use serde::Deserialize;
+
+/// The manifest that grants them.
+pub const MANIFEST: &str = include_str!("../../../deploy/rbac/calico-cni-plugin.yaml");
+
+/// Where the manifest is, for people.
+pub const MANIFEST_PATH: &str = "deploy/rbac/calico-cni-plugin.yaml";
+
+/// One verb on one resource.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// API group, empty for the core.
+    pub group: String,
+    /// The plural, or `<plural>/<subresource>`.
+    pub resource: String,
+    /// `get`, `patch` …
+    pub verb: String,
+}
+
+/// Which of the rules matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// Calico's objects are in this API group of the API server.
+    Calico(&'a str),
+    /// Only pods are looked at there; the datastore is another.
+    Pods,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Rule {
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+    verbs: Vec<String>,
+}
+
+/// Those rules of the manifest that matter, in its order. Of Calico's two API groups one is in use.
+pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
+    let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
+    let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);
+    let all = rules.flat_map(|rule| rule.permissions());
+    all.filter(|permission| scope.holds(permission)).collect()
+}
+
+impl Scope<'_> {
+    fn holds(&self, permission: &Permission) -> bool {
+        let is_calicos = permission.group.ends_with("projectcalico.org");
+        match self {
+            Scope::Calico(group) => !is_calicos || permission.group == *group,
+            Scope::Pods => !is_calicos && permission.verb == "get",
+        }
+    }
+}
+
+impl Rule {
+    fn permissions(&self) -> Vec<Permission> {
+        let mut permissions = Vec::new();
+        for group in &self.api_groups {
+            for resource in &self.resources {
+                permissions.extend(self.verbs.iter().map(|verb| Permission {
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    verb: verb.clone(),
+                }));
+            }
+        }
+        permissions
+    }
+}
+
+/// `get pods`, `list ippools.crd.projectcalico.org`
+impl std::fmt::Display for Permission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if self.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.group) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(scope: Scope<'_>) -> Vec<String> {
+        permissions(scope).iter().map(Permission::to_string).collect()
+    }
+
+    #[test]
+    fn each_rule_of_the_manifest_is_asked_for() {
+        let v1 = texts(Scope::Calico("crd.projectcalico.org"));
+        for permission in [
+            "get pods",
+            "patch pods/status",
+            "get clusterinformations.crd.projectcalico.org",
+            "get ipamconfigs.crd.projectcalico.org",
+            "update ipamblocks.crd.projectcalico.org",
+            "get virtualmachines.kubevirt.io",
+        ] {
+            assert!(v1.contains(&permission.to_owned()), "{permission} is not in {v1:?}");
+        }
+        assert!(!v1.iter().any(|text| text.ends_with(".projectcalico.org") && !text.contains(".crd.")), "{v1:?}");
+        let v3 = texts(Scope::Calico("projectcalico.org"));
+        assert!(v3.contains(&"get ipamconfigurations.projectcalico.org".to_owned()));
+        assert_eq!(v1.len(), v3.len());
+    }
+
+    #[test]
+    fn beside_another_datastore_pods_are_all() {
+        let pods = texts(Scope::Pods);
+        assert!(pods.contains(&"get pods".to_owned()) && !pods.iter().any(|text| text.contains("projectcalico")));
+        assert!(!pods.contains(&"patch pods/status".to_owned()));
+    }
+}

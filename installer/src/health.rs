@@ -1,0 +1,129 @@
+//! `calico health`: the probe that upstream's manifests call in the container (INST-3).
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Which probe is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// `/readiness`
+    Readiness,
+    /// `/liveness`
+    Liveness,
+}
+
+/// Why the probe fails.
+#[derive(Debug, thiserror::Error)]
+pub enum HealthError {
+    /// Nobody answered.
+    #[error("http://{place}: {source}")]
+    NoAnswer {
+        /// Host, port and path.
+        place: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Another answer than a success.
+    #[error("http://{place} answered {status}: {reason}")]
+    Unhealthy {
+        /// Host, port and path.
+        place: String,
+        /// The status line.
+        status: String,
+        /// The body.
+        reason: String,
+    },
+}
+
+impl Probe {
+    fn path(self) -> &'static str {
+        match self {
+            Probe::Readiness => "/readiness",
+            Probe::Liveness => "/liveness",
+        }
+    }
+}
+
+/// Asks the process on `host:port`. `limit` is for each of connecting, asking and listening.
+pub fn ask(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let place = format!("{bracketed}:{port}{}", probe.path());
+    let answer = exchange(host, port, &bracketed, probe, limit)
+        .map_err(|source| HealthError::NoAnswer { place: place.clone(), source })?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.lines().next().unwrap_or_default().split_once(' ').map_or("nothing", |(_, status)| status);
+    if status.starts_with('2') {
+        return Ok(());
+    }
+    Err(HealthError::Unhealthy { place, status: status.into(), reason: body.trim().into() })
+}
+
+fn exchange(host: &str, port: u16, bracketed: &str, probe: Probe, limit: Duration) -> io::Result<String> {
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(mut stream) => {
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))?;
+                let request = format!("GET {} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n", probe.path());
+                stream.write_all(request.as_bytes())?;
+                let mut answer = Vec::new();
+                stream.take(64 * 1024).read_to_end(&mut answer)?;
+                return Ok(String::from_utf8_lossy(&answer).into_owned());
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server that answers once, and what it was asked.
+    fn answering(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = vec![0; 1024];
+            let length = stream.read(&mut asked).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (port, server)
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_success_is_health() {
+        let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
+        ask("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
+        assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
+    }
+
+    #[test]
+    fn another_answer_is_told_with_its_reason() {
+        let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
+        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn no_answer_is_told() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
+        assert!(matches!(error, HealthError::NoAnswer { .. }), "{error}");
+        let (port, server) = answering("");
+        let error = ask("localhost", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        assert!(error.contains("answered nothing"), "{error}");
+        server.join().unwrap();
+    }
+}

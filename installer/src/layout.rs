@@ -1,0 +1,161 @@
+//! [`Layout`]: where things are, seen from this process.
+//!
+//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own place. By hand, and
+//! while an image of a node is built, there is no `/host`: the node's directories are where the node has them. Everything is
+//! below one root, `/` unless the command line gives another (INST-200).
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The configuration directory of container runtimes, on the node (INST-151).
+pub const NET_DIR: &str = "/etc/cni/net.d";
+/// The plugin directory of container runtimes, on the node (INST-151).
+pub const BIN_DIR: &str = "/opt/cni/bin";
+
+/// The journal of DELs that are not finished, in `/var/lib/calico`.
+pub const JOURNAL: &str = "cni-journal";
+
+/// Where this process finds the files of its own and of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    root: PathBuf,
+    /// Whether the node's directories are mounted below `host`.
+    is_container: bool,
+}
+
+/// A directory on the node into which something is installed. The paths on the node are not known in the container; the
+/// places are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The plugin directory.
+    Bin,
+    /// The second plugin directory, where a cluster has one (INST-15).
+    SecondaryBin,
+    /// The configuration directory.
+    Net,
+    /// `/var/lib/calico`.
+    State,
+}
+
+impl Layout {
+    /// The container: the node is mounted at `/host`.
+    #[must_use]
+    pub fn container() -> Self {
+        Layout { root: "/".into(), is_container: true }
+    }
+
+    /// The node itself.
+    #[must_use]
+    pub fn node() -> Self {
+        Layout { root: "/".into(), is_container: false }
+    }
+
+    /// What is below `root`: a container's files if there is a directory `host` in it, else a node's.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Layout { root: root.into(), is_container: root.join("host").is_dir() }
+    }
+
+    /// The path of an absolute path below the root.
+    #[must_use]
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        let absolute = absolute.as_ref();
+        self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
+    }
+
+    /// The configuration directory. `on_node` is its path on the node, `CNI_NET_DIR` (INST-8), which says nothing about where
+    /// it is mounted in the container.
+    #[must_use]
+    pub fn net_dir(&self, on_node: impl AsRef<Path>) -> PathBuf {
+        if self.is_container { self.path("/host/etc/cni/net.d") } else { self.path(on_node) }
+    }
+
+    /// The directories that plugins go to, the first one first (INST-15).
+    #[must_use]
+    pub fn bin_dirs(&self) -> Vec<(Place, PathBuf)> {
+        if self.is_container {
+            vec![
+                (Place::Bin, self.path("/host/opt/cni/bin")),
+                (Place::SecondaryBin, self.path("/host/secondary-bin-dir")),
+            ]
+        } else {
+            vec![(Place::Bin, self.path(BIN_DIR))]
+        }
+    }
+
+    /// The directory that this container's own plugins are in; on a node there are none but what is installed.
+    #[must_use]
+    pub fn own_plugins(&self) -> Option<PathBuf> {
+        self.is_container.then(|| self.path(BIN_DIR))
+    }
+
+    /// `/var/lib/calico`, which is mounted in the container at the same place.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.path("/var/lib/calico")
+    }
+
+    /// Where the pod's service account is mounted.
+    #[must_use]
+    pub fn service_account_dir(&self) -> PathBuf {
+        self.path("/var/run/secrets/kubernetes.io/serviceaccount")
+    }
+
+    /// The path below the root of a path on the node inside the configuration directory `net_dir_on_node`; any other path is
+    /// the same below the root.
+    #[must_use]
+    pub fn of_node(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
+        match on_node.strip_prefix(net_dir_on_node) {
+            Ok(inside) => self.net_dir(net_dir_on_node).join(inside),
+            Err(_) => self.path(on_node),
+        }
+    }
+
+    /// The directory of a place.
+    #[must_use]
+    pub fn dir(&self, place: Place, net_dir_on_node: &Path) -> PathBuf {
+        match place {
+            Place::Net => self.net_dir(net_dir_on_node),
+            Place::State => self.state_dir(),
+            Place::Bin | Place::SecondaryBin => {
+                let known = self.bin_dirs().into_iter().find(|(known, _)| *known == place);
+                known.map_or_else(|| self.path(BIN_DIR), |(_, dir)| dir)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_container_the_node_is_below_host() {
+        let layout = Layout::container();
+        assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/host/etc/cni/net.d"));
+        let bin_dirs: Vec<_> = layout.bin_dirs().into_iter().map(|(_, dir)| dir).collect();
+        assert_eq!(bin_dirs, [Path::new("/host/opt/cni/bin"), Path::new("/host/secondary-bin-dir")]);
+        assert_eq!(layout.own_plugins().unwrap(), Path::new("/opt/cni/bin"));
+        assert_eq!(layout.state_dir(), Path::new("/var/lib/calico"));
+        let kubeconfig = Path::new("/etc/cni/net.d/calico-kubeconfig");
+        assert_eq!(layout.of_node(kubeconfig, Path::new(NET_DIR)), Path::new("/host/etc/cni/net.d/calico-kubeconfig"));
+    }
+
+    #[test]
+    fn a_node_and_the_image_of_one_have_their_own_paths() {
+        let layout = Layout::node();
+        assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/var/run/multus/cni/net.d"));
+        assert_eq!(layout.dir(Place::Bin, Path::new(NET_DIR)), Path::new("/opt/cni/bin"));
+        assert_eq!(layout.own_plugins(), None);
+
+        let root = tempfile::tempdir().unwrap();
+        let image = Layout::below(root.path());
+        assert_eq!(image.net_dir(NET_DIR), root.path().join("etc/cni/net.d"));
+        std::fs::create_dir(root.path().join("host")).unwrap();
+        let container = Layout::below(root.path());
+        assert_eq!(container.net_dir(NET_DIR), root.path().join("host/etc/cni/net.d"));
+        assert_eq!(container.service_account_dir(), root.path().join("var/run/secrets/kubernetes.io/serviceaccount"));
+    }
+}

@@ -1,0 +1,38 @@
+//! Installing on a node: `calico install` and what comes after it.
+//!
+//! ```text
+//! environment ─▶ Settings ─┐
+//!                          ├▶ binaries ─▶ kubeconfig ─▶ node, cluster ─▶ conflist (tried, then renamed into place)
+//! command line ─▶ Layout ──┘
+//! ```
+//!
+//! The configuration comes last: it is what makes the runtime call the node's network ready (INST-7). Every file is
+//! put in place by one rename ([`atomic_file`]), so that a run that dies leaves what was there before.
+
+pub mod agent;
+pub mod atomic_file;
+pub mod binaries;
+pub mod candidate;
+pub mod cluster;
+pub mod command_line;
+pub mod commands;
+pub mod conflist;
+pub mod credentials;
+pub mod digest;
+pub mod dispatch;
+pub mod doctor;
+pub mod health;
+pub mod install;
+pub mod kubeconfig;
+pub mod layout;
+pub mod node_conf;
+pub mod nodename;
+pub mod runtime_choice;
+pub mod security_label;
+pub mod service_account;
+pub mod settings;
+pub mod state;
+pub mod template;
+pub mod tls_assets;
+pub mod token;
+pub mod uninstall;

@@ -1,0 +1,136 @@
+use super::*;
+
+fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    Settings::from_environment(&lookup, "Host-1")
+}
+
+#[track_caller]
+fn error(name: &'static str, value: &str) -> String {
+    read(&[(name, value)]).unwrap_err().to_string()
+}
+
+#[test]
+fn without_variables_everything_has_upstreams_default() {
+    let settings = read(&[]).unwrap();
+    assert_eq!(settings.template, Template::BuiltIn);
+    assert_eq!((settings.conf_name.as_str(), settings.old_conf_name.as_str()), (DEFAULT_CONF_NAME, DEFAULT_CONF_NAME));
+    assert_eq!((settings.conf_mode, settings.net_dir.as_str()), (0o600, "/etc/cni/net.d"));
+    assert_eq!(settings.extra_plugins, ExtraPlugins::AllBut(Vec::new()));
+    assert_eq!((settings.update, settings.link_ipam, settings.stay), (Update::Ours, true, true));
+    assert_eq!(settings.try_for, Duration::from_secs(30));
+    assert_eq!((settings.service_account.as_str(), &settings.node_name), ("calico-cni-plugin", &None));
+    assert_eq!(settings.pools, []);
+}
+
+#[test]
+fn a_file_wins_over_a_text_and_nothing_is_no_template() {
+    let both = [("CNI_NETWORK_CONFIG", "{}"), ("CNI_NETWORK_CONFIG_FILE", "/t.json")];
+    assert_eq!(read(&both).unwrap().template, Template::File("/t.json".into()));
+    assert_eq!(read(&both[..1]).unwrap().template, Template::Text("{}".into()));
+    let empty = [("CNI_NETWORK_CONFIG", ""), ("CNI_NETWORK_CONFIG_FILE", "")];
+    assert_eq!(read(&empty).unwrap().template, Template::BuiltIn);
+}
+
+#[test]
+fn truth_values_are_gos_and_nothing_is_none() {
+    for (value, update, stay) in [("T", Update::Always, true), ("0", Update::Never, false)] {
+        let settings = read(&[("UPDATE_CNI_BINARIES", value), ("SLEEP", value)]).unwrap();
+        assert_eq!((settings.update, settings.stay), (update, stay));
+    }
+    for name in ["UPDATE_CNI_BINARIES", "SLEEP", "CNI_LINK_IPAM"] {
+        for value in ["", "yes"] {
+            assert_eq!(
+                error(name, value),
+                format!("{name}: `{value}` is neither true nor false; leave it out for its default")
+            );
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_set_to_nothing_are_not_set() {
+    let names = ["CNI_MTU", "LOG_FILE_MAX_SIZE", "LOG_FILE_MAX_AGE", "LOG_FILE_MAX_COUNT", "REQUIRE_MTU_FILE"];
+    let empty = names.map(|name| (name, ""));
+    assert_eq!(read(&empty).unwrap().values, read(&[]).unwrap().values);
+    assert_eq!(read(&[("CNI_TRY_SECONDS", ""), ("TEST_FILE_PERMISSION", "")]).unwrap(), read(&[]).unwrap());
+}
+
+#[test]
+fn texts_that_are_set_to_nothing_are_empty() {
+    let settings = read(&[("CNI_NET_DIR", ""), ("CNI_OLD_CONF_NAME", ""), ("KUBERNETES_NODE_NAME", "")]).unwrap();
+    assert_eq!((settings.net_dir.as_str(), settings.old_conf_name.as_str(), settings.node_name), ("", "", None));
+}
+
+#[test]
+fn names_of_files_stay_in_their_directory() {
+    for value in ["", "..", "../x.conflist", "/etc/passwd"] {
+        assert!(error("CNI_CONF_NAME", value).contains("is not the name of a file"), "{value}");
+    }
+    assert!(error("CNI_OLD_CONF_NAME", "a/b").contains("is not the name of a file"));
+}
+
+#[test]
+fn modes_are_octal() {
+    for (value, mode) in [("0644", 0o644), ("600", 0o600), ("0o640", 0o640)] {
+        assert_eq!(read(&[("TEST_FILE_PERMISSION", value)]).unwrap().conf_mode, mode);
+    }
+    for value in ["rw", "0888", "7777777"] {
+        assert!(error("TEST_FILE_PERMISSION", value).contains("like 0600"), "{value}");
+    }
+}
+
+#[test]
+fn names_of_plugins_lose_the_blanks_around_them() {
+    let skip = |value| read(&[("SKIP_CNI_BINARIES", value)]).unwrap().extra_plugins;
+    assert_eq!(skip("portmap, bandwidth ,"), ExtraPlugins::AllBut(vec!["portmap".into(), "bandwidth".into()]));
+    assert_eq!(read(&[("CNI_INSTALL_PLUGINS", "CalicoOnly")]).unwrap().extra_plugins, ExtraPlugins::None);
+    assert!(error("CNI_INSTALL_PLUGINS", "some").contains("`all` or `calico-only`"));
+}
+
+#[test]
+fn pools_are_made_on_request_only() {
+    let asked = [
+        ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
+        ("CALICO_IPV4POOL_IPIP", "cross-subnet"),
+        ("CALICO_IPV4POOL_BLOCK_SIZE", "27"),
+        ("CALICO_IPV6POOL_CIDR", "fd65::/64"),
+        ("CALICO_IPV6POOL_NODE_SELECTOR", "has(v6)"),
+    ];
+    let pools = read(&asked).unwrap().pools;
+    let of = |at: usize| (pools[at].name, &pools[at].spec);
+    let (name, spec) = of(0);
+    assert_eq!((name, spec.cidr.as_str(), spec.block_size), ("default-ipv4-ippool", "10.65.0.0/16", Some(27)));
+    assert_eq!((spec.ipip_mode.as_str(), spec.vxlan_mode.as_str(), spec.nat_outgoing), ("CrossSubnet", "Never", true));
+    let (name, spec) = of(1);
+    assert_eq!((name, spec.cidr.as_str(), spec.nat_outgoing), ("default-ipv6-ippool", "fd65::/64", false));
+    assert_eq!((spec.node_selector.as_str(), spec.ipip_mode.as_str()), ("has(v6)", ""));
+
+    let mut refused = asked.to_vec();
+    refused.push(("NO_DEFAULT_POOLS", "true"));
+    assert_eq!(read(&refused).unwrap().pools, []);
+    assert_eq!(read(&[("CALICO_IPV4POOL_CIDR", "none"), ("CALICO_IPV6POOL_CIDR", "")]).unwrap().pools, []);
+    assert!(error("CALICO_IPV4POOL_CIDR", "fd65::/64").contains("an IPv4 range like"));
+    let encapsulation = [asked[0], ("CALICO_IPV4POOL_VXLAN", "perhaps")];
+    assert!(read(&encapsulation).unwrap_err().to_string().contains("Never, Always or CrossSubnet"));
+}
+
+#[test]
+fn every_variable_is_told_once() {
+    let names: Vec<_> = variables::GROUPS.iter().flat_map(|(_, group)| group.iter().map(|known| known.name)).collect();
+    let mut unique = names.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len());
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let lookup = |name: &str| {
+        read.borrow_mut().insert(name.to_owned());
+        // So that the variables beside a range are read too.
+        name.ends_with("4POOL_CIDR").then(|| "10.0.0.0/16".to_owned())
+    };
+    Settings::from_environment(&lookup, "").unwrap();
+    for name in read.into_inner() {
+        let is_told = names.contains(&name.as_str()) || name.starts_with("CALICO_IPV4POOL_");
+        assert!(is_told, "{name} is not in the help");
+    }
+}

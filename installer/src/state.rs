@@ -1,0 +1,169 @@
+//! [`State`]: what was installed on this node, so that the next run knows what is ours, and `calico uninstall` what to take
+//! back (INST-40).
+//!
+//! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there, not
+//! something that nobody knows of. So whoever removes a file compares its digest first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::atomic_file::{self, AtomicFileError};
+use crate::layout::{Layout, Place};
+
+/// Its name in `/var/lib/calico`.
+pub const NAME: &str = "cni-install-state.json";
+
+const MODE: u32 = 0o644;
+
+/// What was installed on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    /// The version that was installed last.
+    pub version: String,
+    /// The configuration directory on the node.
+    pub net_dir: String,
+    /// The files, by where they are and what they are called.
+    pub files: BTreeMap<Place, BTreeMap<String, Installed>>,
+}
+
+/// A file that was installed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Installed {
+    /// SHA-256 in hexadecimal digits; none for a file that changes by itself, like the kubeconfig.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Whether another file was there before, which is gone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
+}
+
+/// Why the state cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody else's", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl State {
+    /// What earlier runs noted; nothing where there is no file.
+    ///
+    /// # Errors
+    /// The file is there and cannot be understood.
+    pub fn load(layout: &Layout) -> Result<State, StateError> {
+        let path = path(layout);
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|source| StateError::Content { path, source }),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Ok(State::default())
+            }
+            Err(source) => Err(StateError::File { path, source }),
+        }
+    }
+
+    /// Writes it, unless it is written so already.
+    ///
+    /// # Errors
+    /// `/var/lib/calico` cannot be written.
+    pub fn save(&self, layout: &Layout) -> Result<(), AtomicFileError> {
+        let path = path(layout);
+        let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
+        fs::create_dir_all(layout.state_dir()).map_err(failed)?;
+        // The structure has nothing that cannot be written as JSON.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        atomic_file::replace(&path, text.as_bytes(), MODE).map(drop)
+    }
+
+    /// What was installed under this name.
+    #[must_use]
+    pub fn get(&self, place: Place, name: &str) -> Option<&Installed> {
+        self.files.get(&place)?.get(name)
+    }
+
+    /// Whether the file that is there now, with this digest, is the one that was installed.
+    #[must_use]
+    pub fn is_ours(&self, place: Place, name: &str, digest: &str) -> bool {
+        self.get(place, name).is_some_and(|known| known.digest.as_deref() == Some(digest))
+    }
+
+    /// Notes a file. `replaces`: what is there now is not ours. That there once was something stays noted.
+    pub fn note(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
+        let files = self.files.entry(place).or_default();
+        let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
+        files.insert(name.to_owned(), Installed { digest, replaced });
+    }
+
+    /// Forgets a file that was taken away.
+    pub fn forget(&mut self, place: Place, name: &str) {
+        if let Some(files) = self.files.get_mut(&place) {
+            files.remove(name);
+        }
+        self.files.retain(|_, files| !files.is_empty());
+    }
+}
+
+/// Where it is.
+#[must_use]
+pub fn path(layout: &Layout) -> PathBuf {
+    layout.state_dir().join(Path::new(NAME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_found_again() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        assert_eq!(State::load(&layout).unwrap(), State::default());
+        let mut state = State { version: "v1".into(), net_dir: "/etc/cni/net.d".into(), ..State::default() };
+        state.note(Place::Bin, "portmap", Some("aa".into()), true);
+        state.note(Place::Net, "calico-kubeconfig", None, false);
+        state.save(&layout).unwrap();
+        assert_eq!(State::load(&layout).unwrap(), state);
+
+        state.note(Place::Bin, "portmap", Some("bb".into()), false);
+        assert!(state.is_ours(Place::Bin, "portmap", "bb") && !state.is_ours(Place::Bin, "portmap", "aa"));
+        assert!(state.get(Place::Bin, "portmap").unwrap().replaced);
+        assert!(!state.is_ours(Place::SecondaryBin, "portmap", "bb"));
+        state.forget(Place::Bin, "portmap");
+        assert_eq!(state.files.len(), 1);
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        fs::write(path(&layout), "{").unwrap();
+        let error = State::load(&layout).unwrap_err().to_string();
+        assert!(error.contains("cni-install-state.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn newer_keys_are_no_damage() {
+        let state: State = serde_json::from_str(r#"{"version": "v9", "later": 1}"#).unwrap();
+        assert_eq!(state.version, "v9");
+    }
+}

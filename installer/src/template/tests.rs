@@ -1,0 +1,80 @@
+use super::*;
+
+fn values(variables: &[(&str, &str)]) -> Values {
+    let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    Values::new(&Environment { lookup: &lookup }, "My-Node", "/etc/cni/net.d")
+}
+
+#[test]
+fn every_placeholder_has_its_value() {
+    let values = values(&[
+        ("KUBERNETES_SERVICE_HOST", "fd00::1"),
+        ("KUBERNETES_SERVICE_PORT", "6443"),
+        ("ETCD_ENDPOINTS", "https://a:2379,https://b:2379"),
+        ("ETCD_DISCOVERY_SRV", "example.org"),
+        ("CNI_MTU", "0"),
+        ("REQUIRE_MTU_FILE", "true"),
+    ]);
+    let tls = Tls { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() };
+    let filled = values.with_token("secret".into()).with_tls(tls).fill(
+        "__LOG_LEVEL__ __LOG_FILE_PATH__ __LOG_FILE_MAX_SIZE__ __LOG_FILE_MAX_AGE__ __LOG_FILE_MAX_COUNT__ \
+         __DATASTORE_TYPE__ __KUBERNETES_NODE_NAME__ __KUBECONFIG_FILEPATH__ __CNI_MTU__ __REQUIRE_MTU_FILE__ \
+         __CALICO_API_GROUP__ __KUBERNETES_SERVICE_HOST__ __KUBERNETES_SERVICE_PORT__ __SERVICEACCOUNT_TOKEN__ \
+         __ETCD_CERT_FILE__ __ETCD_CA_CERT_FILE__ __ETCD_KEY_FILE__ __ETCD_ENDPOINTS__ __ETCD_DISCOVERY_SRV__ __CNI_MTU__",
+    );
+    assert_eq!(
+        filled,
+        "info /var/log/calico/cni/cni.log 100 30 10 kubernetes my-node /etc/cni/net.d/calico-kubeconfig 0 true \
+         crd.projectcalico.org/v1 fd00::1 6443 secret /cert /ca /key https://a:2379,https://b:2379 example.org 0"
+    );
+}
+
+#[test]
+fn what_surrounds_a_placeholder_stays_byte_for_byte() {
+    let text = "\t{ \"b\" : __CNI_MTU__ ,\r\n\"a\":\"ü__UNKNOWN__\"}\n\n";
+    assert_eq!(values(&[]).fill(text), text.replace("__CNI_MTU__", "1500"));
+}
+
+#[test]
+fn a_value_cannot_break_out_of_its_quotes() {
+    let filled = values(&[("LOG_FILE_PATH", "C:\\logs\\\"x\".log")]).fill(r#"{"p": "__LOG_FILE_PATH__"}"#);
+    assert_eq!(parse(&filled).unwrap()["p"], "C:\\logs\\\"x\".log");
+}
+
+#[test]
+fn a_node_name_that_is_set_is_taken_as_it_is() {
+    let name = |variables: &[(&str, &str)]| values(variables).fill("__KUBERNETES_NODE_NAME__");
+    assert_eq!(name(&[("KUBERNETES_NODE_NAME", "Node-A")]), "Node-A");
+    assert_eq!(name(&[("KUBERNETES_NODE_NAME", "")]), "");
+    assert_eq!(name(&[]), "my-node");
+}
+
+#[test]
+fn the_token_is_in_no_debug_output() {
+    let values = values(&[]).with_token("secret".into());
+    assert!(!format!("{values:?}").contains("secret"));
+}
+
+#[test]
+fn only_an_object_is_a_configuration_and_its_text_is_never_shown() {
+    assert!(parse("{}").unwrap().is_empty());
+    for (text, expected) in [
+        (r#"{"missing quote}"#, "not valid JSON (line 1, column 16"),
+        (r#"{"token": "secret", "mtu": ,}"#, "not valid JSON (line 1, column 28"),
+        ("", "not valid JSON"),
+        ("[{\"secret\": 1}]", "is not a JSON object"),
+        ("\"secret\"", "is not a JSON object"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn the_built_in_template_is_a_configuration() {
+    let conf = parse(&values(&[]).fill(BUILT_IN)).unwrap();
+    let kinds: Vec<_> = plugins(&conf).into_iter().map(kind).collect();
+    assert_eq!(kinds, ["calico", "portmap"]);
+    let single = parse(r#"{"type": "calico"}"#).unwrap();
+    assert_eq!(plugins(&single).len(), 1);
+}

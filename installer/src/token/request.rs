@@ -1,0 +1,202 @@
+//! One TokenRequest.
+
+use std::time::Duration;
+
+use datastore::kubernetes;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::timeout;
+
+use super::claims::Claims;
+use super::{DEFAULT_LIFETIME, TokenError};
+use crate::service_account::ServiceAccount;
+
+/// How long the API server may take, unless another deadline is set.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRequest {
+    /// The service account, in the namespace of the pod.
+    pub name: String,
+    /// How long the token is to hold.
+    pub lifetime: Duration,
+    /// How long the answer may take, connecting included.
+    pub deadline: Duration,
+}
+
+/// A token that was made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Minted {
+    /// The token.
+    pub token: String,
+    /// When it ends, in seconds since 1970.
+    pub expires: i64,
+    /// For how long it holds from now on, as far as the API server's clock goes: not by the clock of this node.
+    pub lifetime: Duration,
+}
+
+impl TokenRequest {
+    /// A token of this service account for a day, and ten seconds to get it.
+    pub fn of(name: impl Into<String>) -> Self {
+        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE }
+    }
+
+    /// Asks the API server of `pod`.
+    pub async fn send(&self, pod: &ServiceAccount) -> Result<Minted, TokenError> {
+        let client = kubernetes::client(&pod.access(self.deadline)?).await?;
+        let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
+        let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
+        let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
+        match timeout(self.deadline, client.request::<Value>(request)).await {
+            Ok(Ok(answer)) => read(&answer).map_err(|reason| self.unreadable(pod, &reason)),
+            Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
+            Ok(Err(error)) => {
+                let reason = datastore::error_chain::chain(&error);
+                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
+            }
+            Err(_) => {
+                let reason = format!("nothing came within {:?}", self.deadline);
+                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
+            }
+        }
+    }
+
+    /// No audience is the API server's own one.
+    fn body(&self) -> Vec<u8> {
+        let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
+        json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+            .to_string()
+            .into_bytes()
+    }
+
+    fn refused(&self, pod: &ServiceAccount, code: u16, said: String) -> TokenError {
+        let account = format!("{}/{}", pod.namespace, self.name);
+        let server = pod.server.clone();
+        match code {
+            401 => TokenError::Unauthorized { server, said },
+            403 => {
+                let (name, namespace) = (self.name.clone(), pod.namespace.clone());
+                TokenError::Forbidden { account, name, namespace, said }
+            }
+            404 => TokenError::NoAccount { account },
+            _ => TokenError::Refused { server, account, said, code },
+        }
+    }
+
+    fn unreadable(&self, pod: &ServiceAccount, reason: &str) -> TokenError {
+        TokenError::Unreadable { server: pod.server.clone(), reason: reason.into() }
+    }
+}
+
+/// Reads what the API server made. The end that it tells is the real one: the token's own may be later, so that old
+/// clients survive (`--service-account-extend-token-expiration`).
+fn read(answer: &Value) -> Result<Minted, String> {
+    let status = &answer["status"];
+    let token = status["token"].as_str().filter(|token| !token.is_empty()).ok_or("it has no status.token")?;
+    let end = status["expirationTimestamp"].as_str().ok_or("it has no status.expirationTimestamp")?;
+    let expires = OffsetDateTime::parse(end, &Rfc3339).map_err(|error| format!("{end}: {error}"))?.unix_timestamp();
+    let granted = answer["spec"]["expirationSeconds"].as_i64();
+    // From its beginning, which is on the same clock as its end.
+    let lifetime = match Claims::of(token) {
+        Ok(claims) if claims.iat > 0 => Some(expires - claims.iat),
+        _ => granted,
+    };
+    let lifetime =
+        lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or("it does not say how long it holds")?;
+    Ok(Minted { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
+}
+
+// By hand: a token is a secret.
+impl std::fmt::Debug for Minted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Minted")
+            .field("expires", &self.expires)
+            .field("lifetime", &self.lifetime)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use data_encoding::BASE64URL_NOPAD;
+
+    use super::*;
+
+    fn request() -> TokenRequest {
+        TokenRequest::of(crate::token::DEFAULT_ACCOUNT)
+    }
+
+    fn pod() -> ServiceAccount {
+        ServiceAccount {
+            namespace: "kube-system".into(),
+            server: "https://10.96.0.1:443".into(),
+            token_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            insecure: false,
+            kubeconfig: None,
+        }
+    }
+
+    fn answer(claims: &str) -> Value {
+        let token = format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.as_bytes()));
+        json!({
+            "spec": { "expirationSeconds": 3600 },
+            "status": { "token": token, "expirationTimestamp": "2023-11-14T22:23:20Z" },
+        })
+    }
+
+    #[test]
+    fn what_is_asked_for_is_upstreams() {
+        let body: Value = serde_json::from_slice(&request().body()).unwrap();
+        assert_eq!(body["spec"], json!({ "audiences": [], "expirationSeconds": 86400 }));
+    }
+
+    #[test]
+    fn the_end_that_counts_is_the_one_that_is_told() {
+        // The token itself would hold for a year.
+        let minted = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
+        assert_eq!((minted.expires, minted.lifetime), (1_700_000_600, Duration::from_secs(600)));
+        assert_eq!(read(&answer(r#"{"exp":1}"#)).unwrap().lifetime, Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn an_answer_without_token_or_end_is_none() {
+        for (path, value, reason) in [
+            ("/status/token", json!(""), "status.token"),
+            ("/status/expirationTimestamp", json!(null), "status.expirationTimestamp"),
+            ("/status/expirationTimestamp", json!("soon"), "soon: "),
+            ("/status/expirationTimestamp", json!("1970-01-01T00:00:00Z"), "how long"),
+        ] {
+            let mut answer = answer(r#"{"iat":1700000000,"exp":1731536000}"#);
+            *answer.pointer_mut(path).unwrap() = value;
+            let error = read(&answer).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_way_out() {
+        for (code, words) in [
+            (403, "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
+            (401, "refuses the token of this pod"),
+            (404, "kube-system/calico-cni-plugin does not exist"),
+            (500, "made no token for kube-system/calico-cni-plugin: said (500)"),
+        ] {
+            let error = request().refused(&pod(), code, "said".into()).to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_in_no_message() {
+        let minted = Minted { token: "SECRET".into(), expires: 0, lifetime: Duration::ZERO };
+        assert!(!format!("{minted:?}").contains("SECRET"));
+    }
+}

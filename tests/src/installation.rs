@@ -1,0 +1,143 @@
+//! The installer's container, as a directory: what it brings along, and the node's directories mounted below `host`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+
+use crate::namespaces::Host;
+use crate::plugin::{Call, Outcome, Plugins};
+
+/// Where the node's plugin directory is mounted.
+pub const BIN: &str = "host/opt/cni/bin";
+
+/// Where the node's second plugin directory is mounted, if it has one.
+pub const SECONDARY_BIN: &str = "host/secondary-bin-dir";
+
+/// Where the node's configuration directory is mounted.
+pub const NET: &str = "host/etc/cni/net.d";
+
+/// What the container brings along.
+pub const OWN_BIN: &str = "opt/cni/bin";
+
+/// Where the pod's service account is mounted.
+pub const SERVICE_ACCOUNT: &str = "var/run/secrets/kubernetes.io/serviceaccount";
+
+/// A container of the installer, and the node that it installs on.
+#[derive(Debug)]
+pub struct Container {
+    root: PathBuf,
+    program: PathBuf,
+}
+
+impl Container {
+    /// On an empty node. The image has `portmap` and `loopback`, which are scripts.
+    pub fn new(host: &Host, name: &str) -> Result<Container> {
+        let root = host.dir(name);
+        let program = Plugins::locate()?.dir().join("calico");
+        let container = Container { root, program };
+        for directory in [BIN, NET, OWN_BIN] {
+            fs::create_dir_all(container.path(directory))?;
+        }
+        for plugin in ["portmap", "loopback"] {
+            container.program(&format!("{OWN_BIN}/{plugin}"), "first")?;
+        }
+        Ok(container)
+    }
+
+    /// A path below the container's root.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// Writes a script that says `word`. Under another name first: it may be running.
+    pub fn program(&self, path: &str, word: &str) -> Result<()> {
+        let (path, new) = (self.path(path), self.path("new-program"));
+        fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+        fs::write(&new, format!("#!/bin/sh\necho {word}\n"))?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+        Ok(fs::rename(new, path)?)
+    }
+
+    /// Writes a file.
+    pub fn file(&self, path: &str, text: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// The same program with other bytes: another version of it. Bytes behind its end mean nothing to the kernel.
+    pub fn other_version(&self) -> Result<Container> {
+        let program = self.path("calico-other");
+        let mut bytes = fs::read(&self.program)?;
+        bytes.extend_from_slice(b"another version");
+        fs::write(&program, bytes)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        Ok(Container { root: self.root.clone(), program })
+    }
+
+    /// The program that installs itself.
+    pub fn installer(&self) -> &Path {
+        &self.program
+    }
+
+    /// A call of `calico install` for a node called `my-node`, which ends when it has installed.
+    pub fn install(&self) -> Call {
+        let plugins = Plugins::locate().expect("it was located before");
+        let root = self.root.display().to_string();
+        plugins
+            .call("calico")
+            .program(&self.program)
+            .args(["install", "--root", root.as_str()])
+            .env("SLEEP", "false")
+            .env("KUBERNETES_NODE_NAME", "my-node")
+    }
+
+    /// Installs with more variables.
+    pub fn run(&self, variables: &[(&str, &str)]) -> Result<Outcome> {
+        variables.iter().fold(self.install(), |call, (name, value)| call.env(name, *value)).run()
+    }
+
+    /// A file in the node's configuration directory.
+    pub fn conf(&self, name: &str) -> Result<String> {
+        let path = self.path(NET).join(name);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// The names in a directory, in order, hidden ones as well.
+    pub fn names(&self, directory: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Every file of the node: inode, mode, time of the last change, and length. Whoever wrote something changed one.
+    pub fn fingerprint(&self) -> BTreeMap<PathBuf, (u64, u32, i64, i64, u64)> {
+        let mut found = BTreeMap::new();
+        for directory in ["host", "var/lib"] {
+            walk(&self.path(directory), &mut found);
+        }
+        found
+    }
+
+    /// Mounts a directory on itself with more flags, for this host alone.
+    pub fn remount(&self, directory: &str, flags: MsFlags) -> Result<()> {
+        let (path, nothing) = (self.path(directory), None::<&str>);
+        fs::create_dir_all(&path)?;
+        mount(Some(&path), &path, nothing, MsFlags::MS_BIND, nothing)?;
+        Ok(mount(nothing, &path, nothing, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flags, nothing)?)
+    }
+}
+
+fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u64, u32, i64, i64, u64)>) {
+    let Ok(seen) = fs::symlink_metadata(path) else { return };
+    found.insert(path.to_owned(), (seen.ino(), seen.mode(), seen.mtime(), seen.mtime_nsec(), seen.len()));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        walk(&entry.path(), found);
+    }
+}

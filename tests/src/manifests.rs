@@ -1,0 +1,107 @@
+//! The manifests below `deploy/`, rendered by the programs that people render them with: kustomize as it is in kubectl, and
+//! helm.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::command::run;
+use crate::golden::compare::differences;
+use crate::golden::marks::Bindings;
+use crate::kubernetes::{cache, program};
+
+/// Objects by what tells each from all others: `Deployment.apps kube-system/calico-kube-controllers`.
+pub type Objects = BTreeMap<String, Value>;
+
+/// The namespace that the manifests are for.
+pub const NAMESPACE: &str = "kube-system";
+
+/// A file or folder below `deploy/`.
+pub fn deploy(path: &str) -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    workspace.join("deploy").join(path)
+}
+
+/// The helm that tests/install-go-tools.sh builds.
+pub fn helm() -> Result<PathBuf> {
+    let path = cache()?.join("calico-tests/bin/helm");
+    ensure!(path.is_file(), "helm is not built (tests/install-go-tools.sh helm)");
+    Ok(path)
+}
+
+/// The objects of a YAML text. An object that is there twice is an error.
+pub fn parse(text: &str) -> Result<Objects> {
+    let mut objects = Objects::new();
+    for document in serde_norway::Deserializer::from_str(text) {
+        let object = Value::deserialize(document).context("no YAML")?;
+        if object.is_null() {
+            continue;
+        }
+        let identity = identity(&object)?;
+        ensure!(objects.insert(identity.clone(), object).is_none(), "{identity} is there twice");
+    }
+    Ok(objects)
+}
+
+/// `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`, `ClusterRole.… calico-cni`
+fn identity(object: &Value) -> Result<String> {
+    let field = |value: &Value, name: &str| {
+        value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
+    };
+    let (version, kind) = (field(object, "apiVersion")?, field(object, "kind")?);
+    let group = version.split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
+    let name = field(&object["metadata"], "name")?;
+    let namespace = object["metadata"]["namespace"].as_str().map_or(String::new(), |it| format!("{it}/"));
+    Ok(format!("{kind}{group} {namespace}{name}"))
+}
+
+/// What `kubectl kustomize` makes of a folder.
+pub fn kustomize(folder: &Path) -> Result<Objects> {
+    let kubectl = program("kubectl")?.display().to_string();
+    let text = run(&kubectl, &["kustomize".as_ref(), folder.as_os_str()])?;
+    parse(&text).with_context(|| folder.display().to_string())
+}
+
+/// Writes a kustomization of other folders into a folder, as a person would, and renders it.
+pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<Objects> {
+    // kustomize takes no absolute paths.
+    let up: PathBuf = fs::canonicalize(into)?.components().skip(1).map(|_| "..").collect();
+    let reached = |name: &&str| -> Result<String> {
+        let folder = deploy(name).canonicalize().with_context(|| (*name).to_owned())?;
+        Ok(up.join(folder.strip_prefix("/")?).display().to_string())
+    };
+    let list = |names: &[&str]| names.iter().map(reached).collect::<Result<Vec<String>>>();
+    let kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": list(resources)?, "components": list(components)?,
+    });
+    fs::write(into.join("kustomization.yaml"), kustomization.to_string())?;
+    kustomize(into)
+}
+
+/// What `helm template` makes of the chart, with more arguments.
+pub fn template(args: &[&str]) -> Result<Objects> {
+    let chart = deploy("helm/calico-cni");
+    let own =
+        ["template".as_ref(), "calico-cni".as_ref(), chart.as_os_str(), "--namespace".as_ref(), NAMESPACE.as_ref()];
+    let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
+    parse(&run(&helm()?.display().to_string(), &args)?)
+}
+
+/// Where two sets of objects differ: JSON pointers, of which the first part is the object's identity.
+pub fn changes(before: &Objects, after: &Objects) -> Vec<String> {
+    let value = |objects: &Objects| Value::Object(objects.clone().into_iter().collect());
+    let found = differences(&value(before), &value(after), "", &mut Bindings::default());
+    found.into_iter().map(|change| change.path.replace("~1", "/").trim_start_matches('/').to_owned()).collect()
+}
+
+/// The containers of a workload, those that come first before the others.
+pub fn containers(workload: &Value) -> Vec<&Value> {
+    let pod = &workload["spec"]["template"]["spec"];
+    let lists = [&pod["initContainers"], &pod["containers"]];
+    lists.into_iter().filter_map(Value::as_array).flatten().collect()
+}

@@ -1,0 +1,219 @@
+//! The pod of the DaemonSet on a node, without a container: a root with the node's directories below `host/`, the service
+//! account that kubelet mounts, and the programs `calico …` that run in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::controllers::{PATIENCE, await_that};
+use crate::kubernetes::{ApiServer, Client, Identity, ServiceAccount};
+use crate::namespaces::Host;
+use crate::plugin::{Call, Plugins};
+use crate::server_process::ServerProcess;
+
+/// Where everything of Calico's is.
+pub const NAMESPACE: &str = "kube-system";
+
+/// The account of the pod.
+pub const POD_ACCOUNT: &str = "calico-node";
+
+/// Where the agent answers, inside the private host.
+pub const AGENT_PORT: u16 = 9097;
+
+/// The pod.
+#[derive(Debug)]
+pub struct NodePod {
+    /// What the programs take for `/`.
+    pub root: PathBuf,
+    /// The account that it runs as.
+    pub account: ServiceAccount,
+    plugins: Plugins,
+    environment: BTreeMap<String, String>,
+    generation: usize,
+}
+
+/// `calico refresh-token`, running or ended. Killed on drop.
+#[derive(Debug)]
+pub struct Agent {
+    process: ServerProcess,
+    log: PathBuf,
+}
+
+/// What the agent answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// HTTP status.
+    pub code: u16,
+    /// Text.
+    pub body: String,
+}
+
+impl NodePod {
+    /// A pod that reaches the API server by `url`, whose account may nothing yet.
+    pub fn new(host: &Host, api: &ApiServer, url: &str) -> Result<NodePod> {
+        let root = host.dir("pod-root");
+        for directory in ["host/etc/cni/net.d", "host/opt/cni/bin", "var/lib/calico", "opt/cni/bin"] {
+            fs::create_dir_all(root.join(directory))?;
+        }
+        let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
+        let address = url.strip_prefix("https://").context("a URL of the API server")?;
+        let (server, port) = address.rsplit_once(':').context("a port of the API server")?;
+        let environment = [("KUBERNETES_SERVICE_HOST", server), ("KUBERNETES_SERVICE_PORT", port)];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let mut pod = NodePod { root, account, plugins: Plugins::locate()?, environment, generation: 0 };
+        let Identity::Token(token) = pod.account.identity.clone() else { anyhow::bail!("an account has a token") };
+        pod.mount(&token, &api.authority_certificate())?;
+        Ok(pod)
+    }
+
+    /// Sets a variable of the environment of what is started from now on.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.environment.insert(name.into(), value.into());
+    }
+
+    /// Swaps the mounted service account as kubelet does: a directory with the new content, and one symbolic link renamed
+    /// over another.
+    pub fn mount(&mut self, token: &str, authority: &str) -> Result<()> {
+        let mount = self.root.join("var/run/secrets/kubernetes.io/serviceaccount");
+        self.generation += 1;
+        let generation = format!("..generation-{}", self.generation);
+        let content = mount.join(&generation);
+        fs::create_dir_all(&content)?;
+        for (name, text) in [("token", token), ("ca.crt", authority), ("namespace", NAMESPACE)] {
+            fs::write(content.join(name), text)?;
+            if !mount.join(name).exists() {
+                symlink(Path::new("..data").join(name), mount.join(name))?;
+            }
+        }
+        symlink(&generation, mount.join("..data_tmp"))?;
+        Ok(fs::rename(mount.join("..data_tmp"), mount.join("..data"))?)
+    }
+
+    /// The configuration directory of the node.
+    pub fn net_dir(&self) -> PathBuf {
+        self.root.join("host/etc/cni/net.d")
+    }
+
+    /// The plugin directory of the node.
+    pub fn bin_dir(&self) -> PathBuf {
+        self.root.join("host/opt/cni/bin")
+    }
+
+    /// `/var/lib/calico` of the node.
+    pub fn state_dir(&self) -> PathBuf {
+        self.root.join("var/lib/calico")
+    }
+
+    /// The kubeconfig of the plugins.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.net_dir().join("calico-kubeconfig")
+    }
+
+    /// The token in it.
+    pub fn token(&self) -> Result<String> {
+        let text = fs::read_to_string(self.kubeconfig())?;
+        let parsed: Value = serde_norway::from_str(&text)?;
+        Ok(parsed["users"][0]["user"]["token"].as_str().context("a kubeconfig has a token")?.to_owned())
+    }
+
+    /// A client with the token in it.
+    pub fn client(&self, api: &ApiServer) -> Result<Client> {
+        api.client(&Identity::Token(self.token()?))
+    }
+
+    /// `calico <words>`, run to its end with `--root` behind the command.
+    pub fn calico(&self, words: &[&str]) -> Call {
+        let mut call = self.plugins.call("calico").args(words.iter().copied());
+        if words.first() != Some(&"health") {
+            call = call.args(["--root".to_owned(), self.root.display().to_string()]);
+        }
+        self.environment.iter().fold(call, |call, (name, value)| call.env(name, value.clone()))
+    }
+
+    /// Starts `calico refresh-token`.
+    pub fn agent(&self) -> Result<Agent> {
+        let mut agent = Agent { process: ServerProcess::default(), log: self.root.join("agent.log") };
+        // `env` in between: the process has this environment and nothing else.
+        let mut words = vec!["-i".to_owned()];
+        words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
+        words.push(self.plugins.dir().join("calico").display().to_string());
+        words.extend(["component", "cni", "agent", "--root"].map(str::to_owned));
+        words.push(self.root.display().to_string());
+        agent.process.start(Path::new("/usr/bin/env"), &words, &agent.log)?;
+        Ok(agent)
+    }
+}
+
+impl Agent {
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has logged `text`.
+    pub fn await_log(&self, text: &str) -> Result<()> {
+        await_that(PATIENCE, || Ok(self.log().contains(text))).with_context(|| format!("no `{text}`: {}", self.log()))
+    }
+
+    /// Asks for a page.
+    pub fn page(&self, path: &str) -> Result<Page> {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
+        let mut answer = agent.get(format!("http://127.0.0.1:{AGENT_PORT}{path}")).call()?;
+        Ok(Page { code: answer.status().as_u16(), body: answer.body_mut().read_to_string()? })
+    }
+
+    /// Waits until a page has a code.
+    pub fn await_page(&self, path: &str, code: u16) -> Result<Page> {
+        let mut last = None;
+        let seen = await_that(PATIENCE, || {
+            last = self.page(path).ok();
+            Ok(last.as_ref().is_some_and(|page| page.code == code))
+        });
+        seen.with_context(|| format!("{path} is {last:?}: {}", self.log()))?;
+        last.context("a page was seen")
+    }
+
+    /// A number of its metrics, without `calico_cni_`.
+    pub fn metric(&self, name: &str) -> Result<i64> {
+        let page = self.page("/metrics")?;
+        let value = page.body.lines().find_map(|line| line.strip_prefix(&format!("calico_cni_{name} ")));
+        Ok(value.with_context(|| format!("no {name}: {}", page.body))?.parse()?)
+    }
+
+    /// Waits until a number of its metrics is at least this.
+    pub fn await_metric(&self, name: &str, at_least: i64) -> Result<()> {
+        let seen = await_that(PATIENCE, || Ok(self.metric(name).is_ok_and(|value| value >= at_least)));
+        seen.with_context(|| format!("{name} is {:?}: {}", self.metric(name), self.log()))
+    }
+
+    /// Tells it to end by SIGTERM, and waits until it has.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.process.terminate()?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.ended() {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < deadline, "it still runs: {}", self.log());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Lets the pod's account make tokens for another account, by the rule that upstream grants it (INST-54).
+pub fn may_make_tokens(api: &ApiServer, pod: &NodePod, of: &str) -> Result<()> {
+    let rules = json!([
+        { "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [of], "verbs": ["create"] },
+        // The harness waits for a rule without names.
+        { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] },
+    ]);
+    api.cluster_role("calico-cni-tokens", &rules)?;
+    api.bind(&pod.account, "calico-cni-tokens")
+}

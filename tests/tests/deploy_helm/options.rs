@@ -1,0 +1,259 @@
+//! Values that no component stands for.
+
+use integration_tests::manifests::{Objects, changes, containers, template};
+use serde_json::{Value, json};
+
+use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render};
+
+/// The chart with one value, and where it differs from the chart without.
+fn with(values: &[&str]) -> (Objects, Vec<String>) {
+    let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    let objects = template(&set).unwrap();
+    let mut changed = changes(&template(&[]).unwrap(), &objects);
+    changed.sort();
+    (objects, changed)
+}
+
+fn network(objects: &Objects) -> Value {
+    let text = objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap();
+    serde_json::from_str(&text.replace("__CNI_MTU__", "0")).unwrap()
+}
+
+#[test]
+fn images_have_registry_tag_and_digest() {
+    if !can_render() {
+        return;
+    }
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let (objects, _) = with(&[
+        "image.registry=localhost:5000",
+        "image.tag=v9",
+        "image.pullPolicy=Always",
+        "image.pullSecrets={one,two}",
+        &format!("image.digest.kubeControllers={digest}"),
+    ]);
+    for (workload, image) in [
+        (DAEMON_SET, "localhost:5000/calico/cni:v9".to_owned()),
+        (DEPLOYMENT, format!("localhost:5000/calico/kube-controllers@{digest}")),
+    ] {
+        for container in containers(&objects[workload]) {
+            assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!(image), &json!("Always")));
+        }
+        let secrets = &objects[workload]["spec"]["template"]["spec"]["imagePullSecrets"];
+        assert_eq!(*secrets, json!([{ "name": "one" }, { "name": "two" }]));
+    }
+    let (objects, _) = with(&["image.registry=", "image.cni=mine/cni"]);
+    assert_eq!(containers(&objects[DAEMON_SET])[0]["image"], format!("mine/cni:v{}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_network_configuration() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) = with(&["cni.bandwidth=true", "cni.logLevel=debug", "cni.mtu=1440"]);
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config"), format!("{CONFIG}/data/veth_mtu")]);
+    let filled = network(&objects);
+    assert_eq!(filled["plugins"][2], json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }));
+    assert_eq!(filled["plugins"][0]["log_level"], "debug");
+    assert_eq!(objects[CONFIG]["data"]["veth_mtu"], "1440");
+    let (objects, changed) = with(&["cni.networkConfig=mine"]);
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    assert_eq!(objects[CONFIG]["data"]["cni_network_config"], "mine");
+}
+
+#[test]
+fn both_families_and_their_pools() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) = with(&["ipam.assignIPv6=true"]);
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    // Upstream's plugin takes words, not booleans (INST-103).
+    let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
+    let (objects, _) = with(&[
+        "ipam.pools[0].cidr=10.0.0.0/16",
+        "ipam.pools[0].natOutgoing=false",
+        "ipam.pools[0].blockSize=24",
+        "ipam.pools[1].cidr=fd00::/48",
+        "ipam.pools[1].vxlan=Always",
+    ]);
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap().iter();
+        let of_pools = env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
+        let said: Vec<String> = of_pools
+            .map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()))
+            .collect();
+        let expected = [
+            "CALICO_IPV4POOL_CIDR=10.0.0.0/16",
+            "CALICO_IPV4POOL_BLOCK_SIZE=24",
+            "CALICO_IPV4POOL_IPIP=Never",
+            "CALICO_IPV4POOL_NAT_OUTGOING=false",
+            "CALICO_IPV4POOL_VXLAN=Never",
+            "CALICO_IPV6POOL_CIDR=fd00::/48",
+            "CALICO_IPV6POOL_VXLAN=Always",
+        ];
+        assert_eq!(said, expected);
+    }
+    let twice = ["--set", "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16"];
+    assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
+}
+
+#[test]
+fn the_agent() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) =
+        with(&["agent.enabled=false", "agent.tokenRefreshInterval=6h", "agent.resources.limits.memory=1Gi"]);
+    let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
+    assert_eq!(changed, [format!("{agent}/env"), format!("{agent}/resources/limits/memory")]);
+    let env = containers(&objects[DAEMON_SET])[1]["env"].as_array().unwrap();
+    for (name, value) in [("CALICO_MANAGE_CNI", "false"), ("CNI_TOKEN_REFRESH_INTERVAL", "6h")] {
+        assert!(env.contains(&json!({ "name": name, "value": value })), "{name}");
+    }
+}
+
+#[test]
+fn what_is_said_of_all_pods() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&[
+        "nodeSelector.pool=a",
+        "podLabels.team=net",
+        "podAnnotations.note=x",
+        "priorityClassName.cni=mine",
+        "kubernetesServiceEndpoint.host=api.example.com",
+        "kubeControllers.tolerations[0].operator=Exists",
+        "kubeControllers.enabledControllers=node",
+        "cni.installPlugins=calico-only",
+        "cni.confName=05-calico.conflist",
+    ]);
+    for workload in [DAEMON_SET, DEPLOYMENT] {
+        let template = &objects[workload]["spec"]["template"];
+        assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
+        assert_eq!(template["metadata"]["labels"]["team"], "net");
+        assert_eq!(template["metadata"]["annotations"], json!({ "note": "x" }));
+        // Which pods are whose stays.
+        assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
+    }
+    assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
+    let controllers = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
+    assert_eq!(controllers["tolerations"].as_array().unwrap().last().unwrap(), &json!({ "operator": "Exists" }));
+    let env = controllers["containers"][0]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({ "name": "ENABLED_CONTROLLERS", "value": "node" })));
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap();
+        for (name, value) in [("CNI_INSTALL_PLUGINS", "calico-only"), ("CNI_CONF_NAME", "05-calico.conflist")] {
+            let named: Vec<_> = env.iter().filter(|variable| variable["name"] == name).collect();
+            assert_eq!(named, [&json!({ "name": name, "value": value })]);
+        }
+    }
+    let endpoint = &objects["ConfigMap kube-system/kubernetes-services-endpoint"]["data"];
+    let expected = json!({ "KUBERNETES_SERVICE_HOST": "api.example.com", "KUBERNETES_SERVICE_PORT": "6443" });
+    assert_eq!(*endpoint, expected);
+}
+
+/// The directories of other platforms: what is mounted, and what paths in the configuration begin with (INST-151).
+#[test]
+fn directories_of_the_node() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&["cni.binDir=/var/lib/cni/bin", "cni.confDir=/var/run/multus/cni/net.d"]);
+    let volumes = &objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"];
+    let path = |name: &str| {
+        volumes.as_array().unwrap().iter().find(|volume| volume["name"] == name).unwrap()["hostPath"]["path"].clone()
+    };
+    assert_eq!(
+        (path("cni-bin-dir"), path("cni-net-dir")),
+        (json!("/var/lib/cni/bin"), json!("/var/run/multus/cni/net.d"))
+    );
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap();
+        let net_dir = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
+        assert_eq!(net_dir["value"], "/var/run/multus/cni/net.d");
+        // What is mounted inside stays.
+        assert_eq!(container["volumeMounts"][1]["mountPath"], "/host/etc/cni/net.d");
+    }
+}
+
+#[test]
+fn etcd_without_tls() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&["datastore=etcd", "etcd.tls=false", "etcd.endpoints=http://10.0.0.1:2379"]);
+    let data = &objects[CONFIG]["data"];
+    assert_eq!(data["etcd_endpoints"], "http://10.0.0.1:2379");
+    assert_eq!([&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]], ["", "", ""]);
+}
+
+/// A patch is merged as kustomize merges one: by name in lists, null takes away.
+#[test]
+fn patches_are_merged() {
+    if !can_render() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.yaml");
+    let values = json!({
+        "cni": { "patch": { "spec": { "template": { "spec": {
+            "nodeSelector": { "pool": "a" },
+            "terminationGracePeriodSeconds": 3,
+            "containers": [
+                { "name": "cni-agent", "env": [{ "name": "SLEEP", "$patch": "delete" }, { "name": "NEW", "value": "1" }] },
+            ],
+        } } } } },
+        "kubeControllers": { "replicas": 1, "extraEnv": [{ "name": "LOG_LEVEL", "value": "debug" }],
+            "resources": { "limits": { "memory": "1Gi" } } },
+    });
+    std::fs::write(&file, values.to_string()).unwrap();
+    let before = template(&[]).unwrap();
+    let objects = template(&["--values", &file.display().to_string()]).unwrap();
+    let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
+    assert_eq!(pod["terminationGracePeriodSeconds"], 3);
+    let names = |objects: &Objects, container: usize| -> Vec<String> {
+        let env = containers(&objects[DAEMON_SET])[container]["env"].as_array().unwrap();
+        env.iter().map(|variable| variable["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut expected = names(&before, 1);
+    expected.retain(|name| name != "SLEEP");
+    expected.insert(0, "NEW".to_owned());
+    assert_eq!(names(&objects, 1), expected);
+    assert_eq!(names(&objects, 0), names(&before, 0));
+    let controllers = &objects[DEPLOYMENT]["spec"];
+    assert_eq!(controllers["replicas"], 1);
+    let container = &controllers["template"]["spec"]["containers"][0];
+    assert_eq!(
+        container["resources"],
+        json!({ "limits": { "memory": "1Gi" }, "requests": { "cpu": "25m", "memory": "32Mi" } })
+    );
+    assert_eq!(container["env"][0], json!({ "name": "LOG_LEVEL", "value": "debug" }));
+}
+
+#[test]
+fn parts_can_be_left_out() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&["crds.install=false"]);
+    assert!(!objects.keys().any(|name| name.starts_with("CustomResourceDefinition")));
+    let (objects, _) = with(&["crds.keep=false"]);
+    assert!(objects.values().all(|object| object["metadata"].get("annotations").is_none()));
+    let (objects, _) = with(&["metrics.service=false", "kubeControllers.podDisruptionBudget=false"]);
+    assert!(!objects.keys().any(|name| name.starts_with("Service ") || name.starts_with("PodDisruptionBudget")));
+    let (objects, _) = with(&["apiGroup=projectcalico.org/v3", "rbac.userRoles=false"]);
+    assert!(!objects.keys().any(|name| name.ends_with(" calico-edit")));
+    let (objects, _) = with(&["kubeControllers.enabled=false"]);
+    let left: Vec<&String> = objects.keys().filter(|name| name.contains("kube-controllers")).collect();
+    assert_eq!(left, Vec::<&String>::new());
+    let (objects, _) = with(&["metrics.dashboard=true"]);
+    let dashboard =
+        &objects["ConfigMap kube-system/calico-kube-controllers-dashboard"]["data"]["kube-controllers.json"];
+    let dashboard: Value = serde_json::from_str(dashboard.as_str().unwrap()).unwrap();
+    assert!(dashboard["panels"].is_array());
+}

@@ -1,0 +1,89 @@
+//! What the chart's schema refuses, and that everything in values.yaml is said in it.
+
+use std::fs;
+
+use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::manifests::{deploy, template};
+use serde_json::Value;
+
+use super::can_render;
+
+#[test]
+fn wrong_values_are_refused() {
+    if !can_render() {
+        return;
+    }
+    for (value, named) in [
+        ("cni.mtuu=1", "mtuu"),
+        ("datastore=sqlite", "datastore"),
+        ("apiGroup=crd.projectcalico.org/v3", "apiGroup"),
+        ("image.tag=latest", "tag"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("cni.mtu=67", "mtu"),
+        ("cni.mtu=big", "mtu"),
+        ("cni.specVersion=2.0.0", "specVersion"),
+        ("cni.binDir=opt/cni/bin", "binDir"),
+        ("image.digest.cni=sha256:12", "digest"),
+        ("kubeControllers.replicas=-1", "replicas"),
+        ("ipam.pools[0].cidr=everything", "cidr"),
+        ("ipam.pools[0].blockSize=26", "cidr"),
+        ("cni.confName=a/b.conf", "confName"),
+        ("agent.tokenRefreshInterval=often", "tokenRefreshInterval"),
+        ("etcd.endpoints=10.0.0.1", "endpoints"),
+    ] {
+        let error = template(&["--set", value]).unwrap_err().to_string();
+        assert!(error.contains("schema") && error.contains(named), "{value}: {error}");
+    }
+}
+
+/// Whoever adds a value says in the schema what it may be, and the other way round.
+#[test]
+fn values_and_schema_name_the_same() {
+    let values: Value =
+        serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.yaml")).unwrap()).unwrap();
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.schema.json")).unwrap()).unwrap();
+    compare(&values, &schema, "");
+}
+
+fn compare(values: &Value, schema: &Value, path: &str) {
+    let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else { return };
+    // `{}`: nothing of it is said by default.
+    if values.is_empty() {
+        return;
+    }
+    for (name, value) in values {
+        let property = properties.get(name).unwrap_or_else(|| panic!("the schema has no {path}.{name}"));
+        compare(value, property, &format!("{path}.{name}"));
+    }
+    for name in properties.keys() {
+        // helm gives it to every chart.
+        assert!(values.contains_key(name) || name == "global", "values.yaml has no {path}.{name}");
+    }
+    assert_eq!(schema["additionalProperties"], false, "{path}");
+}
+
+/// The server takes what the chart makes of many values at once.
+#[test]
+fn a_dry_run_takes_many_options_at_once() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        for values in [
+            "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
+             ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
+            "datastore=etcd,cni.privileged=true,etcd.tls=false",
+            "apiGroup=projectcalico.org/v3,crds.keep=false",
+        ] {
+            let objects: Vec<Value> = template(&["--set", values]).unwrap().into_values().collect();
+            let file = host.dir("chart").join("list.json");
+            fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string())
+                .unwrap();
+            let file = file.display().to_string();
+            let said =
+                api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", &file]).unwrap();
+            assert_eq!(said.lines().count(), objects.len(), "{said}");
+        }
+    });
+}

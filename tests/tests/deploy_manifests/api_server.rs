@@ -1,0 +1,129 @@
+//! A real API server takes every rendering: a dry run on the server with strict validation, which knows each field of each
+//! kind, and then in earnest.
+
+use std::fs;
+use std::path::Path;
+
+use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::manifests::{Objects, compose, deploy, parse};
+use serde_json::Value;
+
+use super::{COMPONENTS, OVERLAYS, can_render, overlay};
+
+/// Objects as a manifest that kubectl reads. Kinds that this server does not define are left out.
+pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
+    let known = |name: &&String| !name.starts_with("ServiceMonitor");
+    let items: Vec<&Value> = objects.iter().filter(|(name, _)| known(name)).map(|(_, object)| object).collect();
+    let file = directory.join("manifest.json");
+    fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    file.display().to_string()
+}
+
+/// What the server says of a dry run.
+fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
+    api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
+}
+
+#[test]
+fn a_dry_run_takes_every_rendering() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        for name in OVERLAYS {
+            let objects = overlay(name);
+            let said = dry_run(&api, &manifest(&directory, &objects)).unwrap();
+            assert_eq!(said.lines().count(), objects.len(), "{name}: {said}");
+            for component in COMPONENTS {
+                let objects = compose(&directory, &[name], &[component]).unwrap();
+                dry_run(&api, &manifest(&directory, &objects))
+                    .unwrap_or_else(|error| panic!("{name} with {component}: {error}"));
+            }
+        }
+        let all = compose(&directory, &[OVERLAYS[0]], &COMPONENTS).unwrap();
+        dry_run(&api, &manifest(&directory, &all)).unwrap();
+    });
+}
+
+/// The dry run sees a field that does not exist, one of the wrong type, and a value that is refused.
+#[test]
+fn a_dry_run_refuses_what_is_wrong() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        for (place, wrong, said) in [
+            ("/spec/template/spec/initConteiners", serde_json::json!([]), "unknown field"),
+            ("/spec/template/spec/hostNetwork", serde_json::json!("yes"), "hostNetwork"),
+            ("/spec/updateStrategy/type", serde_json::json!("Sometimes"), "Unsupported value"),
+        ] {
+            let mut daemon_set = overlay(OVERLAYS[0])[super::DAEMON_SET].clone();
+            let (parent, field) = place.rsplit_once('/').unwrap();
+            daemon_set.pointer_mut(parent).unwrap()[field] = wrong;
+            let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
+            let error = dry_run(&api, &manifest(&directory, &objects)).unwrap_err().to_string();
+            assert!(error.contains(said), "{place}: {error}");
+        }
+    });
+}
+
+/// Applied in earnest, each object is there with all that it was sent with, a second time changes nothing, and the examples
+/// are taken by the definitions.
+#[test]
+fn an_installation_is_kept_whole_and_applied_twice_is_the_same() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        let install = deploy("install.yaml").display().to_string();
+        let apply = || api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &install]).unwrap();
+        assert!(apply().lines().all(|line| line.ends_with("serverside-applied")));
+        let first = stored(&api, &install);
+        for (name, sent) in &overlay(OVERLAYS[0]) {
+            let kept = first.get(name).unwrap_or_else(|| panic!("{name} is not there"));
+            assert!(holds(kept, sent), "{name} lost something: {kept}");
+        }
+        apply();
+        let versions = |objects: &Objects| -> Vec<Value> {
+            objects.values().map(|object| object["metadata"]["generation"].clone()).collect()
+        };
+        assert_eq!(versions(&stored(&api, &install)), versions(&first));
+
+        api.define("crd.projectcalico.org/v1").unwrap();
+        for example in fs::read_dir(deploy("examples")).unwrap() {
+            let text = fs::read_to_string(example.unwrap().path()).unwrap();
+            dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
+            // The other group takes the same.
+            if text.contains("crd.projectcalico.org/v1") {
+                api.define("projectcalico.org/v3").unwrap();
+                let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");
+                dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
+            }
+        }
+    });
+}
+
+/// The objects of a manifest as the server keeps them.
+pub(super) fn stored(api: &ApiServer, file: &str) -> Objects {
+    let list: Value = serde_json::from_str(&api.kubectl(&["get", "-f", file, "-o", "json"]).unwrap()).unwrap();
+    let documents: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
+    parse(&documents.join("\n---\n")).unwrap()
+}
+
+/// Whether everything of `sent` is in `kept`, which may hold more.
+fn holds(kept: &Value, sent: &Value) -> bool {
+    match (kept, sent) {
+        (Value::Object(kept), Value::Object(sent)) => {
+            // `preserveUnknownFields: false` is what is meant where nothing is said, and is not kept.
+            let default = |key: &str, value: &Value| key == "preserveUnknownFields" && *value == false;
+            sent.iter().all(|(key, value)| default(key, value) || kept.get(key).is_some_and(|kept| holds(kept, value)))
+        }
+        (Value::Array(kept), Value::Array(sent)) => {
+            kept.len() == sent.len() && kept.iter().zip(sent).all(|(kept, sent)| holds(kept, sent))
+        }
+        _ => kept == sent,
+    }
+}

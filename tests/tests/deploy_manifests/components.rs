@@ -1,0 +1,104 @@
+//! Each option changes what it says, and nothing else.
+
+use integration_tests::manifests::{Objects, changes, compose};
+use serde_json::json;
+
+use super::{CONFIG, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+
+/// An overlay with one option, and where it differs from the same without.
+fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let objects = compose(directory.path(), &[base], &[component]).unwrap();
+    let mut changed = changes(&overlay(base), &objects);
+    changed.sort();
+    (objects, changed)
+}
+
+#[test]
+fn cni_1_1_is_the_version_alone() {
+    if !can_render() {
+        return;
+    }
+    for base in OVERLAYS {
+        let (objects, changed) = with("components/cni-1.1", base);
+        assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")], "{base}");
+        let text = |objects: &Objects| objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap().to_owned();
+        let before = text(&overlay(base));
+        assert_eq!(before.matches(r#""cniVersion": "1.0.0""#).count(), 1);
+        assert_eq!(text(&objects), before.replace(r#""cniVersion": "1.0.0""#, r#""cniVersion": "1.1.0""#));
+    }
+}
+
+#[test]
+fn privileged_is_of_the_two_containers_on_nodes() {
+    if !can_render() {
+        return;
+    }
+    for base in OVERLAYS {
+        let (objects, changed) = with("components/privileged", base);
+        let pod = format!("{DAEMON_SET}/spec/template/spec");
+        let of = |container: &str, field: &str| format!("{pod}/{container}/0/securityContext/{field}");
+        let fields = ["allowPrivilegeEscalation", "capabilities", "privileged"];
+        let expected: Vec<String> =
+            ["containers", "initContainers"].iter().flat_map(|list| fields.map(|field| of(list, field))).collect();
+        assert_eq!(changed, expected, "{base}");
+        let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+        assert_eq!(pod["initContainers"][0]["securityContext"]["privileged"], true);
+    }
+}
+
+#[test]
+fn host_network_is_of_kube_controllers_alone() {
+    if !can_render() {
+        return;
+    }
+    let (_, changed) = with("components/host-network-controllers", OVERLAYS[0]);
+    let pod = format!("{DEPLOYMENT}/spec/template/spec");
+    assert_eq!(changed, [format!("{pod}/dnsPolicy"), format!("{pod}/hostNetwork")]);
+}
+
+/// Whoever makes the pool may list and create pools, and nobody else may.
+#[test]
+fn a_default_pool_is_asked_for_and_permitted() {
+    if !can_render() {
+        return;
+    }
+    for base in &OVERLAYS[..2] {
+        let (objects, changed) = with("components/default-pool", base);
+        let role = "ClusterRole.rbac.authorization.k8s.io calico-cni";
+        let pod = format!("{DAEMON_SET}/spec/template/spec");
+        let expected =
+            [format!("{role}/rules"), format!("{pod}/containers/0/env"), format!("{pod}/initContainers/0/env")];
+        assert_eq!(changed, {
+            let mut expected = expected;
+            expected.sort();
+            expected
+        });
+        let rule = objects[role]["rules"].as_array().unwrap().last().unwrap();
+        assert_eq!((&rule["resources"], &rule["verbs"]), (&json!(["ippools"]), &json!(["list", "create"])));
+        for list in ["initContainers", "containers"] {
+            let env = objects[DAEMON_SET]["spec"]["template"]["spec"][list][0]["env"].as_array().unwrap();
+            assert!(env.iter().any(|variable| variable["name"] == "CALICO_IPV4POOL_CIDR"), "{list}");
+        }
+    }
+}
+
+/// The migration comes before the plugins that it waits for are installed (INST-78), with a role of its own.
+#[test]
+fn upgrade_ipam_comes_first() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with("components/upgrade-ipam", OVERLAYS[0]);
+    let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+    let names: Vec<_> =
+        pod["initContainers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["upgrade-ipam", "install-cni"]);
+    assert_eq!(
+        pod["initContainers"][1],
+        overlay(OVERLAYS[0])[DAEMON_SET]["spec"]["template"]["spec"]["initContainers"][0]
+    );
+    let subjects = &objects["ClusterRoleBinding.rbac.authorization.k8s.io upgrade-ipam"]["subjects"];
+    let names: Vec<_> = subjects.as_array().unwrap().iter().map(|subject| subject["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["upgrade-ipam", "calico-cni"]);
+}

@@ -1,0 +1,39 @@
+//! The manifests of `deploy/`: rendered by kustomize, whole in themselves, and taken by a real API server.
+
+mod api_server;
+mod beside_upstream;
+mod components;
+mod overlays;
+mod references;
+mod roles;
+
+use integration_tests::kubernetes::program;
+use integration_tests::manifests::{Objects, deploy, kustomize};
+use integration_tests::skip::skipped;
+
+/// The overlays that are whole installations.
+const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
+
+/// The options of an installation.
+const COMPONENTS: [&str; 6] = [
+    "components/cni-1.1",
+    "components/default-pool",
+    "components/host-network-controllers",
+    "components/privileged",
+    "components/service-monitor",
+    "components/upgrade-ipam",
+];
+
+const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
+const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
+const CONFIG: &str = "ConfigMap kube-system/calico-config";
+
+/// Whether kubectl is there; the test is skipped otherwise.
+fn can_render() -> bool {
+    program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
+}
+
+/// An overlay, rendered.
+fn overlay(name: &str) -> Objects {
+    kustomize(&deploy(name)).unwrap()
+}

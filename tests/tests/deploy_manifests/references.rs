@@ -1,0 +1,139 @@
+//! What an object names is in the same rendering, or said to be optional (INST-99).
+
+use std::collections::BTreeSet;
+
+use integration_tests::manifests::{NAMESPACE, Objects, containers};
+use serde_json::Value;
+
+use super::{COMPONENTS, OVERLAYS, can_render, overlay};
+
+/// What is named and not there.
+fn missing(objects: &Objects) -> Vec<String> {
+    let mut missing = Vec::new();
+    let workloads = objects.iter().filter(|(name, _)| name.starts_with("DaemonSet") || name.starts_with("Deployment"));
+    for (name, workload) in workloads {
+        let pod = &workload["spec"]["template"]["spec"];
+        let mut lacks = |what: String| missing.push(format!("{name}: {what}"));
+        let account = pod["serviceAccountName"].as_str().unwrap_or("default");
+        if !objects.contains_key(&format!("ServiceAccount {NAMESPACE}/{account}")) {
+            lacks(format!("account {account}"));
+        }
+        let volumes: BTreeSet<&str> = list(&pod["volumes"]).filter_map(|volume| volume["name"].as_str()).collect();
+        for volume in list(&pod["volumes"]).filter(|volume| volume["secret"]["optional"] == false) {
+            lacks(format!("Secret of {volume}"));
+        }
+        for container in containers(workload) {
+            for mount in list(&container["volumeMounts"]).filter_map(|mount| mount["name"].as_str()) {
+                if !volumes.contains(mount) {
+                    lacks(format!("volume {mount}"));
+                }
+            }
+            for source in list(&container["envFrom"]).map(|source| &source["configMapRef"]) {
+                if source["optional"] != true && config_map(objects, &source["name"]).is_none() {
+                    lacks(format!("ConfigMap {source}"));
+                }
+            }
+            for key in list(&container["env"]).map(|variable| &variable["valueFrom"]["configMapKeyRef"]) {
+                let found = || config_map(objects, &key["name"])?["data"].get(key["key"].as_str()?);
+                if !key.is_null() && found().is_none() {
+                    lacks(format!("key {key}"));
+                }
+            }
+        }
+    }
+    missing.extend(unbound(objects));
+    missing
+}
+
+/// Bindings of roles or accounts that are not there.
+fn unbound(objects: &Objects) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (name, binding) in objects.iter().filter(|(_, object)| !object["roleRef"].is_null()) {
+        let (kind, role) = (binding["roleRef"]["kind"].as_str().unwrap(), binding["roleRef"]["name"].as_str().unwrap());
+        let place = if kind == "Role" { format!("{NAMESPACE}/") } else { String::new() };
+        if !objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io {place}{role}")) {
+            missing.push(format!("{name}: {kind} {role}"));
+        }
+        for subject in list(&binding["subjects"]) {
+            let (namespace, account) = (subject["namespace"].as_str().unwrap(), subject["name"].as_str().unwrap());
+            if !objects.contains_key(&format!("ServiceAccount {namespace}/{account}")) {
+                missing.push(format!("{name}: account {namespace}/{account}"));
+            }
+        }
+    }
+    missing
+}
+
+fn config_map<'o>(objects: &'o Objects, name: &Value) -> Option<&'o Value> {
+    objects.get(&format!("ConfigMap {NAMESPACE}/{}", name.as_str()?))
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+#[test]
+fn what_is_named_is_there() {
+    if !can_render() {
+        return;
+    }
+    for name in OVERLAYS {
+        assert_eq!(missing(&overlay(name)), Vec::<String>::new(), "{name}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let all = integration_tests::manifests::compose(directory.path(), &[OVERLAYS[0]], &COMPONENTS).unwrap();
+    assert_eq!(missing(&all), Vec::<String>::new());
+}
+
+/// The check itself sees each kind of gap.
+#[test]
+fn what_is_not_there_is_seen() {
+    if !can_render() {
+        return;
+    }
+    let whole = overlay(OVERLAYS[0]);
+    for gone in [
+        "ConfigMap kube-system/calico-config",
+        "ServiceAccount kube-system/calico-cni",
+        "ServiceAccount kube-system/calico-cni-plugin",
+        "Role.rbac.authorization.k8s.io kube-system/calico-cni",
+        "ClusterRole.rbac.authorization.k8s.io calico-kube-controllers",
+    ] {
+        let mut objects = whole.clone();
+        objects.remove(gone).unwrap();
+        assert_ne!(missing(&objects), Vec::<String>::new(), "{gone}");
+    }
+    let mut objects = whole.clone();
+    let pod = &mut objects.get_mut(super::DAEMON_SET).unwrap()["spec"]["template"]["spec"];
+    pod["volumes"].as_array_mut().unwrap().pop();
+    assert!(missing(&objects).iter().all(|gap| gap.contains("volume")) && !missing(&objects).is_empty());
+}
+
+/// Pods are found by the budget and by the Service of the metrics, and the monitor finds that Service.
+#[test]
+fn selectors_find_what_they_are_for() {
+    if !can_render() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let monitored = ["components/service-monitor"];
+    let objects = integration_tests::manifests::compose(directory.path(), &[OVERLAYS[0]], &monitored).unwrap();
+    let template = &objects[super::DEPLOYMENT]["spec"]["template"];
+    let name = "kube-system/calico-kube-controllers";
+    let service = &objects[&format!("Service {name}-metrics")];
+    let monitor = &objects[&format!("ServiceMonitor.monitoring.coreos.com {name}")]["spec"];
+    let budget = &objects[&format!("PodDisruptionBudget.policy {name}")]["spec"];
+    assert!(chosen(&budget["selector"]["matchLabels"], &template["metadata"]["labels"]));
+    assert!(chosen(&service["spec"]["selector"], &template["metadata"]["labels"]));
+    assert!(chosen(&monitor["selector"]["matchLabels"], &service["metadata"]["labels"]));
+    let port = &service["spec"]["ports"][0];
+    assert_eq!(monitor["endpoints"][0]["port"], port["name"]);
+    let mut ports = list(&template["spec"]["containers"][0]["ports"]);
+    assert!(ports.any(|of_pod| of_pod["name"] == port["targetPort"] && of_pod["containerPort"] == port["port"]));
+}
+
+/// Whether every label of a selector is among these.
+fn chosen(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector.as_object().unwrap();
+    !wanted.is_empty() && wanted.iter().all(|(key, value)| labels[key] == *value)
+}

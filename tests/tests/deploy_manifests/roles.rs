@@ -1,0 +1,65 @@
+//! The roles, as the API server's own authorizer sees them, and in use.
+
+use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::manifests::NAMESPACE;
+use serde_json::json;
+
+use super::{can_render, overlay};
+
+/// The account of the DaemonSet makes tokens for the plugin's user and for nobody else, looks for ClusterInformation, and may do
+/// nothing besides (INST-54, INST-70).
+#[test]
+fn the_agent_makes_tokens_for_the_plugins_user_alone() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        for object in overlay("overlays/kubernetes-v1").values() {
+            api.admin().apply_object(object).unwrap();
+        }
+        let agent = api.service_account(NAMESPACE, "calico-cni").unwrap();
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": 86400 },
+        });
+        let token = |account: &str| {
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
+            agent.client.create(&path, &request).unwrap()
+        };
+        // Roles reach the authorizer a moment after they were written.
+        await_code(|| token("calico-cni-plugin").code, 201);
+        for other in ["calico-kube-controllers", "calico-cni", "default"] {
+            assert_eq!(token(other).code, 403, "{other}");
+        }
+
+        let group = "crd.projectcalico.org";
+        await_code(|| u16::from(may(&api, &agent.user, "create", group, "clusterinformations")), 1);
+        for (verb, group, resource, allowed) in [
+            ("get", group, "clusterinformations", true),
+            ("update", group, "clusterinformations", false),
+            ("delete", group, "clusterinformations", false),
+            ("list", group, "ippools", false),
+            ("create", group, "ippools", false),
+            ("get", group, "ipamblocks", false),
+            ("get", "", "pods", false),
+            ("get", "", "nodes", false),
+            ("get", "", "secrets", false),
+            ("patch", "", "nodes/status", false),
+        ] {
+            assert_eq!(may(&api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
+        }
+
+        // And the plugin's user cannot make itself another token.
+        let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin/token");
+        assert_eq!(plugin.client.create(&path, &request).unwrap().code, 403);
+    });
+}
+
+fn may(api: &ApiServer, user: &str, verb: &str, group: &str, resource: &str) -> bool {
+    api.allows(user, Access { verb, group, resource }).unwrap()
+}
+
+fn await_code(code: impl Fn() -> u16, expected: u16) {
+    let as_expected = || Ok(code() == expected);
+    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, as_expected).unwrap();
+}

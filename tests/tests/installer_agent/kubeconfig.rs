@@ -1,0 +1,79 @@
+//! The kubeconfig as whoever reads it sees it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use installer::kubeconfig::{self, Kubeconfig, Trust};
+use installer::service_account::ServiceAccount;
+use integration_tests::namespaces::isolated;
+
+use crate::scene::in_pod;
+
+/// INST-186: a reader in a tight loop never sees a truncated kubeconfig over 10,000 rewrites, nor anybody else's mode.
+#[test]
+fn nobody_ever_sees_half_of_it() {
+    isolated(|host| {
+        let directory = host.dir("net.d");
+        let file = directory.join("calico-kubeconfig");
+        let authority = directory.join("ca.crt");
+        fs::write(&authority, "PEM".repeat(300)).unwrap();
+        let pod = ServiceAccount {
+            namespace: "kube-system".into(),
+            server: "https://10.96.0.1:443".into(),
+            token_file: PathBuf::new(),
+            ca_file: authority.clone(),
+            insecure: false,
+            kubeconfig: None,
+        };
+        let token = |number: usize| number.to_string().repeat(200);
+        kubeconfig::write(&file, &pod, &token(0)).unwrap();
+        let done = AtomicBool::new(false);
+        let tokens = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut tokens = BTreeSet::new();
+                while !done.load(Ordering::Relaxed) {
+                    let text = fs::read_to_string(&file).unwrap();
+                    let token = kubeconfig::token(&text).unwrap().to_owned();
+                    let authority = fs::read(&authority).unwrap();
+                    let trust = Trust::Authorities(&authority);
+                    assert_eq!(text, Kubeconfig { server: &pod.server, trust, token: &token }.render());
+                    tokens.insert(token);
+                }
+                tokens
+            });
+            for number in 1..=10_000 {
+                kubeconfig::write(&file, &pod, &token(number)).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(tokens.len() > 100, "the reader saw {} of 10,000", tokens.len());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing is left over");
+    });
+}
+
+/// The same of the running agent, by its own exact bytes.
+#[test]
+fn the_agents_file_is_upstreams_to_the_byte() {
+    in_pod(|_, kubernetes, mut pod| {
+        pod.set("CNI_TOKEN_REFRESH_INTERVAL", "10ms");
+        let agent = pod.agent().unwrap();
+        agent.await_metric("token_refreshes_total", 1).unwrap();
+        let authority = kubernetes.api.authority_certificate();
+        let server = integration_tests::kubernetes::ENDPOINT;
+        let mut seen = 0;
+        while agent.metric("token_refreshes_total").unwrap() < 20 {
+            for _ in 0..200 {
+                let text = fs::read_to_string(pod.kubeconfig()).unwrap();
+                let token = kubeconfig::token(&text).unwrap();
+                let trust = Trust::Authorities(authority.as_bytes());
+                assert_eq!(text, Kubeconfig { server, trust, token }.render());
+                seen += 1;
+            }
+        }
+        assert!(seen > 0);
+    });
+}

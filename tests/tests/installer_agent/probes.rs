@@ -1,0 +1,74 @@
+//! Readiness, liveness, metrics, and the end.
+
+use std::time::Duration;
+
+use integration_tests::kubernetes::on_kubernetes;
+use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
+
+use crate::scene::{PLUGINS, in_pod};
+
+#[test]
+fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        proxy.go_away();
+        let page = agent.await_page("/readiness", 503).unwrap();
+        assert!(page.body.contains("did not answer"), "{}", page.body);
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        proxy.arm(None);
+        agent.await_page("/readyz", 200).unwrap();
+        // The token held all the time: nobody asked for another one.
+        assert_eq!(agent.metric("token_refreshes_total").unwrap(), 1);
+    });
+}
+
+#[test]
+fn upstreams_probe_asks_it() {
+    in_pod(|_, _, pod| {
+        let mut agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let port = AGENT_PORT.to_string();
+        for kind in ["readiness", "liveness"] {
+            let outcome = pod.calico(&["health", "--port", &port, "--type", kind]).run().unwrap();
+            assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""));
+        }
+        agent.terminate().unwrap();
+        let outcome = pod.calico(&["health", &format!("--port={port}"), "--timeout=1s"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(1));
+        assert!(outcome.stderr.contains(&format!(":{port}/readiness: ")), "{}", outcome.stderr);
+    });
+}
+
+#[test]
+fn sigterm_ends_it_with_success_and_takes_nothing_back() {
+    in_pod(|_, _, pod| {
+        let mut agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert!(agent.terminate().unwrap().success());
+        assert!(pod.token().is_ok());
+    });
+}
+
+/// The API server holds the request: the agent need not wait for it.
+#[test]
+fn sigterm_ends_it_in_the_middle_of_a_request() {
+    in_pod(|host, kubernetes, _| {
+        let proxy = kubernetes.api.proxy().unwrap();
+        let pod = NodePod::new(host, &kubernetes.api, &proxy.endpoint()).unwrap();
+        proxy.arm(Some((
+            integration_tests::proxy::Point::First("POST", "/token"),
+            integration_tests::proxy::Fault::Delay(Duration::from_secs(600)),
+        )));
+        let mut agent = pod.agent().unwrap();
+        proxy.await_held().unwrap();
+        assert!(agent.terminate().unwrap().success());
+        assert!(!pod.kubeconfig().exists());
+    });
+}

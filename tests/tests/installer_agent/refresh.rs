@@ -1,0 +1,147 @@
+//! Tokens that come, and come again.
+
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
+
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
+use integration_tests::proxy::{Fault, Point, Refusal};
+
+use crate::scene::{PLUGINS, asked, claims, in_pod, user};
+
+/// "should create a token successfully"
+#[test]
+fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
+    in_pod(|_, kubernetes, pod| {
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(user(kubernetes, &pod).unwrap(), format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}"));
+        let claims = claims(&pod.token().unwrap());
+        // A day; it outlives the pod that asked for it, and is for the API server.
+        assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 86_400);
+        assert!(claims["kubernetes.io"]["pod"].is_null(), "{claims}");
+        assert_eq!(claims["aud"][0], "https://kubernetes.default.svc");
+        assert_eq!(agent.metric("token_expiry_timestamp_seconds").unwrap(), claims["exp"].as_i64().unwrap());
+        let mode = pod.kubeconfig().metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o600);
+        let token = pod.token().unwrap();
+        assert!(!agent.log().contains(&token[..20]), "a token is in the log");
+    });
+}
+
+/// "should bind a token to service account successfully"
+#[test]
+fn the_token_is_of_the_account_that_was_named() {
+    in_pod(|_, kubernetes, mut pod| {
+        kubernetes.api.service_account(NAMESPACE, "canal").unwrap();
+        may_make_tokens(&kubernetes.api, &pod, "canal").unwrap();
+        pod.set("CALICO_CNI_SERVICE_ACCOUNT", "canal");
+        let agent = pod.agent().unwrap();
+        // Until the authorizer has seen the rule.
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(claims(&pod.token().unwrap())["sub"], format!("system:serviceaccount:{NAMESPACE}:canal"));
+    });
+}
+
+/// "should create multiple tokens …": the shortest that an API server makes, in quick succession.
+#[test]
+fn five_tokens_of_ten_minutes_come_one_after_the_other() {
+    in_pod(|_, kubernetes, mut pod| {
+        pod.set("CNI_TOKEN_LIFETIME", "1m");
+        pod.set("CNI_TOKEN_REFRESH_INTERVAL", "100ms");
+        let agent = pod.agent().unwrap();
+        agent.await_metric("token_refreshes_total", 5).unwrap();
+        let claims = claims(&pod.token().unwrap());
+        assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 600);
+        assert_eq!(agent.metric("token_refresh_failures_total").unwrap(), 0);
+        assert!(user(kubernetes, &pod).is_some());
+        assert_eq!(agent.page("/readiness").unwrap().code, 200);
+    });
+}
+
+/// "WakesUpOnTokenFileChange", "WakesUpOnAtomicWriterRotation", "HandlesBurstRotations"
+#[test]
+fn a_new_token_of_the_pod_is_a_reason_and_a_burst_of_them_is_one() {
+    in_pod(|_, kubernetes, mut pod| {
+        let audit = kubernetes.api.audit().unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(asked(&audit, &pod).unwrap(), 1, "the next one is hours away");
+
+        let authority = kubernetes.api.authority_certificate();
+        let own = kubernetes.api.token(NAMESPACE, "calico-node").unwrap();
+        pod.mount(&own, &authority).unwrap();
+        await_that(PATIENCE, || Ok(asked(&audit, &pod)? == 2)).unwrap();
+        agent.await_metric("token_refreshes_total", 2).unwrap();
+
+        for _ in 0..5 {
+            pod.mount(&own, &authority).unwrap();
+        }
+        agent.await_metric("token_refreshes_total", 3).unwrap();
+        // Longer than events are waited for.
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(asked(&audit, &pod).unwrap(), 3);
+    });
+}
+
+/// "RecoversAfterTransientUpdateTokenError"
+#[test]
+fn what_fails_is_tried_again() {
+    in_pod(|host, kubernetes, _| {
+        let proxy = kubernetes.api.proxy().unwrap();
+        let pod = integration_tests::node_pod::NodePod::new(host, &kubernetes.api, &proxy.endpoint()).unwrap();
+        proxy.arm(Some((Point::First("POST", "/token"), Fault::Refuse(Refusal::of(500)))));
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("token_refresh_failures_total").unwrap(), 1);
+        assert!(agent.log().contains("made no token for kube-system/calico-cni-plugin: the proxy says so (500)"));
+    });
+}
+
+#[test]
+fn a_token_ends_before_its_time_when_its_account_is_made_anew() {
+    in_pod(|_, kubernetes, mut pod| {
+        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "1s");
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let before = pod.token().unwrap();
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
+        kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
+        kubernetes.api.service_account(NAMESPACE, PLUGINS).unwrap();
+        agent.await_metric("token_refused_total", 1).unwrap();
+        agent.await_metric("token_refreshes_total", 2).unwrap();
+        assert_ne!(pod.token().unwrap(), before);
+        assert!(user(kubernetes, &pod).is_some());
+        assert!(agent.log().contains("the API server refuses the present one"));
+    });
+}
+
+/// The pod's own token ends with the keys, too: kubelet brings a new one.
+#[test]
+fn another_signing_key_is_another_token() {
+    in_pod(|_, kubernetes, mut pod| {
+        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "1s");
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let before = pod.token().unwrap();
+        kubernetes.api.rotate_token_key().unwrap();
+        agent.await_log("refuses the token of this pod").unwrap();
+        let own = kubernetes.api.token(NAMESPACE, "calico-node").unwrap();
+        pod.mount(&own, &kubernetes.api.authority_certificate()).unwrap();
+        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
+        assert_ne!(pod.token().unwrap(), before);
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+#[test]
+fn a_kubeconfig_that_was_deleted_comes_back() {
+    in_pod(|_, kubernetes, mut pod| {
+        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        std::fs::remove_file(pod.kubeconfig()).unwrap();
+        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
+    });
+}

@@ -1,0 +1,61 @@
+//! What the agent says when it gets no token.
+
+use integration_tests::kubernetes::{ENDPOINT, on_kubernetes};
+use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+
+use crate::scene::{PLUGINS, asked, in_pod};
+
+#[test]
+fn a_permission_that_lacks_is_named_and_taken_up_when_it_is_granted() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let pod = NodePod::new(host, api, ENDPOINT).unwrap();
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        let agent = pod.agent().unwrap();
+        agent
+            .await_log("grant it verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]")
+            .unwrap();
+        let page = agent.page("/readiness").unwrap();
+        assert_eq!(page.code, 503);
+        assert!(page.body.contains("serviceaccounts/token"), "{}", page.body);
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        assert!(!pod.kubeconfig().exists());
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+#[test]
+fn an_account_that_does_not_exist_is_named() {
+    in_pod(|_, kubernetes, pod| {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
+        kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_log("service account kube-system/calico-cni-plugin does not exist").unwrap();
+    });
+}
+
+#[test]
+fn where_another_one_refreshes_no_token_is_asked_for() {
+    in_pod(|_, kubernetes, mut pod| {
+        let audit = kubernetes.api.audit().unwrap();
+        pod.set("CALICO_MANAGE_CNI", "false");
+        let mut agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        assert_eq!(asked(&audit, &pod).unwrap(), 0);
+        assert!(agent.terminate().unwrap().success());
+        assert!(!pod.kubeconfig().exists());
+    });
+}
+
+#[test]
+fn settings_that_make_no_sense_end_it() {
+    in_pod(|_, _, mut pod| {
+        pod.set("CNI_AGENT_LISTEN", "9097");
+        let outcome = pod.calico(&["refresh-token"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(1));
+        assert!(outcome.stderr.contains("CNI_AGENT_LISTEN=9097: write ADDRESS:PORT"), "{}", outcome.stderr);
+        assert_eq!(outcome.stdout, "");
+    });
+}

@@ -1,0 +1,41 @@
+//! A pod that may make tokens, and what its requests for tokens come to.
+
+use anyhow::Result;
+use integration_tests::kubernetes::{Audit, Kubernetes, on_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use serde_json::Value;
+
+/// The account of the plugins.
+pub(crate) const PLUGINS: &str = "calico-cni-plugin";
+
+/// Runs a test in a pod that may make tokens for the plugins.
+pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let pod = NodePod::new(host, api, integration_tests::kubernetes::ENDPOINT).unwrap();
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        test(host, kubernetes, pod);
+    });
+}
+
+/// How many tokens the pod asked for.
+pub(crate) fn asked(audit: &Audit, pod: &NodePod) -> Result<usize> {
+    Ok(audit.of(&pod.account.user)?.iter().filter(|request| request.resource == "serviceaccounts/token").count())
+}
+
+/// The claims of a token.
+pub(crate) fn claims(token: &str) -> Value {
+    use base64::Engine;
+    let middle = token.split('.').nth(1).unwrap();
+    serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(middle).unwrap()).unwrap()
+}
+
+/// As whom the API server knows a token.
+pub(crate) fn user(kubernetes: &Kubernetes, pod: &NodePod) -> Option<String> {
+    let review = serde_json::json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+    let client = pod.client(&kubernetes.api).ok()?;
+    let answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review).ok()?;
+    answer.body["status"]["userInfo"]["username"].as_str().map(str::to_owned)
+}

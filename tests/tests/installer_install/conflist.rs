@@ -1,0 +1,176 @@
+//! The configuration: which file, which bytes, which mode, and which other files go for it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use integration_tests::installation::{Container, NET};
+use integration_tests::namespaces::isolated;
+
+use super::{DEFAULT, failed, logged, succeeded};
+
+const FILE: &str = "10-calico.conflist";
+
+#[test]
+fn the_built_in_template_is_filled_in_byte_for_byte() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
+        let mode = |name: &str| fs::metadata(container.path(NET).join(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(FILE), 0o600);
+        succeeded(&container.run(&[("TEST_FILE_PERMISSION", "0644")]).unwrap());
+        assert_eq!(mode(FILE), 0o644);
+    });
+}
+
+#[test]
+fn a_second_run_with_nothing_changed_writes_nothing() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        let before = container.fingerprint();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(container.fingerprint(), before);
+        // What was changed by hand comes back.
+        container.file(&format!("{NET}/{FILE}"), "{}").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
+    });
+}
+
+#[test]
+fn another_name_and_the_old_one_goes_if_it_is_calicos() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[("CNI_CONF_NAME", "20-calico.conflist")]).unwrap());
+        assert_eq!(container.conf("20-calico.conflist").unwrap(), DEFAULT);
+        // Upstream's, of an earlier installation.
+        container.file(&format!("{NET}/{FILE}"), DEFAULT).unwrap();
+        succeeded(&container.run(&[("CNI_CONF_NAME", "30-calico.conflist")]).unwrap());
+        assert_eq!(container.names(NET), ["30-calico.conflist"]);
+
+        let strange = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
+        container.file(&format!("{NET}/05-cilium.conflist"), strange).unwrap();
+        let variables = [("CNI_CONF_NAME", "30-calico.conflist"), ("CNI_OLD_CONF_NAME", "05-cilium.conflist")];
+        let outcome = container.run(&variables).unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "05-cilium.conflist is not Calico's and stays");
+        logged(&outcome, "05-cilium.conflist, not 30-calico.conflist: the first name wins");
+        assert_eq!(container.conf("05-cilium.conflist").unwrap(), strange);
+    });
+}
+
+#[test]
+fn a_template_of_ones_own_is_written_as_it_is() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let outcome = container.run(&[("CNI_NETWORK_CONFIG", "{}")]).unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "there is neither `plugins` nor `type` in it");
+        assert_eq!(container.conf(FILE).unwrap(), "{}");
+    });
+}
+
+#[test]
+fn a_file_wins_over_a_text() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let alternate = r#"{
+    "name": "alternate",
+    "type": "calico",
+    "etcd_endpoints": "__ETCD_ENDPOINTS__",
+    "etcd_key_file": "__ETCD_KEY_FILE__",
+    "log_level": "info",
+    "policy": {"k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__"}
+}"#;
+        container.file(&format!("{NET}/alternate-config"), alternate).unwrap();
+        let variables = [
+            ("CNI_NETWORK_CONFIG", "'oops, I used the CNI_NETWORK_CONFIG'"),
+            ("CNI_NETWORK_CONFIG_FILE", "/host/etc/cni/net.d/alternate-config"),
+            ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "6443"),
+            ("CNI_TRY_SECONDS", "0"),
+        ];
+        succeeded(&container.run(&variables).unwrap());
+        let expected = r#"{
+    "name": "alternate",
+    "type": "calico",
+    "etcd_endpoints": "",
+    "etcd_key_file": "",
+    "log_level": "info",
+    "policy": {"k8s_api_root": "https://127.0.0.1:6443"}
+}"#;
+        assert_eq!(container.conf(FILE).unwrap(), expected);
+        failed(
+            &container.run(&[("CNI_NETWORK_CONFIG_FILE", "/no/such/file")]).unwrap(),
+            "CNI_NETWORK_CONFIG_FILE: cannot read",
+        );
+    });
+}
+
+#[test]
+fn what_is_no_json_is_refused_before_anything_is_written() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        let container = container.other_version().unwrap();
+        let before = container.fingerprint();
+        for (template, words) in [
+            (r#"{"missing quote}"#, "is not valid JSON"),
+            (r#"["secret-word"]"#, "is not a JSON object"),
+            (r#"{"token": "secret-word", "mtu": }"#, "is not valid JSON (line 1, column 33"),
+        ] {
+            let outcome = container.run(&[("CNI_NETWORK_CONFIG", template)]).unwrap();
+            failed(&outcome, words);
+            assert!(!outcome.stderr.contains("secret-word"), "{}", outcome.stderr);
+        }
+        assert_eq!(container.fingerprint(), before);
+    });
+}
+
+#[test]
+fn files_for_tls_are_copied_when_they_are_etcds() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.file("calico-secrets/.hidden", "doesn't matter").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(container.names(NET), [FILE]);
+
+        container.file("calico-secrets/etcd-cert", "doesn't matter").unwrap();
+        let template =
+            ("CNI_NETWORK_CONFIG", r#"{"etcd_cert": "__ETCD_CERT_FILE__", "etcd_key": "__ETCD_KEY_FILE__"}"#);
+        let outcome = container.run(&[template]).unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "etcd-key is not there");
+        assert_eq!(container.names(&format!("{NET}/calico-tls")), ["etcd-cert"]);
+        let expected = r#"{"etcd_cert": "/etc/cni/net.d/calico-tls/etcd-cert", "etcd_key": ""}"#;
+        assert_eq!(container.conf(FILE).unwrap(), expected);
+
+        fs::remove_file(container.path("calico-secrets/etcd-cert")).unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(container.names(NET), [FILE]);
+    });
+}
+
+#[test]
+fn what_is_odd_is_told_and_installed() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.file(&format!("{NET}/k8s-pod-network/10-more.conf"), "{}").unwrap();
+        let template = r#"{"name": "k8s-pod-network", "cniVersion": "9.0.0", "x": "__NO_SUCH__",
+            "plugins": [{"type": "calico"}, {"type": "bandwidth"}]}"#;
+        let variables = [("CNI_NETWORK_CONFIG", template), ("CNI_CONF_NAME", "calico"), ("CNI_TRY_SECONDS", "0")];
+        let outcome = container.run(&variables).unwrap();
+        succeeded(&outcome);
+        for words in [
+            "__NO_SUCH__ is no placeholder",
+            "the plugin bandwidth is not in",
+            "cniVersion 9.0.0 is newer",
+            "only files that end in .conf, .conflist or .json",
+            "k8s-pod-network/*.conf",
+        ] {
+            logged(&outcome, words);
+        }
+        assert_eq!(container.conf("calico").unwrap(), template);
+    });
+}

@@ -1,0 +1,152 @@
+//! Plugin directories that are read-only, noexec, missing, or two; a configuration directory that cannot be written.
+
+use std::fs;
+
+use integration_tests::installation::{BIN, Container, NET, SECONDARY_BIN};
+use integration_tests::namespaces::isolated;
+use nix::mount::MsFlags;
+
+use super::{failed, logged, succeeded};
+
+const BOTH: [&str; 2] = ["calico", "calico-ipam"];
+const ALL: [&str; 4] = ["calico", "calico-ipam", "loopback", "portmap"];
+
+#[test]
+fn a_read_only_directory_fails() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        failed(&container.run(&[]).unwrap(), "found no writeable directory, exiting");
+        assert!(container.names(NET).is_empty());
+    });
+}
+
+#[test]
+fn one_of_two_directories_may_be_read_only() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
+        let outcome = container.run(&[]).unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "is not writeable, skipping");
+        assert_eq!(container.names(SECONDARY_BIN), ALL);
+        assert!(container.names(BIN).is_empty());
+    });
+}
+
+#[test]
+fn two_directories_are_both_filled() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(
+            (container.names(BIN), container.names(SECONDARY_BIN)),
+            (ALL.map(String::from).into(), ALL.map(String::from).into())
+        );
+    });
+}
+
+#[test]
+fn no_writeable_directory_fails() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        container.remount(SECONDARY_BIN, MsFlags::MS_RDONLY).unwrap();
+        failed(&container.run(&[]).unwrap(), "found no writeable directory, exiting");
+    });
+}
+
+#[test]
+fn plugins_that_are_there_do_where_nothing_may_be_updated() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        for name in BOTH {
+            container.program(&format!("{BIN}/{name}"), "stub").unwrap();
+        }
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        container.remount(SECONDARY_BIN, MsFlags::MS_RDONLY).unwrap();
+        failed(&container.run(&[]).unwrap(), "found no writeable directory");
+        succeeded(&container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap());
+        assert_eq!(container.names(BIN), BOTH);
+    });
+}
+
+#[test]
+fn one_plugin_of_two_does_not_do() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.program(&format!("{BIN}/calico"), "stub").unwrap();
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        failed(&container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap(), "found no writeable directory");
+    });
+}
+
+#[test]
+fn what_is_there_already_may_be_read_only() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        failed(&container.other_version().unwrap().run(&[]).unwrap(), "is not writeable");
+    });
+}
+
+#[test]
+fn a_directory_without_exec_is_told_and_left_as_it_was() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.program(&format!("{BIN}/calico"), "stub").unwrap();
+        container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
+        let outcome = container.run(&[]).unwrap();
+        failed(&outcome, "is mounted noexec");
+        assert_eq!(container.names(BIN), ["calico"]);
+        assert!(fs::read_to_string(container.path(BIN).join("calico")).unwrap().contains("stub"));
+        assert!(container.names(NET).is_empty());
+
+        fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(
+            (container.names(BIN), container.names(SECONDARY_BIN)),
+            (vec!["calico".into()], ALL.map(String::from).into())
+        );
+    });
+}
+
+#[test]
+fn a_directory_that_is_not_mounted_fails() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::remove_dir(container.path(BIN)).unwrap();
+        failed(&container.run(&[]).unwrap(), "opt/cni/bin is not there");
+    });
+}
+
+#[test]
+fn a_read_only_configuration_directory_leaves_the_former_configuration() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
+        container.remount(NET, MsFlags::MS_RDONLY).unwrap();
+        failed(&container.run(&[]).unwrap(), "cannot create a file beside");
+        assert_eq!(container.conf("10-calico.conflist").unwrap(), "{}");
+        fs::remove_dir_all(container.path(BIN)).unwrap();
+    });
+}
+
+#[test]
+fn without_a_host_directory_the_root_is_the_nodes() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::remove_dir_all(container.path("host")).unwrap();
+        fs::create_dir_all(container.path("usr/share/cni.d")).unwrap();
+        succeeded(&container.run(&[("CNI_NET_DIR", "/usr/share/cni.d")]).unwrap());
+        assert_eq!(container.names("opt/cni/bin"), ALL);
+        assert_eq!(container.names("usr/share/cni.d"), ["10-calico.conflist"]);
+        let conf = fs::read_to_string(container.path("usr/share/cni.d/10-calico.conflist")).unwrap();
+        assert!(conf.contains(r#""kubeconfig": "/usr/share/cni.d/calico-kubeconfig""#), "{conf}");
+        assert_eq!(fs::read(container.path("var/lib/calico/nodename")).unwrap(), b"my-node");
+    });
+}

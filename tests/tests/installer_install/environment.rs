@@ -1,0 +1,101 @@
+//! Variables that are set to nothing, arguments that make no sense, and the two generations of command lines.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::Plugins;
+
+use super::{DEFAULT, failed, succeeded};
+
+#[test]
+fn numbers_that_are_set_to_nothing_have_their_default_and_texts_are_empty() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let numbers = ["CNI_MTU", "LOG_FILE_MAX_SIZE", "LOG_FILE_MAX_AGE", "LOG_FILE_MAX_COUNT", "REQUIRE_MTU_FILE"];
+        let outcome = container.run(&numbers.map(|name| (name, ""))).unwrap();
+        succeeded(&outcome);
+        assert_eq!(container.conf("10-calico.conflist").unwrap(), DEFAULT);
+        for name in numbers {
+            assert!(outcome.stderr.contains(&format!("{name} is set to nothing")), "{}", outcome.stderr);
+        }
+        succeeded(&container.run(&[("LOG_LEVEL", ""), ("KUBERNETES_NODE_NAME", "")]).unwrap());
+        let conf = container.conf("10-calico.conflist").unwrap();
+        assert!(conf.contains(r#""log_level": """#) && conf.contains(r#""nodename": """#), "{conf}");
+    });
+}
+
+#[test]
+fn truth_values_and_names_that_are_set_to_nothing_end_the_run() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        for (name, words) in [
+            ("UPDATE_CNI_BINARIES", "UPDATE_CNI_BINARIES: `` is neither true nor false"),
+            ("SLEEP", "SLEEP: `` is neither true nor false"),
+            ("CNI_CONF_NAME", "CNI_CONF_NAME: `` is not the name of a file"),
+        ] {
+            failed(&container.run(&[(name, "")]).unwrap(), words);
+        }
+        assert!(container.names(BIN).is_empty() && container.names(NET).is_empty());
+    });
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_status_2_and_help_lists_the_variables() {
+    let plugins = Plugins::locate().unwrap();
+    for arguments in [&["install", "now"][..], &["install", "--root"], &["component", "cni", "install", "-x"]] {
+        let outcome = plugins.call("calico").args(arguments.iter().copied()).run().unwrap();
+        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(outcome.stderr.contains("calico install --help"), "{}", outcome.stderr);
+    }
+    let help = plugins.call("calico").args(["install", "--help"]).run().unwrap();
+    assert_eq!((help.exit, help.stderr.as_str()), (Some(0), ""));
+    for name in ["CNI_NETWORK_CONFIG_FILE", "SKIP_CNI_BINARIES", "CALICO_IPV4POOL_CIDR", "__SERVICEACCOUNT_TOKEN__"] {
+        assert!(help.stdout.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn both_generations_of_command_lines_install() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let install = container.path("install");
+        symlink(container.installer(), &install).unwrap();
+        let root = container.path("");
+        let root = root.display().to_string();
+        let by_name = Plugins::locate().unwrap().call("calico").program(&install).args(["--root", root.as_str()]);
+        let component =
+            Plugins::locate().unwrap().call("calico").args(["component", "cni", "install", "--root", root.as_str()]);
+        for call in [by_name, component] {
+            let call = call.env("SLEEP", "false").env("KUBERNETES_NODE_NAME", "my-node");
+            succeeded(&call.run().unwrap());
+            assert_eq!(container.conf("10-calico.conflist").unwrap(), DEFAULT);
+            fs::remove_file(container.path(NET).join("10-calico.conflist")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn words_that_are_no_command_are_refused_even_with_a_runtimes_environment() {
+    let plugins = Plugins::locate().unwrap();
+    for words in [&["component", "felix"][..], &["ctl", "get", "nodes"]] {
+        let outcome = plugins.call("calico").args(words.iter().copied()).env("CNI_COMMAND", "ADD").run().unwrap();
+        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(1), ""), "{words:?}");
+        assert!(outcome.stderr.contains("there is no such command in this program"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn the_nodename_file_is_written_once() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        let file = container.path("var/lib/calico/nodename");
+        assert_eq!(fs::read(&file).unwrap(), b"my-node");
+        let outcome = container.run(&[("KUBERNETES_NODE_NAME", "renamed")]).unwrap();
+        succeeded(&outcome);
+        assert!(outcome.stderr.contains("says that this node is my-node"), "{}", outcome.stderr);
+        assert_eq!(fs::read(&file).unwrap(), b"my-node");
+    });
+}

@@ -1,0 +1,90 @@
+//! An installation that is killed at any moment leaves what works, and the next one gets to the end and leaves nothing of the
+//! killed one (INST-186, 3).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::namespaces::isolated;
+use serde_json::Value;
+
+use super::succeeded;
+
+const KILLS: u32 = 200;
+
+/// Everything that may be there in between.
+fn assert_whole(container: &Container, expected: &[&Container]) {
+    let text = container.conf("10-calico.conflist").unwrap();
+    assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
+    let state = fs::read(container.path("var/lib/calico/cni-install-state.json")).unwrap();
+    assert!(serde_json::from_slice::<Value>(&state).is_ok());
+    let length = |path: &Path| fs::metadata(path).unwrap().len();
+    let known: BTreeSet<u64> = expected.iter().map(|version| length(version.installer())).collect();
+    for name in ["calico", "calico-ipam"] {
+        assert!(known.contains(&length(&container.path(BIN).join(name))), "{name} is of neither version");
+    }
+    let ran = Command::new(container.path(BIN).join("calico")).arg("-v").output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+#[test]
+fn a_run_that_is_killed_anywhere_leaves_what_works_and_the_next_one_converges() {
+    isolated(|host| {
+        let first = Container::new(host, "c").unwrap();
+        let second = first.other_version().unwrap();
+        succeeded(&first.run(&[]).unwrap());
+        let begun = Instant::now();
+        succeeded(&second.run(&[("CNI_MTU", "9000")]).unwrap());
+        let whole = begun.elapsed();
+
+        let (mut killed, mut swept) = (0, 0);
+        for round in 0..KILLS {
+            let (container, mtu) = if round % 2 == 0 { (&first, "1400") } else { (&second, "1300") };
+            let mut child = container.install().env("CNI_MTU", mtu).spawn().unwrap();
+            thread::sleep(Duration::from_micros(fastrand::u64(0..=whole.as_micros() as u64)));
+            let _ = child.kill();
+            killed += u32::from(!child.wait().unwrap().success());
+            assert_whole(&first, &[&first, &second]);
+            swept += usize::from(drafts(&first) > 0);
+        }
+        // Otherwise nothing was tried.
+        assert!(
+            killed > KILLS / 10 && swept > 0,
+            "{killed} of {KILLS} runs were killed, {swept} in the middle of a file"
+        );
+
+        succeeded(&first.run(&[]).unwrap());
+        assert_eq!(drafts(&first), 0);
+        assert_eq!(first.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
+        assert_eq!(first.names(NET), ["10-calico.conflist"]);
+        assert_eq!(first.names("var/lib/calico"), ["cni-install-state.json", "nodename"]);
+        assert_eq!(first.conf("10-calico.conflist").unwrap(), super::DEFAULT);
+        assert_eq!(fs::read(first.path(BIN).join("calico")).unwrap(), fs::read(first.installer()).unwrap());
+    });
+}
+
+fn drafts(container: &Container) -> usize {
+    let names = [BIN, NET, "var/lib/calico"].into_iter().flat_map(|directory| container.names(directory));
+    names.filter(|name| name.ends_with(".tmp")).count()
+}
+
+/// Two at once, as while a DaemonSet is replaced.
+#[test]
+fn two_installations_at_once_both_succeed() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        for _ in 0..5 {
+            let calls = [container.install(), container.other_version().unwrap().install()];
+            thread::scope(|scope| {
+                let runs: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
+                runs.into_iter().for_each(|run| succeeded(&run.join().unwrap()));
+            });
+            assert_eq!(drafts(&container), 0);
+            assert_eq!(container.conf("10-calico.conflist").unwrap(), super::DEFAULT);
+        }
+    });
+}

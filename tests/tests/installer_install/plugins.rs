@@ -1,0 +1,143 @@
+//! The programs: which are copied, which stay, and as what.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
+use integration_tests::namespaces::isolated;
+use integration_tests::skip::skipped;
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use rustix::io::Errno;
+use serde_json::Value;
+
+use super::{logged, succeeded};
+
+fn inode(container: &Container, name: &str) -> u64 {
+    fs::metadata(container.path(BIN).join(name)).unwrap().ino()
+}
+
+fn text(container: &Container, name: &str) -> String {
+    fs::read_to_string(container.path(BIN).join(name)).unwrap()
+}
+
+#[test]
+fn plugins_and_configuration_are_installed() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let outcome = container.run(&[]).unwrap();
+        succeeded(&outcome);
+        assert_eq!(container.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
+        assert_eq!(container.names(NET), ["10-calico.conflist"]);
+        assert_eq!(fs::read(container.path(BIN).join("calico")).unwrap(), fs::read(container.installer()).unwrap());
+        assert_eq!(fs::metadata(container.path(BIN).join("calico")).unwrap().mode() & 0o7777, 0o755);
+        let version = Command::new(container.path(BIN).join("calico")).arg("-v").output().unwrap();
+        logged(&outcome, &format!("CNI plugin version: {}", String::from_utf8_lossy(&version.stdout).trim()));
+    });
+}
+
+#[test]
+fn the_second_name_is_a_link_unless_a_copy_is_asked_for() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        assert_eq!(inode(&container, "calico"), inode(&container, "calico-ipam"));
+        let other = container.other_version().unwrap();
+        succeeded(&other.run(&[("CNI_LINK_IPAM", "false")]).unwrap());
+        assert_ne!(inode(&container, "calico"), inode(&container, "calico-ipam"));
+        assert_eq!(fs::read(container.path(BIN).join("calico-ipam")).unwrap(), fs::read(other.installer()).unwrap());
+        // Two files that are right are left alone.
+        let before = container.fingerprint();
+        succeeded(&other.run(&[]).unwrap());
+        assert_eq!(container.fingerprint(), before);
+    });
+}
+
+#[test]
+fn others_plugins_are_replaced_when_they_came_from_here_or_when_asked() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.program(&format!("{BIN}/portmap"), "distribution").unwrap();
+        let outcome = container.run(&[]).unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "portmap is there and stays as it is");
+        for plugin in ["portmap", "loopback"] {
+            container.program(&format!("{OWN_BIN}/{plugin}"), "second").unwrap();
+        }
+        succeeded(&container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap());
+        assert!(text(&container, "loopback").contains("first"));
+        succeeded(&container.run(&[]).unwrap());
+        assert!(
+            text(&container, "loopback").contains("second") && text(&container, "portmap").contains("distribution")
+        );
+        succeeded(&container.run(&[("UPDATE_CNI_BINARIES", "true")]).unwrap());
+        assert!(text(&container, "portmap").contains("second"));
+
+        let state: Value =
+            serde_json::from_slice(&fs::read(container.path("var/lib/calico/cni-install-state.json")).unwrap())
+                .unwrap();
+        assert_eq!(
+            (&state["files"]["bin"]["portmap"]["replaced"], &state["files"]["bin"]["loopback"]["replaced"]),
+            (&Value::Bool(true), &Value::Null)
+        );
+    });
+}
+
+#[test]
+fn skipped_plugins_are_not_copied_and_calicos_cannot_be_skipped() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[("SKIP_CNI_BINARIES", "portmap , calico")]).unwrap());
+        assert_eq!(container.names(BIN), ["calico", "calico-ipam", "loopback"]);
+        let container = Container::new(host, "only").unwrap();
+        succeeded(&container.run(&[("CNI_INSTALL_PLUGINS", "calico-only")]).unwrap());
+        assert_eq!(container.names(BIN), ["calico", "calico-ipam"]);
+    });
+}
+
+#[test]
+fn a_plugin_that_runs_is_replaced() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        let plugin = container.path(BIN).join("portmap");
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let runs = scope.spawn(|| {
+                let mut runs = 0;
+                while !done.load(Ordering::Relaxed) {
+                    assert!(Command::new(&plugin).stdout(Stdio::null()).status().unwrap().success());
+                    runs += 1;
+                }
+                runs
+            });
+            container.program(&format!("{OWN_BIN}/portmap"), "second").unwrap();
+            let outcome = container.run(&[("UPDATE_CNI_BINARIES", "true")]).unwrap();
+            done.store(true, Ordering::Relaxed);
+            succeeded(&outcome);
+            assert!(runs.join().unwrap() > 0);
+        });
+        assert!(text(&container, "portmap").contains("second"));
+    });
+}
+
+#[test]
+fn the_label_of_a_replaced_file_stays() {
+    isolated(|host| {
+        const LABEL: &str = "security.selinux";
+        let container = Container::new(host, "c").unwrap();
+        let plugin =
+            container.program(&format!("{BIN}/calico"), "old").map(|()| container.path(BIN).join("calico")).unwrap();
+        match lsetxattr(&plugin, LABEL, b"system_u:object_r:container_file_t:s0\0", XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::NOTSUP | Errno::PERM) => return skipped("security labels cannot be set here"),
+            Err(error) => panic!("{error}"),
+        }
+        succeeded(&container.run(&[]).unwrap());
+        let mut label = [0; 64];
+        let length = lgetxattr(&plugin, LABEL, &mut label[..]).unwrap();
+        assert_eq!(&label[..length], b"system_u:object_r:container_file_t:s0\0");
+    });
+}

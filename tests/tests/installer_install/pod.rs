@@ -1,0 +1,238 @@
+//! In a pod, with a real API server: the token and the kubeconfig, what a new cluster lacks, the trial of the configuration.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
+
+use integration_tests::installation::{BIN, Container, NET, SERVICE_ACCOUNT};
+use integration_tests::kubernetes::{ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::plugin::{DEADLINE, Outcome, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{DEFAULT, failed, logged, succeeded};
+
+const KUBECONFIG: &str = "calico-kubeconfig";
+
+/// A container with the pod's service account mounted, and the variables that Kubernetes sets.
+struct Pod<'k> {
+    container: Container,
+    api: &'k ApiServer,
+    token: String,
+}
+
+impl<'k> Pod<'k> {
+    fn new(host: &Host, kubernetes: &'k Kubernetes, token: &str) -> Pod<'k> {
+        let (container, api) = (Container::new(host, "c").unwrap(), &kubernetes.api);
+        for (name, text) in [("token", token), ("namespace", "kube-system"), ("ca.crt", &api.authority_certificate())] {
+            container.file(&format!("{SERVICE_ACCOUNT}/{name}"), text).unwrap();
+        }
+        Pod { container, api, token: token.to_owned() }
+    }
+
+    /// As the account of the DaemonSet, with the rights of `deploy/`, and the plugins' account beside it.
+    fn of_daemon_set(host: &Host, kubernetes: &'k Kubernetes, more: &[Value]) -> Pod<'k> {
+        let api = &kubernetes.api;
+        let account = api.service_account("kube-system", "calico-cni").unwrap();
+        api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        let Identity::Token(token) = &account.identity else { panic!("an account has a token") };
+        grant(api, &account, more);
+        Pod::new(host, kubernetes, token)
+    }
+
+    fn run(&self, variables: &[(&str, &str)]) -> Outcome {
+        let outcome = self.call(variables).run().unwrap();
+        self.assert_no_token(&outcome);
+        outcome
+    }
+
+    fn call(&self, variables: &[(&str, &str)]) -> integration_tests::plugin::Call {
+        let (host, port) = ADDRESS.split_once(':').unwrap();
+        let own = [("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
+        let variables = own.iter().chain(variables);
+        variables.fold(self.container.install(), |call, (name, value)| call.env(name, *value))
+    }
+
+    /// The token in the kubeconfig.
+    fn plugins_token(&self) -> String {
+        let text = self.container.conf(KUBECONFIG).unwrap();
+        let token = text.lines().find_map(|line| line.trim().strip_prefix("token: ")).map(str::to_owned);
+        token.unwrap_or_else(|| panic!("{text}"))
+    }
+
+    /// Neither the pod's nor the plugins' (INST-35).
+    fn assert_no_token(&self, outcome: &Outcome) {
+        let plugins = self.container.conf(KUBECONFIG).is_ok().then(|| self.plugins_token());
+        for token in [Some(self.token.clone()), plugins].into_iter().flatten() {
+            assert!(!outcome.stderr.contains(&token) && !outcome.stdout.contains(&token), "a token is in the log");
+        }
+    }
+}
+
+fn grant(api: &ApiServer, account: &ServiceAccount, more: &[Value]) {
+    let mut rules = vec![
+        json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["calico-cni-plugin"],
+                "verbs": ["create"] }),
+        json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get", "create"] }),
+    ];
+    rules.extend_from_slice(more);
+    api.cluster_role("calico-cni", &json!(rules)).unwrap();
+    api.bind(account, "calico-cni").unwrap();
+}
+
+/// Lets the plugins' account read the ClusterInformation, which is all that a trial asks for.
+fn let_the_plugins_in(api: &ApiServer) {
+    let plugin = api.service_account("kube-system", "calico-cni-plugin").unwrap();
+    let rule =
+        json!([{ "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get"] }]);
+    api.cluster_role("calico-cni-plugin", &rule).unwrap();
+    api.bind(&plugin, "calico-cni-plugin").unwrap();
+}
+
+/// The fixture of INST 9.1: the pod's token is worth nothing, the API server is reached by `KUBECONFIG`.
+#[test]
+fn a_kubeconfig_may_stand_in_for_the_pods_account() {
+    on_kubernetes(|host, kubernetes| {
+        kubernetes.api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        let pod = Pod::new(host, kubernetes, "my-secret-key");
+        let certs = fs::read(kubernetes.api.admin_kubeconfig()).unwrap();
+        pod.container.file("home/user/certs/kubeconfig", certs).unwrap();
+        let variables = [("KUBECONFIG", "/home/user/certs/kubeconfig"), ("CNI_TRY_SECONDS", "0")];
+        succeeded(&pod.run(&variables));
+        assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
+        let kubeconfig = pod.container.path(NET).join(KUBECONFIG);
+        assert_eq!(fs::metadata(kubeconfig).unwrap().permissions().mode() & 0o7777, 0o600);
+        let plugins = kubernetes.api.client(&Identity::Token(pod.plugins_token())).unwrap();
+        assert_eq!(plugins.get("/version").unwrap().code, 200);
+    });
+}
+
+#[test]
+fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
+    on_kubernetes(|host, kubernetes| {
+        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
+        let pools =
+            json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["ippools"], "verbs": ["list", "create"] });
+        let pod = Pod::of_daemon_set(host, kubernetes, &[pools]);
+        let_the_plugins_in(&kubernetes.api);
+        let pool = [("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"), ("CALICO_IPV4POOL_BLOCK_SIZE", "27")];
+        let outcome = pod.run(&pool);
+        succeeded(&outcome);
+        logged(&outcome, "made ClusterInformation default");
+        logged(&outcome, "made IPPool default-ipv4-ippool, 10.65.0.0/16");
+        logged(&outcome, "the new configuration works");
+        let get = |path: &str| {
+            let path = format!("/apis/crd.projectcalico.org/v1/{path}");
+            pod.api.admin().get(&path).unwrap().success().unwrap()
+        };
+        let information = &get("clusterinformations/default")["spec"];
+        assert_eq!((&information["datastoreReady"], &information["clusterType"]), (&json!(true), &json!("k8s,kdd")));
+        assert_eq!(information["calicoVersion"], Value::Null);
+        let made = &get("ippools/default-ipv4-ippool")["spec"];
+        assert_eq!(
+            (&made["cidr"], &made["blockSize"], &made["natOutgoing"]),
+            (&json!("10.65.0.0/16"), &json!(27), &json!(true))
+        );
+
+        // Again: nothing is written, neither here nor there.
+        let (before, audit) = (pod.container.fingerprint(), pod.api.audit().unwrap());
+        succeeded(&pod.run(&pool));
+        assert_eq!(pod.container.fingerprint(), before);
+        let requests = audit.lines().unwrap();
+        assert!(requests.iter().all(|line| line.starts_with("get ") || line.starts_with("list ")), "{requests:?}");
+    });
+}
+
+#[test]
+fn a_token_that_does_not_open_any_more_is_made_anew() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let quick = [("CNI_TRY_SECONDS", "0")];
+        succeeded(&pod.run(&quick));
+        let token = pod.plugins_token();
+        succeeded(&pod.run(&quick));
+        assert_eq!(pod.plugins_token(), token);
+        // With the account its tokens end.
+        let account = "/api/v1/namespaces/kube-system/serviceaccounts/calico-cni-plugin";
+        pod.api.admin().delete(account).unwrap().success().unwrap();
+        pod.api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        let plugins = pod.api.client(&Identity::Token(token.clone())).unwrap();
+        let patience = Instant::now() + DEADLINE;
+        while plugins.get("/version").unwrap().code != 401 {
+            assert!(Instant::now() < patience, "the old token still opens");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        succeeded(&pod.run(&quick));
+        assert_ne!(pod.plugins_token(), token);
+    });
+}
+
+#[test]
+fn without_leave_to_make_tokens_the_former_installation_stays() {
+    on_kubernetes(|host, kubernetes| {
+        let account = kubernetes.api.service_account("kube-system", "calico-cni").unwrap();
+        let Identity::Token(token) = &account.identity else { panic!("an account has a token") };
+        let pod = Pod::new(host, kubernetes, token);
+        pod.container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
+        pod.container.file(&format!("{NET}/{KUBECONFIG}"), "token: before\n").unwrap();
+        failed(&pod.run(&[]), "serviceaccounts/token");
+        assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), "{}");
+        assert_eq!(pod.container.conf(KUBECONFIG).unwrap(), "token: before\n");
+        fs::remove_file(pod.container.path(SERVICE_ACCOUNT).join("ca.crt")).unwrap();
+        failed(&pod.run(&[]), "ca.crt");
+    });
+}
+
+/// calico-node starts after this container, and makes the datastore ready.
+#[test]
+fn a_configuration_that_does_not_work_yet_is_told_and_put_in_place() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
+        succeeded(&outcome);
+        logged(&outcome, "ClusterInformation default cannot be looked for and made");
+        logged(&outcome, "the new configuration does not work yet and is put in place all the same");
+        logged(&outcome, "data store connection failed");
+        assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
+    });
+}
+
+#[test]
+fn the_pods_token_is_in_a_template_that_asks_for_it_and_nowhere_else() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let template = r#"{"name": "canal", "type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__", "mtu": broken}"#;
+        failed(&pod.run(&[("CNI_NETWORK_CONFIG", template)]), "is not valid JSON");
+        let template = template.replace("broken", "0");
+        succeeded(&pod.run(&[("CNI_NETWORK_CONFIG", &template)]));
+        assert_eq!(
+            pod.container.conf("10-calico.conflist").unwrap(),
+            template.replace("__SERVICEACCOUNT_TOKEN__", &pod.token)
+        );
+    });
+}
+
+#[test]
+fn by_default_it_stays_until_it_is_told_to_end_and_takes_nothing_back() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let call = pod.call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")]).without_env("SLEEP");
+        let (started, audit) = (Instant::now(), pod.api.audit().unwrap());
+        let child = call.spawn().unwrap();
+        // The installer's token and the agent's: by then it listens to signals.
+        let made = || audit.lines().unwrap().iter().filter(|line| line.contains("token")).count();
+        while made() < 2 && started.elapsed() < DEADLINE / 2 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+        let outcome = wait(child, started, DEADLINE).unwrap();
+        assert_eq!(made(), 2, "{}", outcome.stderr);
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        logged(&outcome, "staying as the agent");
+        pod.assert_no_token(&outcome);
+        assert_eq!(pod.container.names(BIN).len(), 4);
+        assert_eq!(pod.container.names(NET), ["10-calico.conflist", KUBECONFIG]);
+    });
+}

@@ -50,13 +50,13 @@ fn at_the_first_write_of_each_kind_and_then_killed_when_a_node_is_released() {
         pair.world.address_left_behind("n1", "10.65.1.0");
         delete_pool(&pair.world);
         relabel(&pair.world);
-        pair.is_frozen_in_the_middle(&HELD, |world| {
+        pair.freeze_in_the_middle(&HELD, |world| {
             holds_nothing(world) && world.shown("web").is_empty() && is_relabelled(world)
         });
 
         hold(&pair.two, &[("DELETE", "/ipamblocks/10-65-2-0-26")]);
         pair.world.address_left_behind("n2", "10.65.2.0");
-        pair.is_killed_in_the_middle(|world| {
+        pair.kill_in_the_middle(|world| {
             let content = world.all();
             !content.keys().any(|key| key.contains("10-65-2-0-26"))
         });
@@ -80,7 +80,7 @@ fn at_the_second_write_of_each_kind() {
         delete_pool(&pair.world);
         pair.world.node("n3", "10.9.0.3");
         pair.world.put("Tier", "tiers", "going", &json!({ "order": 7 }));
-        pair.is_frozen_in_the_middle(&HELD, |world| {
+        pair.freeze_in_the_middle(&HELD, |world| {
             let tier = world.calico("tiers", "going");
             holds_nothing(world)
                 && world.shown("web").is_empty()
@@ -98,7 +98,7 @@ fn when_a_node_is_released() {
         is_served(&pair);
         hold(&pair.one, &HELD);
         pair.world.address_left_behind("n2", "10.65.2.0");
-        pair.is_frozen_in_the_middle(&HELD, |world| {
+        pair.freeze_in_the_middle(&HELD, |world| {
             let content = world.all();
             !content.keys().any(|key| key.contains("10-65-2-0-26"))
         });
@@ -175,7 +175,7 @@ fn at_each_kind_of_write_to_etcd() {
         pod(world, "b");
         relabel(world);
         world.remove("/api/v1/nodes/n2");
-        pair.is_frozen_in_the_middle(&HELD, |world| {
+        pair.freeze_in_the_middle(&HELD, |world| {
             // The Service keeps its address.
             let is_collected = world.handles_and_blocks().0.len() == 1 && world.calico("nodes", "n2").is_null();
             is_collected && port(world) == 2 && app(world) == "b" && zone(world) == "a"

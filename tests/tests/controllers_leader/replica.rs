@@ -80,7 +80,7 @@ impl Pair<'_> {
     /// The leader is stopped while it waits for the answers to `held`, which have not reached the servers. The other takes
     /// over and does all of it, until `is_done`. Then the requests arrive, and then the old leader goes on: none of what it
     /// asks is done any more.
-    pub(crate) fn is_frozen_in_the_middle(&self, held: &[Held], is_done: impl Fn(&World<'_>) -> bool) {
+    pub(crate) fn freeze_in_the_middle(&self, held: &[Held], is_done: impl Fn(&World<'_>) -> bool) {
         let Pair { world, one, two, .. } = self;
         await_held(one);
         one.controllers.freeze().unwrap();
@@ -130,7 +130,7 @@ impl Pair<'_> {
     }
 
     /// Kills `two` while it waits for the answers to requests that it holds; `one` takes over.
-    pub(crate) fn is_killed_in_the_middle(mut self, is_done: impl Fn(&World<'_>) -> bool) {
+    pub(crate) fn kill_in_the_middle(mut self, is_done: impl Fn(&World<'_>) -> bool) {
         await_held(&self.two);
         self.two.controllers.kill();
         // They are lost with the connection.

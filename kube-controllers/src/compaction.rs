@@ -29,13 +29,11 @@ pub(crate) async fn run(
             true = changed(&mut settings, period) => continue,
             () = elapsed(period) => {}
         }
-        if !leadership.holds() {
-            continue;
-        }
-        match compaction.round(etcd).await {
-            Ok(Round::Compacted(revision)) => tracing::info!("etcd compacted to revision {revision}"),
-            Ok(Round::First | Round::Anothers) => {}
-            Err(error) => tracing::warn!("cannot compact etcd: {error}"),
+        // A round is two requests: whoever leads no more when the first is answered does not send the second.
+        match leadership.while_held(compaction.round(etcd)).await {
+            Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
+            Some(Ok(Round::First | Round::Anothers)) | None => {}
+            Some(Err(error)) => tracing::warn!("cannot compact etcd: {error}"),
         }
     }
 }

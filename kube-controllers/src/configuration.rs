@@ -78,7 +78,10 @@ impl Configuration {
             }
             match known.step(merged.as_ref().map(|merged| &merged.status)) {
                 Step::Nothing => pace.settled(),
-                step if self.leadership.holds() && pace.may_write() => self.write(step, &known, merged.as_ref()).await,
+                step if self.leadership.holds() && pace.may_write() => {
+                    // Goes no further than its next await when this replica leads no more.
+                    _ = self.leadership.while_held(self.write(step, &known, merged.as_ref())).await;
+                }
                 _ => {}
             }
             let leads = self.leadership.holds();

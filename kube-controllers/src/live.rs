@@ -1,4 +1,9 @@
-//! What Kubernetes says at this moment. A watch may lag behind, so whoever is about to delete something asks again.
+//! What Kubernetes says at this moment. A watch may lag behind, so whoever is about to delete something asks again: the one
+//! way to do so is here.
+//!
+//! An object is listed by its name: upstream's role may list all that it watches, but may not get each. The answer is never
+//! one of the API server's cache, and what is absent is said by a list of that kind that has no items; a 404 says that the
+//! server lacks the kind, which is no absence.
 
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{Resource, escaped};
@@ -45,17 +50,25 @@ struct Anything {}
 
 /// Whether the object is there.
 pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, Failure> {
-    Ok(read::<Anything>(kubernetes, resource, key, METADATA).await?.is_some())
+    Ok(metadata::<Anything>(kubernetes, resource, key).await?.is_some())
 }
 
-/// The object; `None` if it is not there. It is listed by its name: upstream's role may list all that it watches, but may
-/// not get each. The answer is never one of the API server's cache.
+/// The object; `None` if it is not there.
 pub async fn object<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
 ) -> Result<Option<T>, Failure> {
     read(kubernetes, resource, key, "application/json").await
+}
+
+/// The same with nothing but `metadata`: nodes are large.
+pub async fn metadata<T: DeserializeOwned + 'static>(
+    kubernetes: &kube::Client,
+    resource: Resource,
+    key: &ObjectKey,
+) -> Result<Option<T>, Failure> {
+    read(kubernetes, resource, key, METADATA).await
 }
 
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";

@@ -16,6 +16,12 @@ use crate::namespaces::Host;
 use crate::plugin::Plugins;
 use crate::server_process::ServerProcess;
 
+mod proxied;
+mod world;
+
+pub use proxied::Proxied;
+pub use world::{NAMESPACE, World, handle_of, merge, service_path};
+
 /// How long an effect may take to show.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -119,6 +119,20 @@ impl Etcd {
         post("kv/compaction", &json!({ "revision": answer["header"]["revision"], "physical": true })).map(|_| ())
     }
 
+    /// The revision of the last write of each key below a prefix.
+    pub fn revisions(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
+        // A prefix with its last byte one higher is where its keys end.
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().context("an empty prefix")? += 1;
+        let question = json!({ "key": BASE64.encode(prefix), "range_end": BASE64.encode(end), "keys_only": true });
+        let answer = post("kv/range", &question)?;
+        let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
+        // The gateway writes 64-bit numbers as texts.
+        let revision = |kv: &Value| kv["mod_revision"].as_str().and_then(|text| text.parse().ok());
+        let pair = |kv: &Value| Ok((String::from_utf8(bytes(&kv["key"])?)?, revision(kv).context("no mod_revision")?));
+        pairs.iter().map(pair).collect()
+    }
+
     /// Every pair, values as raw bytes.
     pub fn dump_raw(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         // Key and range end of one zero byte: from the first key to the last.

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 mod answer;
 mod relay;
 mod tls;
+mod transaction;
 
 pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
@@ -35,7 +36,8 @@ pub enum Point {
     EveryRequest,
     /// Before each n-th request, for as long as the proxy is armed so.
     EachNth(usize),
-    /// Before the first request of this method whose path contains this text.
+    /// Before the first request of this method whose path and query contain this text. A transaction of etcd with
+    /// conditions, as all that write have them, has their keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
     First(&'static str, &'static str),
 }
 
@@ -56,6 +58,8 @@ pub enum Fault {
     Kill,
     /// The client gets this answer in place of the server's.
     Refuse(Refusal),
+    /// These, one after the other, and then from the first again.
+    InTurn(&'static [Fault]),
 }
 
 /// A listening proxy; it ends when it is dropped.
@@ -94,8 +98,9 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Plan {
-    fault: Option<(Point, Fault)>,
-    fired: bool,
+    faults: Vec<(Point, Fault)>,
+    /// How many faults there were.
+    fired: usize,
     connections: usize,
     answers: usize,
     /// `METHOD path?query` of each request.
@@ -145,7 +150,12 @@ impl Proxy {
 
     /// Starts counting anew and plans one fault.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
-        *self.state.plan() = Plan { fault, ..Plan::default() };
+        self.arm_all(fault.as_slice());
+    }
+
+    /// The same with several. At a place that several are for, the first comes first.
+    pub fn arm_all(&self, faults: &[(Point, Fault)]) {
+        *self.state.plan() = Plan { faults: faults.to_vec(), ..Plan::default() };
         self.state.gone.send_replace(false);
         self.state.resumed.send_replace(false);
         self.state.plugin.send_replace(None);
@@ -176,17 +186,20 @@ impl Proxy {
         self.state.plugin.send_replace(Some(pid));
     }
 
-    /// Waits until [`Fault::Hold`] holds its request.
+    /// Waits until each planned [`Fault::Hold`] holds its request.
     pub fn await_held(&self) -> Result<()> {
         let deadline = Instant::now() + HELD_WITHIN;
-        while !self.fired() {
-            ensure!(Instant::now() < deadline, "no such request came: {:?}", self.requests());
+        loop {
+            let awaited = self.state.plan().awaited();
+            if awaited.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{awaited:?} did not come: {:#?}", self.requests());
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 
-    /// Lets the held request go on.
+    /// Lets held requests go on.
     pub fn resume(&self) {
         self.state.resumed.send_replace(true);
     }
@@ -202,8 +215,13 @@ impl Proxy {
         self.state.plan().requests.clone()
     }
 
-    /// Whether the planned fault has happened.
+    /// Whether a planned fault has happened.
     pub fn fired(&self) -> bool {
+        self.faults() > 0
+    }
+
+    /// How many faults there were since [`Proxy::arm`].
+    pub fn faults(&self) -> usize {
         self.state.plan().fired
     }
 }
@@ -258,12 +276,22 @@ impl State {
 
 impl Plan {
     fn take(&mut self, is_here: impl Fn(Point) -> bool) -> Option<Fault> {
-        let (point, fault) = self.fault.filter(|(point, _)| is_here(*point))?;
-        self.fired = true;
+        let place = self.faults.iter().position(|(point, _)| is_here(*point))?;
+        let (point, fault) = self.faults[place];
+        let turn = self.fired;
+        self.fired += 1;
         if !matches!(point, Point::EveryRequest | Point::EachNth(_)) {
-            self.fault = None;
+            self.faults.remove(place);
         }
-        Some(fault)
+        match fault {
+            Fault::InTurn(faults) => faults.get(turn % faults.len().max(1)).copied(),
+            fault => Some(fault),
+        }
+    }
+
+    /// Where requests are to be held that did not come yet.
+    fn awaited(&self) -> Vec<Point> {
+        self.faults.iter().filter(|(_, fault)| *fault == Fault::Hold).map(|(point, _)| *point).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, told};
+use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, merge, told};
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
@@ -123,21 +123,6 @@ impl Lab<'_> {
         let shown = || self.configuration()["status"].pointer(pointer).cloned().unwrap_or_default();
         let same = await_that(PATIENCE, || Ok(shown() == *expected));
         assert!(same.is_ok(), "{pointer} is {}, not {expected}", shown());
-    }
-}
-
-/// RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(fields) = patch.as_object() else { return *target = patch.clone() };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (name, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(name);
-        } else {
-            merge(&mut target[name], value);
-        }
     }
 }
 

@@ -25,6 +25,7 @@ use kube::Api;
 use kube::api::PostParams;
 use libcalico::api::{IpPool, ObjectKey};
 use libcalico::ipam::{Block, HandleId, Labels};
+use libcalico::kubernetes::SERVICES;
 use libcalico::store::Entry;
 use tokio::sync::watch;
 
@@ -38,6 +39,7 @@ use super::refusal::{failure, is_not_found};
 use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
+use crate::live;
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::{AssignIps, Settings};
 use crate::watched::Service;
@@ -247,8 +249,7 @@ impl Balancer {
     }
 
     async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, Failure> {
-        let found = self.services(key).get_opt(&key.name).await;
-        found.map_err(|error| failure(&format!("get Service {key}"), &error))
+        live::object(&self.kubernetes, SERVICES, key).await
     }
 
     /// The Service as it is now, if it is of the type and no namesake of the one that `handle` is for.

@@ -13,9 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::forget_node::{ForgetError, forget_node};
-use k8s_openapi::api::core::v1::Node as KubernetesNode;
-use kube::Api;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
+use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
 
 use self::endpoints::Endpoints;
@@ -23,6 +22,7 @@ use self::memory::Memory;
 use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
+use crate::live;
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::watched::Node;
 
@@ -57,7 +57,7 @@ impl Controller for NodeDeletion {
         };
         let deleter = Arc::new(Deleter {
             store: context.calico.clone(),
-            nodes: Api::all(context.kubernetes.clone()),
+            kubernetes: context.kubernetes.clone(),
             endpoints: Endpoints::default(),
             memory: self.memory.clone(),
         });
@@ -67,7 +67,7 @@ impl Controller for NodeDeletion {
 
 struct Deleter {
     store: Arc<Datastore>,
-    nodes: Api<KubernetesNode>,
+    kubernetes: kube::Client,
     endpoints: Endpoints,
     memory: Arc<Mutex<Memory>>,
 }
@@ -89,11 +89,7 @@ impl Reconcile for Deleter {
         // What is heard may lag. The node is asked for last, right before anything is destroyed.
         let orphans = || self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
         let endpoints = self.endpoints.of(&*self.store, key, orphans).await?;
-        let live = self.nodes.get_metadata_opt(&kubernetes.name).await;
-        if live
-            .map_err(|error| Failure::Retry(format!("cannot tell whether node {kubernetes} is gone: {error}")))?
-            .is_some()
-        {
+        if live::exists(&self.kubernetes, NODES, &kubernetes).await? {
             return Ok(Next::Done);
         }
         let forgotten = forget_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use datastore::Datastore;
+use datastore::watch::{Change, WatchFailure};
 use libcalico::api::{
-    DEFAULT_TIER, Global, InNamespace, Object, ObjectSelect, PolicyKind, PolicySpec, Spec, StagedGlobal,
+    DEFAULT_TIER, Global, InNamespace, Object, ObjectKey, ObjectSelect, PolicyKind, PolicySpec, Spec, StagedGlobal,
     StagedInNamespace,
 };
 use libcalico::store::{Entry, Store, StoreError};
@@ -138,7 +139,7 @@ struct Misnamed {
 type Stored<K> = Entry<Object<PolicySpec<K>>>;
 
 impl Misnamed {
-    async fn read(calico: &Datastore) -> Result<Self, StoreError> {
+    async fn read(calico: &Datastore) -> Result<Self, WatchFailure> {
         Ok(Misnamed {
             policies: misnamed(calico).await?,
             global: misnamed(calico).await?,
@@ -152,14 +153,31 @@ impl Misnamed {
     }
 }
 
-/// Those of one kind. A kind that the API server does not have has none.
-async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, StoreError> {
-    let mut all = match calico.list::<Object<PolicySpec<K>>>(&ObjectSelect::default()).await {
-        Err(StoreError::NotFound { .. }) => Vec::new(),
-        listed => listed?,
-    };
-    all.retain(|policy| {
-        policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name
-    });
-    Ok(all)
+/// Those of one kind, looked for page by page: of the others nothing is kept. A kind that the API server does not have has
+/// none, and one that cannot be read is nobody's to rename.
+async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, WatchFailure> {
+    let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
+    let mut found = Vec::new();
+    loop {
+        match pages.next().await {
+            Ok(Some(page)) => found.extend(page.into_iter().filter_map(readable).filter(is_misnamed)),
+            Ok(None) | Err(WatchFailure::Missing(_)) => return Ok(found),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+fn readable<K: PolicyKind>(change: Change<Stored<K>, ObjectKey>) -> Option<Stored<K>> {
+    match change {
+        Change::Put(entry) => Some(entry),
+        Change::Unreadable { name, reason, .. } => {
+            tracing::warn!(controller = PolicyNames::NAME, kind = K::KIND, name, "cannot be read: {reason}");
+            None
+        }
+        Change::Gone(_) => None,
+    }
+}
+
+fn is_misnamed<K: PolicyKind>(policy: &Stored<K>) -> bool {
+    policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name
 }

@@ -33,8 +33,8 @@ pub(super) struct HandleAudit {
     orphans: Orphans,
     /// The list under way, if one is. It takes seconds to minutes, and no pass waits for it.
     list: JoinSet<()>,
-    /// When the next list is due.
-    next_list: Duration,
+    /// When the last list was due and taken up.
+    listed: Option<Duration>,
     told: HashSet<HandleId>,
 }
 
@@ -62,10 +62,10 @@ impl HandleAudit {
     where
         L: Future<Output = ()> + Send + 'static,
     {
-        if now < self.next_list {
+        if now < self.next_list(grace) {
             return;
         }
-        self.next_list = now + (grace / 2).clamp(OFTEN, SELDOM);
+        self.listed = Some(now);
         while let Some(ended) = self.list.try_join_next() {
             if ended.is_err() {
                 tracing::error!("listing handles panicked; they are listed again");
@@ -76,6 +76,11 @@ impl HandleAudit {
         }
     }
 
+    /// By the grace period that is in force now: one that was shortened is not waited for as if it were long.
+    fn next_list(&self, grace: Duration) -> Duration {
+        self.listed.map_or(Duration::ZERO, |listed| listed + (grace / 2).clamp(OFTEN, SELDOM))
+    }
+
     /// How many are wrong.
     pub(super) fn wrong(&self) -> usize {
         self.orphans.get().len()
@@ -83,7 +88,8 @@ impl HandleAudit {
 
     /// When something is to be done.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
-        self.orphans.get().next_deadline(now, grace).map_or(self.next_list, |due| due.min(self.next_list))
+        let next_list = self.next_list(grace);
+        self.orphans.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
     }
 
     /// Mends what has been wrong for `grace`.
@@ -222,5 +228,8 @@ mod tests {
         audit.list_if_due(at(35), grace, list);
         yield_now().await;
         assert_eq!(begun.load(Ordering::Relaxed), 2);
+        // Another grace period is in force from now on.
+        assert_eq!(audit.next_deadline(at(36), at(4)), at(37));
+        assert_eq!(audit.next_deadline(at(36), at(40)), at(55));
     }
 }

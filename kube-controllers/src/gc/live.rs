@@ -15,7 +15,7 @@ use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::Sight;
 use libcalico::ipam::gc::{GoneNode, LiveFacts, PodFacts, Suspect};
-use libcalico::kubernetes::NODES;
+use libcalico::kubernetes::{NODES, SERVICES};
 use libcalico::store::{Store, StoreError};
 
 use self::api::Api;
@@ -66,7 +66,7 @@ impl Reader<'_> {
     async fn look_for(&self, other: Other) -> (Other, Sight<()>) {
         let sight = match &other {
             Other::Machine(key) => machines::sight(&self.api(), key).await,
-            Other::Service(key) => self.api().exists(api::SERVICES, key).await,
+            Other::Service(key) => self.api().exists(SERVICES, key).await,
             Other::KubernetesNode(key) => self.api().exists(NODES, key).await,
             Other::CalicoNode(key) => self.calico_node(&key.name).await,
         };

@@ -62,7 +62,6 @@ impl<L: Leases> Elector<L> {
         // Not all at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let limit = renew_deadline / 2;
-        let asked = Deadline::now();
         let attempted = timeout(limit, self.attempt()).await;
         let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {limit:?}"))));
         if self.contradicts_refusals(&outcome) {
@@ -81,8 +80,8 @@ impl<L: Leases> Elector<L> {
                 pause.min(free.saturating_duration_since(Instant::now()))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
-                self.refused(&reason, asked);
-                pause
+                self.refused(&reason).await;
+                if self.is_alone() { self.config.timing.alone } else { pause }
             }
             // What was said before stands until its time is over.
             Err(error) => {
@@ -118,23 +117,38 @@ impl<L: Leases> Elector<L> {
         Ok(Outcome::Ours(until))
     }
 
-    /// The role refused what was asked then. When it goes on doing so this is the only replica; only until it may be asked
-    /// no more, for another can begin as soon as the role allows it.
-    fn refused(&mut self, reason: &str, asked: Deadline) {
-        let Config { namespace, name, timing, .. } = &self.config;
+    /// The role refuses the Lease. When that is clear this is the only replica, for there can be no election: until the role
+    /// allows one, which is asked for from time to time.
+    async fn refused(&mut self, reason: &str) {
+        if self.is_alone() {
+            return;
+        }
         let first = self.refusals.are_none();
-        if self.refusals.go_on(timing) {
-            self.tenure.send_replace(Tenure::Until(asked.plus(timing.renew_deadline)));
-            self.complain(format!(
+        let is_lasting = self.refusals.go_on(&self.config.timing);
+        let is_clear = is_lasting || (self.refusals.were_repeated() && self.server_knows_roles().await);
+        let Config { namespace, name, timing, .. } = &self.config;
+        if is_clear {
+            let complaint = format!(
                 "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no second replica"
-            ));
+            );
+            self.tenure.send_replace(Tenure::Always);
+            self.complain(complaint);
         } else if first {
             tracing::info!(
                 lease = name,
-                "refused ({reason}); if it stays so for {:?} this is the only replica",
+                "refused ({reason}); if it stays so this is the only replica, at the latest after {:?}",
                 timing.lease
             );
         }
+    }
+
+    async fn server_knows_roles(&self) -> bool {
+        timeout(self.config.timing.retry, self.leases.knows_roles()).await.unwrap_or(false)
+    }
+
+    /// Whether it leads without a Lease.
+    fn is_alone(&self) -> bool {
+        matches!(*self.tenure.borrow(), Tenure::Always)
     }
 
     /// Whether there is more to it than a role without Leases. To one that leads because of it, no answer says nothing.

@@ -33,8 +33,8 @@ pub struct Config {
     pub name: String,
     /// This process; no other has the same, see [`identity()`].
     pub identity: String,
-    /// What happens when the role does not allow to write the Lease: without this, and if it stays so for longer than a
-    /// lease, the process takes itself for the only replica until it is allowed; with it, it waits for that.
+    /// What happens when the role does not allow to write the Lease: without this the process takes itself for the only
+    /// replica as soon as that is clear, until it is allowed; with it, it waits for that.
     pub required: bool,
     /// When.
     pub timing: Timing,
@@ -49,15 +49,18 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// How long to wait between two attempts to take or renew it.
     pub retry: Duration,
+    /// How long the only replica waits before it asks again whether the role allows an election by now.
+    pub alone: Duration,
 }
 
 impl Default for Timing {
-    /// client-go's.
+    /// client-go's, where it has them.
     fn default() -> Self {
         Timing {
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
+            alone: Duration::from_secs(300),
         }
     }
 }

@@ -4,7 +4,8 @@ use super::Timing;
 use crate::runtime::Deadline;
 
 /// Refusals that followed each other. An API server that just started, and a binding that is made anew, refuse for a while
-/// what another replica may do, or did a moment ago: one refusal means nothing.
+/// what another replica may do, or did a moment ago: one refusal means nothing. Two are clear if the server says in between
+/// that it knows all roles; without its word they must go on for longer than a lease.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     run: Option<Run>,
@@ -30,6 +31,11 @@ impl Refusals {
     /// Whether none was heard yet.
     pub(super) fn are_none(&self) -> bool {
         self.run.is_none()
+    }
+
+    /// Whether the last was not the first.
+    pub(super) fn were_repeated(&self) -> bool {
+        self.run.is_some_and(|run| run.last.is_after(run.first))
     }
 
     /// Something else was heard.
@@ -61,8 +67,11 @@ mod tests {
             assert!(!after(&mut refusals, 2).await);
         }
         assert!(after(&mut refusals, 2).await);
+        assert!(refusals.were_repeated());
         refusals.end();
+        assert!(!refusals.were_repeated());
         assert!(!after(&mut refusals, 2).await, "anew");
+        assert!(!refusals.were_repeated());
     }
 
     #[tokio::test(start_paused = true)]

@@ -60,8 +60,8 @@ pub use quantity::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
 pub use resource::{
-    Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES, escaped,
+    Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
+    VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
 pub use revision::{Foreign, ObjectRevision};
 pub use status::{Status, StatusCause, StatusDetails};

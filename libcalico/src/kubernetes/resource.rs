@@ -25,6 +25,8 @@ pub const NAMESPACES: Resource =
 /// Service accounts.
 pub const SERVICE_ACCOUNTS: Resource =
     Resource { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
+/// Services.
+pub const SERVICES: Resource = Resource { api_version: "v1", kind: "Service", plural: "services", namespaced: true };
 
 /// Network policies of Kubernetes' own.
 pub const NETWORK_POLICIES: Resource = Resource {

@@ -175,7 +175,7 @@ impl ApiServer {
             // There is no route to anywhere, and nobody to find the server through its Endpoints.
             ("advertise-address", "127.0.0.1".to_owned()),
             ("endpoint-reconciler-type", "none".to_owned()),
-            ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
+            ("service-cluster-ip-range", "10.96.0.0/16,fd00:10:96::/112".to_owned()),
             ("cert-dir", file("")),
             ("client-ca-file", file("ca.pem")),
             ("tls-cert-file", file("server.pem")),

@@ -3,11 +3,10 @@
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::Result;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::header::HOST;
 use hyper::server::conn::{http1, http2};
@@ -24,6 +23,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::answer::Relayed;
+use super::transaction::{Asked, described, whole};
 use super::{Fault, State, tls};
 
 /// The server behind the proxy.
@@ -37,7 +37,7 @@ pub(super) struct Server {
 struct Link {
     server: Server,
     state: Arc<State>,
-    to_server: Mutex<Option<SendRequest<Incoming>>>,
+    to_server: Mutex<Option<SendRequest<Asked>>>,
     cut: Arc<Notify>,
 }
 
@@ -58,7 +58,7 @@ impl Server {
         Ok(Server { address: address.into(), tls: Some(tls::connector(authority)?) })
     }
 
-    async fn connect(&self) -> io::Result<SendRequest<Incoming>> {
+    async fn connect(&self) -> io::Result<SendRequest<Asked>> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
         let Some(connector) = &self.tls else { return http2_to(stream).await };
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// The same request as this server is asked it.
-    fn readdressed(&self, request: Request<Incoming>) -> io::Result<Request<Incoming>> {
+    fn readdressed(&self, request: Request<Asked>) -> io::Result<Request<Asked>> {
         let (mut head, body) = request.into_parts();
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-async fn http2_to(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<SendRequest<Incoming>> {
+async fn http2_to(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<SendRequest<Asked>> {
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     tokio::spawn(connection);
@@ -136,15 +136,21 @@ impl Link {
 
     async fn relay(self: Arc<Self>, request: Request<Incoming>) -> io::Result<Response<Relayed>> {
         let method = request.method().clone();
-        let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
-        match self.carry_out(self.state.request(method.as_str(), target)).await {
+        let (head, body) = request.into_parts();
+        let (body, more) = described(head.uri.path(), body).await;
+        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        match self.carry_out(self.state.request(method.as_str(), &format!("{target}{more}"))).await {
             Next::GoOn | Next::Half => {}
             Next::Break => return self.broken().await,
             Next::Answer(refusal) => {
-                read_whole(request.into_body()).await;
+                // A request that is refused is read all the same: an unread one would break the connection.
+                if let Asked::Streamed(body) = body {
+                    whole(body).await;
+                }
                 return Ok(refusal.response(&method));
             }
         }
+        let request = Request::from_parts(head, body);
         let answer = self.ask(request).await.inspect_err(|_| self.cut.notify_one())?;
         self.answered(answer, &method).await
     }
@@ -158,7 +164,7 @@ impl Link {
         }
     }
 
-    async fn ask(&self, request: Request<Incoming>) -> io::Result<Response<Incoming>> {
+    async fn ask(&self, request: Request<Asked>) -> io::Result<Response<Incoming>> {
         let mut sender = {
             let mut slot = self.to_server.lock().await;
             match &*slot {
@@ -171,7 +177,8 @@ impl Link {
 
     async fn carry_out(&self, fault: Option<Fault>) -> Next {
         match fault {
-            None => Next::GoOn,
+            // One of several faults has been chosen by now.
+            None | Some(Fault::InTurn(_)) => Next::GoOn,
             Some(Fault::CutMidAnswer) => Next::Half,
             Some(Fault::Refuse(refusal)) => Next::Answer(refusal),
             Some(Fault::Cut) => Next::Break,
@@ -203,9 +210,4 @@ impl Link {
         self.cut.notify_one();
         pending().await
     }
-}
-
-/// A request that is refused is read all the same: an unread one would break the connection.
-async fn read_whole(mut body: Incoming) {
-    while let Some(Ok(_)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {}
 }

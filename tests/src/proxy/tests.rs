@@ -168,6 +168,36 @@ fn a_held_request_waits_and_a_delayed_one_only_so_long() {
 }
 
 #[test]
+fn several_requests_are_held_and_others_pass() {
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    proxy.arm_all(&[(Point::First("POST", "/a"), Fault::Hold), (Point::First("POST", "/b"), Fault::Hold)]);
+    thread::scope(|scope| {
+        let held = ["/a", "/b"].map(|path| scope.spawn(|| block_on(async { ask(connect(&proxy).await, path).await })));
+        proxy.await_held().unwrap();
+        assert_eq!(block_on(async { ask(connect(&proxy).await, "/a").await }), answer(), "the second of its kind");
+        assert_eq!(*asked.lock().unwrap(), ["/a"]);
+        proxy.resume();
+        for client in held {
+            assert_eq!(client.join().unwrap(), answer());
+        }
+    });
+    assert_eq!((asked.lock().unwrap().len(), proxy.faults()), (3, 2));
+}
+
+#[test]
+fn faults_take_turns() {
+    const TURNS: [Fault; 2] = [Fault::Refuse(Refusal { code: 500, retry_after: None }), Fault::Cut];
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    proxy.arm(Some((Point::EachNth(2), Fault::InTurn(&TURNS))));
+    let codes: Vec<_> =
+        (0..8).map(|_| block_on(async { ask(connect(&proxy).await, "/a").await }).map(|(code, _)| code)).collect();
+    assert_eq!(codes, [Some(200), Some(500), Some(200), None, Some(200), Some(500), Some(200), None]);
+    assert_eq!((asked.lock().unwrap().len(), proxy.faults()), (4, 4));
+}
+
+#[test]
 fn a_plugin_is_killed_at_its_request() {
     let (address, _) = server(None);
     let proxy = Proxy::start(&address).unwrap();

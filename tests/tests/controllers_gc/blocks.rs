@@ -3,7 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::lab::{GRACE, Lab, SOON, to_pod, within};
+use serde_json::Value;
+
+use crate::lab::{self, GRACE, Lab, SOON, to_pod, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(
@@ -56,4 +58,40 @@ fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
     settings.leak_grace_period = Some(GRACE);
     collecting.settings.send_replace(settings.into());
     within(GRACE + SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
+}
+
+/// Bytes that are no block and no handle, and somebody who writes a block all the time.
+#[test]
+fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
+    lab::on(None, |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.node("node-a");
+        lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
+        lab.block("10.0.0.64/26", Some("node-a"), &[to_pod("node-a", "other")]);
+        for key in ["assignment/ipv4/block/10.0.1.0-26", "handle/bad", "host/node-a/ipv4/block/10.0.1.0-26"] {
+            lab.servers.etcd.put(&format!("/calico/ipam/v2/{key}"), b"{").unwrap();
+        }
+        let collecting = lab.collect(lab.settings());
+        let key = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26";
+        let end = Instant::now() + GRACE + Duration::from_secs(2);
+        while Instant::now() < end {
+            // The same again: its revision is another.
+            let bytes = lab.servers.etcd.dump_raw().unwrap().remove(key);
+            lab.servers.etcd.put(key, &bytes.unwrap()).unwrap();
+            sleep(Duration::from_millis(20));
+        }
+        let stored = || lab.servers.etcd.dump_raw().unwrap();
+        within(GRACE + SOON, "both leaks", || {
+            let free = |block: &str| {
+                let bytes = stored().remove(&format!("/calico/ipam/v2/assignment/ipv4/block/{block}"));
+                let block: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                block.is_none_or(|block| block["allocations"].as_array().unwrap().iter().all(Value::is_null))
+            };
+            free("10.0.0.0-26") && free("10.0.0.64-26")
+        });
+        // Nobody knows what the bad one counts.
+        let handles = || stored().into_keys().filter(|key| key.contains("/handle/")).collect::<Vec<_>>();
+        within(GRACE + SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
+        drop(collecting);
+    });
 }

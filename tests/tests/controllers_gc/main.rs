@@ -6,6 +6,7 @@ mod lab;
 mod leaks;
 mod nodes;
 mod requests;
+mod reused;
 mod telling;
 
 /// Makes each named function, `fn(&Lab)`, a test with Calico's objects in etcd, and one with custom resources.

@@ -172,13 +172,15 @@ fn old_names_go_when_every_node_has_the_new_version() {
         let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
         scene.put("globalnetworkpolicies/default.g", old);
         scene.put("globalnetworkpolicies/other.g", json!({"metadata": {"name": "other.g"}, "spec": {"tier": "other"}}));
+        // One that cannot be read stops no other.
+        scene.etcd.put(&format!("{OBJECTS}globalnetworkpolicies/default.bad"), b"{").unwrap();
         scene.policy("a", 1);
         let _running = scene.start(only_at_first);
         becomes(mirrored(&[("a", 1)]), || scene.ports());
         let names = || scene.keys("globalnetworkpolicies/");
-        stays(vec!["default.g".to_owned(), "other.g".to_owned()], names);
+        stays(["default.bad", "default.g", "other.g"].map(str::to_owned).to_vec(), names);
         scene.roll_out();
-        becomes(vec!["g".to_owned(), "other.g".to_owned()], names);
+        becomes(["default.bad", "g", "other.g"].map(str::to_owned).to_vec(), names);
         let renamed = scene.get("globalnetworkpolicies/g").unwrap();
         assert_eq!(renamed["metadata"]["annotations"]["projectcalico.org/metadata"], "{\"name\":\"g\"}");
     });

@@ -1,8 +1,11 @@
 //! Profiles of namespaces and service accounts (KC-240 … KC-252).
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, becomes, every_second, on_scene, only_at_first};
+use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, only_at_first};
 
 impl Scene<'_> {
     fn labels(&self, profile: &str) -> Value {
@@ -80,5 +83,35 @@ fn orphans_go_wrong_ones_are_put_right_and_those_of_others_stay() {
         let _running = scene.start(every_second);
         becomes(of_namespace("a"), || scene.labels("kns.web"));
         assert_eq!(scene.get("profiles/net1"), Some(network));
+    });
+}
+
+/// Bytes that are no profile are put right, and stop no other; whoever goes on writing something else loses in the end.
+#[test]
+fn wrong_profiles_and_conflicting_writers() {
+    on_scene(|scene| {
+        scene.namespace("web", json!({"team": "a"}));
+        for profile in ["kns.web", "kns.gone", "ksa.shop.default", "ksa.shop.gone"] {
+            scene.etcd.put(&format!("{OBJECTS}profiles/{profile}"), b"{").unwrap();
+        }
+        let _running = scene.start(every_second);
+        becomes(of_namespace("a"), || scene.labels("kns.web"));
+        becomes(vec!["ksa.shop.default".to_owned()], || scene.profiles("ksa.shop."));
+        becomes(Vec::new(), || scene.profiles("kns.gone"));
+        assert_eq!(scene.labels("ksa.shop.default"), json!({"pcsa.projectcalico.org/name": "default"}));
+        let end = Instant::now() + Duration::from_secs(3);
+        for round in (0..).take_while(|_| Instant::now() < end) {
+            for profile in ["kns.web", "ksa.shop.default"] {
+                let wrong =
+                    json!({"metadata": {"name": profile}, "spec": {"labelsToApply": {"round": round.to_string()}}});
+                scene.put(&format!("profiles/{profile}"), wrong);
+            }
+            if round == 20 {
+                scene.namespace("web", json!({"team": "b"}));
+            }
+            thread::sleep(Duration::from_millis(15));
+        }
+        becomes(of_namespace("b"), || scene.labels("kns.web"));
+        becomes(json!({"pcsa.projectcalico.org/name": "default"}), || scene.labels("ksa.shop.default"));
     });
 }

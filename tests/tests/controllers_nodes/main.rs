@@ -6,4 +6,5 @@ mod nodes;
 mod pools;
 mod scene;
 mod services;
+mod spoiled;
 mod tiers;

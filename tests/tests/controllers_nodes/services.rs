@@ -119,6 +119,40 @@ fn services_get_and_lose_addresses() {
     });
 }
 
+/// A family that has no pool, that gets one, and that the Service has no more (B-33).
+#[test]
+fn each_family_of_a_dual_stack_service_has_an_address() {
+    on_each(&[ETCD, V3], |scene| {
+        scene.pool("v4", "10.7.0.4/30", json!({}));
+        let running = scene.start(|_| ());
+        scene.service("web", json!({}), json!({"ipFamilyPolicy": "RequireDualStack"}));
+        becomes(1, || scene.shown("web").len());
+        scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+        becomes(2, || scene.shown("web").len());
+        let both = scene.shown("web");
+        assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
+        assert_eq!(scene.holders(), 1, "one handle for both");
+        // A Service of one family among them takes no address of the other.
+        scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
+        becomes(1, || scene.shown("six").len());
+        assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
+        let either = json!({"projectcalico.org/loadBalancerIPs": r#"["10.7.0.7", "fd00:7::7"]"#});
+        scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
+        becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
+
+        // While nobody looks; and what it does not have any more is another's to have.
+        drop(running);
+        scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
+        let _running = scene.start(|_| ());
+        becomes(both[..1].to_vec(), || scene.shown("web"));
+        scene.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
+        becomes(both[1..].to_vec(), || scene.shown("next"));
+        scene.remove("web");
+        scene.remove("asked");
+        becomes(2, || scene.holders());
+    });
+}
+
 #[test]
 fn a_namesake_gets_an_address_of_its_own() {
     on_each(&[ETCD], |scene| {

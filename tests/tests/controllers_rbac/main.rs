@@ -1,16 +1,20 @@
 //! The roles in `deploy/rbac`: that of kube-controllers grants what a life of them needs and nothing besides, and those of users
 //! open Calico's resources to whoever may view, edit or administer a namespace.
+//!
+//! That each permission is needed is shown by withholding it: see `grudging.rs`.
 
+mod grudging;
 mod life;
 mod users;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use integration_tests::controllers::Setup;
-use integration_tests::kubernetes::{ApiServer, Kubernetes, Permission, Role, ServiceAccount, with_kubernetes};
+use integration_tests::controllers::World;
+use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 
+use grudging::Grudging;
 use life::Life;
 
 const NAMESPACE: &str = "kube-system";
@@ -47,22 +51,21 @@ fn account(api: &ApiServer, manifest: &Path, role: &Role) -> ServiceAccount {
     account
 }
 
-fn every_permission_is_used(group: Option<ApiGroup>) {
-    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, group);
         let (file, groups) = match group {
             None => ("etcd/calico-kube-controllers.yaml", vec!["", "networking.k8s.io", "apps", "kubevirt.io"]),
             Some(group) => {
-                api.define(group.api_version()).unwrap();
                 let own = group.api_version().split('/').next().unwrap_or_default();
                 ("kubernetes/calico-kube-controllers.yaml", vec!["", "apps", "kubevirt.io", own])
             }
         };
         let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
-        let account = account(&api, &manifest(file), &role);
-        let audit = api.audit().unwrap();
-        let setup = if group.is_some() { Setup::kubernetes(&api) } else { Setup::etcd(&api) }.unwrap();
-        let setup = setup.env("KUBECONFIG", account.kubeconfig.display().to_string());
-        Life { host, api: &api, etcd: &etcd, group }.live(setup);
+        let account = account(world.api, &manifest(file), &role);
+        let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let audit = world.api.audit().unwrap();
+        Life { host, world, meanwhile: &|| () }.live(setup.clone());
 
         let requests = audit.of(&account.user).unwrap();
         let refused: Vec<_> = requests.iter().filter(|request| request.code == Some(403)).collect();
@@ -74,41 +77,64 @@ fn every_permission_is_used(group: Option<ApiGroup>) {
         let more = Role(used.0.difference(&role.0).cloned().collect());
         assert_eq!(more, Role::default(), "used and not granted:\n{more}");
         let mut unused = Role(role.0.difference(&used.0).cloned().collect());
-        unused.0.retain(|Permission { resource, verb, .. }| {
-            !OCCASIONAL.contains(&resource.as_str()) && !OCCASIONAL.contains(&format!("{verb} {resource}").as_str())
-        });
+        unused.0.retain(|permission| !is_occasional(permission));
         assert_eq!(unused, Role::default(), "granted and not used:\n{unused}");
+
+        for withheld in withheld_together(group, &used) {
+            world.clear();
+            let grudging = Grudging::new(world.api, &account, &used, withheld);
+            Life { host, world, meanwhile: &|| grudging.grant_what_is_missed() }.live(setup.clone());
+            assert_eq!(grudging.withheld(), Role::default(), "all was done without these:\n{}", grudging.withheld());
+        }
     });
 }
 
-#[test]
-fn every_permission_is_used_in_crd_v1() {
-    every_permission_is_used(Some(ApiGroup::CrdV1));
+fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
+    OCCASIONAL.contains(&resource.as_str()) || OCCASIONAL.contains(&format!("{verb} {resource}").as_str())
+}
+
+/// What is withheld in each of the lives that follow: `get`, so that no list does in its place; the lists and watches; what
+/// makes something; what changes it or takes it away. The rules of the two groups are the same ones, but for what is there in
+/// `projectcalico.org` alone, which is shown in one life.
+fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
+    let that = |is_it: &dyn Fn(&Permission) -> bool| Role(used.0.iter().filter(|one| is_it(one)).cloned().collect());
+    let of_verbs = |verbs: &[&str]| that(&|one| verbs.contains(&one.verb.as_str()) && !is_occasional(one));
+    if group == Some(ApiGroup::V3) {
+        let of_tiers = |one: &Permission| one.resource == "tiers" && matches!(one.verb.as_str(), "list" | "watch");
+        return vec![that(&|one| one.verb == "patch" || one.resource.ends_with("policies") || of_tiers(one))];
+    }
+    let verbs: [&[&str]; 4] = [&["get"], &["list", "watch"], &["create"], &["update", "delete"]];
+    verbs.map(of_verbs).into()
 }
 
 #[test]
-fn every_permission_is_used_in_v3() {
-    every_permission_is_used(Some(ApiGroup::V3));
+fn every_permission_is_used_and_needed_in_crd_v1() {
+    every_permission_is_used_and_needed(Some(ApiGroup::CrdV1));
 }
 
 #[test]
-fn every_permission_is_used_beside_etcd() {
-    every_permission_is_used(None);
+fn every_permission_is_used_and_needed_in_v3() {
+    every_permission_is_used_and_needed(Some(ApiGroup::V3));
+}
+
+#[test]
+fn every_permission_is_used_and_needed_beside_etcd() {
+    every_permission_is_used_and_needed(None);
 }
 
 /// The role of a cluster that has upstream's: no Leases, no Events.
 #[test]
 fn without_leases_and_events_one_replica_runs_by_itself() {
-    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
-        let group = ApiGroup::CrdV1;
-        api.define(group.api_version()).unwrap();
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let api = world.api;
         let mut role = Role::of_manifest(&manifest("kubernetes/calico-kube-controllers.yaml")).unwrap();
         role.0.retain(|permission| permission.resource != "events");
         let account = api.service_account(NAMESPACE, NAME).unwrap();
         api.cluster_role(NAME, &role.rules()).unwrap();
         api.bind(&account, NAME).unwrap();
-        let setup = Setup::kubernetes(&api).unwrap().env("KUBECONFIG", account.kubeconfig.display().to_string());
-        let log = Life { host, api: &api, etcd: &etcd, group: Some(group) }.live(setup);
+        let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let log = Life { host, world, meanwhile: &|| () }.live(setup);
         // Once for each life of the controllers, which begin anew with other settings.
         let lives = log.matches("] kube-controllers/session").count();
         let told = log.matches("may not create events").count();

@@ -92,19 +92,27 @@ impl Addresses {
                 Ok(())
             }
             Assign::Families { v4, v6, request: asked } => {
-                request.num4 = usize::from(*v4);
-                request.num6 = usize::from(*v6);
                 request.pools4 = asked.pools4.iter().map(Cidr::to_string).collect();
                 request.pools6 = asked.pools6.iter().map(Cidr::to_string).collect();
-                let clock = SystemClock::start();
-                let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
-                let assigned =
-                    assign(&*self.store, &clock, &request, prelude).await.map_err(|error| failure(&error))?;
-                match assigned.shortfalls.into_iter().next() {
-                    Some(shortfall) => Err(Failure::Permanent(shortfall.to_string())),
-                    None => Ok(()),
+                // Each by itself: that there is no pool of one family keeps the other from nobody (B-33).
+                let mut outcome = Ok(());
+                for (num4, num6) in [(usize::from(*v4), 0), (0, usize::from(*v6))] {
+                    if num4 + num6 > 0 {
+                        (request.num4, request.num6) = (num4, num6);
+                        outcome = outcome.and(self.assign_any(&request).await);
+                    }
                 }
+                outcome
             }
+        }
+    }
+
+    async fn assign_any(&self, request: &AssignRequest) -> Result<(), Failure> {
+        let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
+        let assigned = assign(&*self.store, &SystemClock::start(), request, prelude).await;
+        match assigned.map_err(|error| failure(&error))?.shortfalls.into_iter().next() {
+            Some(shortfall) => Err(Failure::Permanent(shortfall.to_string())),
+            None => Ok(()),
         }
     }
 

@@ -78,18 +78,25 @@ pub(super) fn decide(
         return Ok(if held.is_empty() { Decision::NoPool } else { Decision::Withdraw });
     }
     let request = Request::of(service, pools)?;
-    let (kept, release): (Vec<_>, Vec<_>) = held.iter().cloned().partition(|held| fits(held.ip, &request, pools));
+    let (kept, release): (Vec<_>, Vec<_>) =
+        held.iter().cloned().partition(|held| fits(held.ip, service, &request, pools));
     let assign = missing(service, &kept, request);
     Ok(Decision::Serve { release, assign })
 }
 
-/// Whether an address is one of those asked for. Without a request it may come from any pool that need not be named.
-fn fits(ip: IpAddr, request: &Request, pools: &[LoadBalancerPool]) -> bool {
+/// Whether an address is one of those asked for. Without a request it may come from any pool that need not be named, and
+/// one of no pool stays: also while its pool is being deleted, for a Service that is in use does not move by itself (KC-505,
+/// KC-508). One of a family that the Service had once goes: nothing else would ever take it back.
+fn fits(ip: IpAddr, service: &Balanced, request: &Request, pools: &[LoadBalancerPool]) -> bool {
     if request.insists {
         return request.addresses.contains(&ip);
     }
     if request.addresses.contains(&ip) {
         return true;
+    }
+    let wanted = if IpVersion::of(ip) == IpVersion::V4 { service.wants4 } else { service.wants6 };
+    if !wanted && (service.wants4 || service.wants6) {
+        return false;
     }
     if request.pools4.is_empty() && request.pools6.is_empty() {
         return pool_of(pools, ip).is_none_or(|pool| pool.automatic);

@@ -70,7 +70,9 @@ fn what_does_not_fit_is_given_back() {
     let v4 = json!(["IPv4"]);
     for (annotations, ips, released, assign) in [
         (json!({}), "10.9.0.1", vec!["10.9.0.1"], "v4 true v6 false"),
+        // Of a pool that is being deleted, or of none.
         (json!({}), "172.16.0.1", vec![], "nothing"),
+        (json!({}), "fd00::1", vec!["fd00::1"], "v4 true v6 false"),
         (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.1", vec!["10.0.0.1"], "[10.0.0.7]"),
         (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.7", vec![], "nothing"),
         (json!({IPV4_POOLS: r#"["manual"]"#}), "10.0.0.1", vec!["10.0.0.1"], "v4 true v6 false"),

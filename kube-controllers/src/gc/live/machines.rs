@@ -12,13 +12,10 @@ pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> Sight<()> {
         Sight::Absent => {}
         seen => return seen,
     }
-    match api.metadata(VIRTUAL_MACHINE_INSTANCES, key).await {
+    match api.metadata::<VirtualMachineInstance>(VIRTUAL_MACHINE_INSTANCES, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
-        Sight::Present(json) => match serde_json::from_str::<VirtualMachineInstance>(&json) {
-            Ok(instance) if instance.machine().is_some() => Sight::Absent,
-            Ok(_) => Sight::Present(()),
-            Err(_) => Sight::Unknown,
-        },
+        Sight::Present(instance) if instance.machine().is_some() => Sight::Absent,
+        Sight::Present(_) => Sight::Present(()),
     }
 }

@@ -16,10 +16,8 @@ use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
 /// From so many pods of one node on, a list of the node costs less than a request for each.
 const MANY: usize = 16;
-/// Lists at once: each is a page of whole pods in memory.
+/// Lists at once: each is all pods of a node in memory.
 const MOST_LISTS: usize = 8;
-/// Pods on a page.
-const PAGE: usize = 250;
 
 /// Reads the pods of the suspects.
 pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
@@ -79,10 +77,10 @@ fn split(suspects: &[Suspect]) -> (Lists, BTreeSet<ObjectKey>) {
 }
 
 async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
-    match api.whole(PODS, key).await {
+    match api.whole::<Box<RawValue>>(PODS, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
-        Sight::Present(json) => match Pod::project(&json, &mut Words::default(), Wanted::default()) {
+        Sight::Present(json) => match Pod::project(json.get(), &mut Words::default(), Wanted::default()) {
             Ok(pod) => Sight::Present(pod),
             Err(error) => {
                 tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
@@ -94,10 +92,13 @@ async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
 
 /// All pods of a node. One that cannot be read spoils the list: nobody would know that it is there. So does a page that is
 /// no list of pods.
+///
+/// No `limit` is asked for: with one, API servers before 1.34 do not use their index of pods by node and read all pods of the
+/// cluster out of etcd. A server that sends pages all the same is followed.
 async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
     let mut words = Words::default();
     let mut found = BTreeMap::new();
-    let first = format!("/api/v1/pods?limit={PAGE}&fieldSelector=spec.nodeName%3D{}", escaped(node));
+    let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
     let mut target = first.clone();
     loop {
         let json = api.list(&target).await.map_err(|error| error.to_string())?;

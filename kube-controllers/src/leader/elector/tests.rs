@@ -17,6 +17,8 @@ struct Server(Arc<Mutex<State>>);
 struct State {
     lease: Option<Lease>,
     version: u64,
+    /// How often the Lease was to be read, whatever became of it.
+    asked: usize,
     requests: usize,
     writes: usize,
     /// By identity.
@@ -34,6 +36,8 @@ enum Weather {
     Fair,
     /// As told at the moment.
     Changing(watch::Receiver<Answer>),
+    /// The same of a server that just started.
+    Starting(watch::Receiver<Answer>),
     /// Requests and answers are late or lost, until then.
     Storm(Instant),
 }
@@ -59,7 +63,7 @@ impl Connection {
                 sleep(Duration::from_millis(late)).await;
                 Ok(())
             }
-            Weather::Changing(answer) => match *answer.borrow() {
+            Weather::Changing(answer) | Weather::Starting(answer) => match *answer.borrow() {
                 Answer::Allowed => Ok(()),
                 Answer::Forbidden => Err(LeaseError::Forbidden("cannot get leases".into())),
                 Answer::Away => Err(LeaseError::Other("connection refused".into())),
@@ -109,6 +113,7 @@ fn holder(lease: &Lease) -> String {
 
 impl Leases for Connection {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
+        self.server.state().asked += 1;
         self.passage().await?;
         let lease = {
             let mut state = self.server.state();
@@ -127,6 +132,10 @@ impl Leases for Connection {
         let expected = lease.metadata.resource_version.clone();
         assert!(expected.is_some(), "an update without a precondition");
         self.write(lease, expected).await
+    }
+
+    async fn knows_roles(&self) -> bool {
+        !matches!(self.weather, Weather::Starting(_))
     }
 }
 
@@ -222,28 +231,42 @@ async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_role_forbids_it_for_longer_than_a_lease_one_replica_leads_until_the_role_allows_it() {
+async fn where_the_role_forbids_it_clearly_one_replica_leads_at_once_and_seldom_asks_again() {
     let server = Server::default();
     let (role, answer) = watch::channel(Answer::Forbidden);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
-    for _ in 0..15 {
-        assert!(!one.leadership.holds());
-        seconds(1).await;
-    }
-    seconds(3).await;
-    for _ in 0..600 {
+    let begin = Instant::now();
+    in_the_end(one.leadership.gained()).await;
+    assert!(begin.elapsed() <= Timing::default().retry, "{:?}", begin.elapsed());
+    for _ in 0..3600 {
         assert!(one.leadership.holds());
         seconds(1).await;
     }
-    // Another has the lease by the time the role allows this one to see it.
+    let asked = server.state().asked;
+    assert!((13..=14).contains(&asked), "twice at first, then every five minutes: {asked}");
+    // The role comes to allow it, and another was faster.
     server.state().leaderships.clear();
     let mut two = replica(&server, "two", Weather::Fair, false);
     in_the_end(two.leadership.gained()).await;
     role.send_replace(Answer::Allowed);
     let begin = Instant::now();
     in_the_end(one.leadership.lost()).await;
-    assert!(begin.elapsed() <= Timing::default().retry, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() <= Timing::default().alone, "{:?}", begin.elapsed());
     assert_eq!(server.holder(), "two");
+}
+
+/// One that just started may not have heard of a role yet that another replica has its Lease by.
+#[tokio::test(start_paused = true)]
+async fn refusals_of_a_server_that_is_not_ready_count_when_they_go_on_for_longer_than_a_lease() {
+    let server = Server::default();
+    let (_role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Starting(answer), false);
+    for _ in 0..15 {
+        assert!(!one.leadership.holds());
+        seconds(1).await;
+    }
+    seconds(3).await;
+    assert!(one.leadership.holds());
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +275,7 @@ async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder(
     let mut two = replica(&server, "two", Weather::Fair, false);
     in_the_end(two.leadership.gained()).await;
     let (role, answer) = watch::channel(Answer::Forbidden);
-    let one = replica(&server, "one", Weather::Changing(answer), false);
+    let one = replica(&server, "one", Weather::Starting(answer), false);
     // Each time the server was away in between.
     for answer in [Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Allowed]
     {
@@ -265,32 +288,40 @@ async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_leads_because_it_is_refused_stops_when_it_cannot_ask_any_more() {
+async fn the_only_replica_goes_on_while_the_server_is_away_and_after_it_was_stopped_for_a_while() {
     let server = Server::default();
     let (role, answer) = watch::channel(Answer::Forbidden);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
     in_the_end(one.leadership.gained()).await;
-    role.send_replace(Answer::Away);
-    seconds(6).await;
-    assert!(one.leadership.holds());
-    role.send_replace(Answer::Forbidden);
-    for _ in 0..60 {
-        assert!(one.leadership.holds(), "no answer says nothing");
-        seconds(1).await;
+    for answer in [Answer::Away, Answer::Forbidden] {
+        role.send_replace(answer);
+        for _ in 0..600 {
+            assert!(one.leadership.holds(), "no second one can have begun: there is no election");
+            seconds(1).await;
+        }
     }
-    role.send_replace(Answer::Away);
-    seconds(11).await;
-    assert!(!one.leadership.holds());
-    role.send_replace(Answer::Forbidden);
-    seconds(14).await;
-    assert!(!one.leadership.holds());
-    seconds(5).await;
-    assert!(one.leadership.holds());
-    // Stopped for a while: it leads no more before it has asked again.
     tokio::time::advance(Duration::from_secs(60)).await;
-    assert!(!one.leadership.holds());
-    seconds(14).await;
-    assert!(!one.leadership.holds());
+    assert!(one.leadership.holds());
+    // It stands for election as soon as it sees that there is one.
+    role.send_replace(Answer::Allowed);
+    seconds(301).await;
+    assert!(one.leadership.holds());
+    assert_eq!(server.holder(), "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
+    let server = Server::default();
+    let (role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Changing(answer), false);
+    for _ in 0..20 {
+        // Within less than the shortest pause between two attempts.
+        sleep(Duration::from_millis(900)).await;
+        role.send_replace(Answer::Away);
+        seconds(2).await;
+        assert!(!one.leadership.holds());
+        role.send_replace(Answer::Forbidden);
+    }
 }
 
 #[tokio::test(start_paused = true)]

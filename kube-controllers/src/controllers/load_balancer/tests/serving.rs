@@ -59,7 +59,10 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
     let (parts, body) = request.into_parts();
     match (parts.method, parts.uri.path()) {
         (Method::GET, "/api/v1/namespaces/n") => json!({"metadata": {"name": "n"}}),
-        (Method::GET, "/api/v1/namespaces/n/services/s") => server.lock().unwrap().service.clone(),
+        (Method::GET, "/api/v1/namespaces/n/services") => {
+            assert_eq!(parts.uri.query(), Some("fieldSelector=metadata.name%3Ds&limit=1"));
+            json!({"kind": "ServiceList", "metadata": {}, "items": [server.lock().unwrap().service]})
+        }
         (Method::PUT, "/api/v1/namespaces/n/services/s/status") => {
             let service: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
             let held = held_by(calico, &service).await;

@@ -1,0 +1,45 @@
+//! A replica whose requests go through proxies of its own, as a user of its own.
+
+use anyhow::Result;
+
+use super::{Controllers, Setup, World};
+use crate::etcd::ENDPOINT;
+use crate::kubernetes::ServiceAccount;
+use crate::namespaces::Host;
+use crate::proxy::Proxy;
+
+/// kube-controllers, and what is between it and the servers.
+#[derive(Debug)]
+pub struct Proxied {
+    /// As the audit log has its requests.
+    pub user: String,
+    /// The process.
+    pub controllers: Controllers,
+    /// Before the API server.
+    pub api: Proxy,
+    /// Before etcd, if it keeps Calico's objects there.
+    pub etcd: Option<Proxy>,
+}
+
+impl Proxied {
+    /// Starts a replica called `name`, whose user may do everything. `more` adds to its environment.
+    pub fn start(host: &Host, world: &World<'_>, name: &str, more: impl FnOnce(Setup) -> Setup) -> Result<Proxied> {
+        let account: ServiceAccount = world.api.service_account("kube-system", name)?;
+        world.api.bind(&account, "cluster-admin")?;
+        let api = world.api.proxy()?;
+        let kubeconfig = world.api.kubeconfig_to(&api.endpoint(), name, &account.identity)?;
+        let mut setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("POD_NAME", name);
+        let mut etcd = None;
+        if world.group.is_none() {
+            let proxy = Proxy::start(ENDPOINT.trim_start_matches("http://"))?;
+            setup = setup.env("ETCD_ENDPOINTS", proxy.endpoint());
+            etcd = Some(proxy);
+        }
+        Ok(Proxied { user: account.user, controllers: more(setup).start(host, name)?, api, etcd })
+    }
+
+    /// Its proxies.
+    pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        [Some(&self.api), self.etcd.as_ref()].into_iter().flatten()
+    }
+}

@@ -1,0 +1,357 @@
+//! What kube-controllers finds: objects of Kubernetes, and Calico's, which are in etcd or of a group of custom resources.
+
+use std::collections::BTreeMap;
+
+use libcalico::kubernetes::ApiGroup;
+use libcalico::names::{HOSTNAME_HASH_LABEL, hostname_hash};
+use serde_json::{Value, json};
+
+use super::{Controllers, PATIENCE, Setup, await_that};
+use crate::etcd::Etcd;
+use crate::kubernetes::{ApiServer, Kubernetes, Objects};
+
+/// Where etcd has Calico's resources.
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
+/// Where it has addresses.
+const IPAM: &str = "/calico/ipam/v2";
+/// The namespace of pods and Services.
+pub const NAMESPACE: &str = "suite";
+
+/// A cluster, and where Calico's objects are: in etcd, or in this group.
+#[derive(Debug, Clone, Copy)]
+pub struct World<'a> {
+    /// The API server.
+    pub api: &'a ApiServer,
+    /// etcd.
+    pub etcd: &'a Etcd,
+    /// The group; none in etcd.
+    pub group: Option<ApiGroup>,
+}
+
+/// All methods panic when a server does not do as it is told.
+impl<'a> World<'a> {
+    /// The world of these servers. Calico's kinds are defined, and the namespace [`NAMESPACE`] is there.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub fn new(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
+        if let Some(group) = group {
+            api.define(group.api_version()).unwrap();
+        }
+        api.namespace(NAMESPACE).unwrap();
+        World { api, etcd, group }
+    }
+
+    /// How to start kube-controllers in it, as administrator.
+    ///
+    /// # Panics
+    /// When it is not built.
+    pub fn setup(&self) -> Setup {
+        if self.group.is_some() { Setup::kubernetes(self.api) } else { Setup::etcd(self.api) }.unwrap()
+    }
+
+    // === Kubernetes' objects ===
+
+    /// Makes an object of Kubernetes, or changes it.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn apply(&self, object: Value) {
+        self.api.admin().apply_object(&object).unwrap();
+    }
+
+    /// What is at a path of the API server.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn get(&self, path: &str) -> Value {
+        self.api.admin().get(path).unwrap().body
+    }
+
+    /// Merges a patch into what is at a path of the API server.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn merge(&self, path: &str, patch: &Value) {
+        self.api.admin().patch(path, patch).unwrap().success().unwrap();
+    }
+
+    /// Deletes what is at a path of the API server.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn remove(&self, path: &str) {
+        self.api.admin().delete(path).unwrap().success().unwrap();
+    }
+
+    /// A node with an address, of Kubernetes and of Calico.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn node(&self, name: &str, address: &str) {
+        let annotations = json!({ "projectcalico.org/IPv4Address": format!("{address}/24") });
+        let metadata = json!({ "name": name, "annotations": annotations });
+        self.apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+        if self.group.is_none() {
+            let of_kubernetes = json!([{ "nodeName": name, "orchestrator": "k8s" }]);
+            let spec = json!({ "orchRefs": of_kubernetes, "bgp": { "ipv4Address": format!("{address}/24") } });
+            self.put("Node", "nodes", name, &spec);
+        }
+    }
+
+    /// A Service of type LoadBalancer that asks for an address.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn service(&self, name: &str, address: &str) {
+        let annotations = json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
+        self.apply(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
+            "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "selector": { "app": name } },
+        }));
+    }
+
+    /// The addresses in a Service's status.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn shown(&self, service: &str) -> Vec<String> {
+        let service = self.get(&service_path(service));
+        let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+        entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()
+    }
+
+    // === Calico's objects ===
+
+    /// Makes an object of Calico's.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn put(&self, kind: &str, plural: &str, name: &str, spec: &Value) {
+        self.labelled(kind, plural, name, spec, json!({}));
+    }
+
+    /// A pool.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn pool(&self, name: &str, cidr: &str, uses: &str) {
+        let spec = json!({ "cidr": cidr, "blockSize": 26, "nodeSelector": "all()", "allowedUses": [uses],
+            "ipipMode": "Never", "vxlanMode": "Never" });
+        self.put("IPPool", "ippools", name, &spec);
+    }
+
+    /// An object of Calico's; null if it is not there. In etcd those of a namespace have `<namespace>/<name>` for a name.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn calico(&self, plural: &str, name: &str) -> Value {
+        if self.group.is_none() {
+            let stored = self.etcd.dump_raw().unwrap().remove(&format!("{RESOURCES}/{plural}/{name}"));
+            return stored.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        }
+        let answer = self.api.admin().get(&self.path(plural, name)).unwrap();
+        if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
+    }
+
+    /// Where the API server has an object of Calico's.
+    ///
+    /// # Panics
+    /// If Calico's objects are in etcd.
+    pub fn path(&self, plural: &str, name: &str) -> String {
+        format!("/apis/{}/{plural}/{name}", self.group.expect("a group").api_version())
+    }
+
+    /// Merges a patch into an object of Calico's that is there.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn change(&self, plural: &str, name: &str, patch: &Value) {
+        if self.group.is_some() {
+            return self.merge(&self.path(plural, name), patch);
+        }
+        let mut object = self.calico(plural, name);
+        merge(&mut object, patch);
+        self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap();
+    }
+
+    /// Changes what the configuration says of nodes.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn configure(&self, node: &Value) {
+        let patch = json!({ "spec": { "controllers": { "node": node } } });
+        self.change("kubecontrollersconfigurations", "default", &patch);
+    }
+
+    /// A block of a node with one address of a pod that is not there, the node's claim on it, and the address's handle.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub fn address_left_behind(&self, node: &str, block: &str) {
+        let (cidr, dashed) = (format!("{block}/26"), block.replace('.', "-"));
+        let handle = handle_of(node);
+        let mut allocations = vec![Value::Null; 64];
+        allocations[0] = json!(0);
+        let owner = json!({ "namespace": NAMESPACE, "node": node, "pod": format!("gone-{node}") });
+        let spec = json!({
+            "affinity": format!("host:{node}"), "allocations": allocations, "cidr": cidr, "deleted": false,
+            "attributes": [{ "handle_id": handle, "secondary": owner }], "sequenceNumber": 7,
+            "sequenceNumberForAllocation": { "0": 6 }, "strictAffinity": false,
+            "unallocated": (1..64).collect::<Vec<_>>(),
+        });
+        let Some(group) = self.group else {
+            let counted = json!({ "block": { cidr.as_str(): 1 }, "handleID": handle, "deleted": false });
+            for (path, value) in [
+                (format!("{IPAM}/assignment/ipv4/block/{block}-26"), spec),
+                (format!("{IPAM}/host/{node}/ipv4/block/{block}-26"), json!({ "state": "confirmed" })),
+                (format!("{IPAM}/handle/{handle}"), counted),
+            ] {
+                self.etcd.put(&path, value.to_string().as_bytes()).unwrap();
+            }
+            return;
+        };
+        self.put("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
+        let deleted = if group == ApiGroup::V3 { json!(false) } else { json!("false") };
+        let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
+        // Lists of one node's go by labels.
+        let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
+            HOSTNAME_HASH_LABEL: hostname_hash(node) });
+        self.labelled("BlockAffinity", "blockaffinities", &format!("{node}-{dashed}-26"), &spec, labels);
+        let spec = json!({ "block": { cidr: 1 }, "deleted": false, "handleID": handle });
+        self.put("IPAMHandle", "ipamhandles", &handle, &spec);
+    }
+
+    /// The names of all handles, and those of all blocks, `10-0-0-0-26`.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn handles_and_blocks(&self) -> (Vec<String>, Vec<String>) {
+        let content = self.all();
+        let below = |roots: [&str; 2]| {
+            let name =
+                |key: &String| roots.iter().find_map(|root| key.strip_prefix(root)).map(|name| name.replace('.', "-"));
+            content.keys().filter_map(name).collect::<Vec<_>>()
+        };
+        let handles = below(["ipamhandles/", "/calico/ipam/v2/handle/"]);
+        (handles, below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]))
+    }
+
+    /// Every object of Calico's, and what else kube-controllers writes. In etcd, what is no JSON is a text.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn all(&self) -> BTreeMap<String, Value> {
+        let mut all = match self.group {
+            Some(group) => Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap(),
+            None => {
+                let text = |bytes: Vec<u8>| Value::String(String::from_utf8_lossy(&bytes).into_owned());
+                let parsed = |bytes: Vec<u8>| serde_json::from_slice(&bytes).unwrap_or_else(|_| text(bytes));
+                let pairs = self.etcd.dump_raw().unwrap().into_iter();
+                pairs.filter(|(key, _)| key.starts_with("/calico/")).map(|(key, value)| (key, parsed(value))).collect()
+            }
+        };
+        let services = self.get(&format!("/api/v1/namespaces/{NAMESPACE}/services"));
+        for service in services["items"].as_array().into_iter().flatten() {
+            let name = service["metadata"]["name"].as_str().unwrap_or_default();
+            all.insert(format!("services/{name}"), service["status"].clone());
+        }
+        all
+    }
+
+    /// The revision of each of Calico's objects and Services: what is the same was not written.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn revisions(&self) -> BTreeMap<String, u64> {
+        let mut revisions = match self.group {
+            None => self.etcd.revisions("/calico/").unwrap(),
+            Some(group) => {
+                let objects = Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap();
+                objects.into_iter().map(|(key, object)| (key, revision(&object))).collect()
+            }
+        };
+        let services = self.get(&format!("/api/v1/namespaces/{NAMESPACE}/services"));
+        for service in services["items"].as_array().into_iter().flatten() {
+            revisions.insert(format!("services/{}", service["metadata"]["name"]), revision(service));
+        }
+        revisions
+    }
+
+    /// Waits until something is so.
+    ///
+    /// # Panics
+    /// When it does not become so; with the log.
+    #[track_caller]
+    pub fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
+        let seen = await_that(PATIENCE * 2, || Ok(is_so()));
+        assert!(seen.is_ok(), "{what}: not seen\n{:#?}\n{}", self.all(), controllers.log().unwrap_or_default());
+    }
+
+    /// Takes away all of that, and the nodes, so that another life may begin.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn clear(&self) {
+        let all = self.all();
+        for name in all.keys().filter_map(|key| key.strip_prefix("services/")) {
+            self.remove(&service_path(name));
+        }
+        let nodes = self.get("/api/v1/nodes");
+        for node in nodes["items"].as_array().into_iter().flatten() {
+            self.remove(&format!("/api/v1/nodes/{}", node["metadata"]["name"].as_str().unwrap_or_default()));
+        }
+        let Some(group) = self.group else {
+            let keys = self.etcd.dump_raw().unwrap().into_keys().filter(|key| key.starts_with("/calico/"));
+            return keys.for_each(|key| self.etcd.delete(&key).unwrap());
+        };
+        for (key, object) in &all {
+            // Nobody is there who would take them away.
+            if !object["metadata"]["finalizers"].is_null() {
+                let (plural, name) = key.split_once('/').unwrap_or_default();
+                self.merge(&self.path(plural, name), &json!({ "metadata": { "finalizers": null } }));
+            }
+        }
+        Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).clear().unwrap();
+    }
+
+    fn labelled(&self, kind: &str, plural: &str, name: &str, spec: &Value, labels: Value) {
+        let api_version = self.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
+        let metadata = json!({ "name": name, "labels": labels });
+        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec });
+        match self.group {
+            None => self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap(),
+            Some(_) => _ = self.api.admin().apply_object(&object).unwrap(),
+        }
+    }
+}
+
+/// That of an object; 0 of what is shown without.
+fn revision(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().and_then(|revision| revision.parse().ok()).unwrap_or(0)
+}
+
+/// Where a Service is.
+pub fn service_path(name: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/services/{name}")
+}
+
+/// The handle of the address that was left behind on a node.
+pub fn handle_of(node: &str) -> String {
+    format!("k8s-pod-network.{node}")
+}
+
+/// RFC 7386.
+pub fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return *target = patch.clone() };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        match (value.is_null(), target.as_object_mut()) {
+            (true, Some(object)) => _ = object.remove(name),
+            _ => merge(&mut target[name], value),
+        }
+    }
+}

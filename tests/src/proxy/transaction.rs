@@ -1,0 +1,110 @@
+//! What a transaction of etcd writes: its path says nothing, and reads go by the same one.
+
+use std::fmt::Write;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, Incoming};
+
+/// The path of all transactions.
+const PATH: &str = "/etcdserverpb.KV/Txn";
+/// Before each gRPC message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// The field of a transaction that is a condition.
+const COMPARE: u64 = 1;
+/// The field of a condition that is its key.
+const KEY: u64 = 3;
+
+/// The body of a request.
+pub(super) enum Asked {
+    /// As the client sends it.
+    Streamed(Incoming),
+    /// Read already.
+    Read(Option<Bytes>),
+}
+
+/// The body, and what is to be known of it besides the path: a transaction with conditions, which ours are that write, names
+/// their keys as `?if=<key>,<key>`.
+pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
+    if path != PATH {
+        return (Asked::Streamed(body), String::new());
+    }
+    let bytes = whole(body).await;
+    let mut words = String::new();
+    for condition in fields(bytes.get(PREFIX..).unwrap_or_default()).filter(|field| field.0 == COMPARE) {
+        let key = fields(condition.1).find(|field| field.0 == KEY).map(|field| String::from_utf8_lossy(field.1));
+        let begin = if words.is_empty() { "?if=" } else { "," };
+        let _ = write!(words, "{begin}{}", key.unwrap_or_default());
+    }
+    (Asked::Read(Some(bytes)), words)
+}
+
+/// All of a body, as far as it comes.
+pub(super) async fn whole(mut body: Incoming) -> Bytes {
+    let mut bytes = Vec::new();
+    while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        bytes.extend(frame.into_data().unwrap_or_default());
+    }
+    bytes.into()
+}
+
+/// Number and bytes of each field of a protobuf message; of those that are numbers, no bytes.
+fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    std::iter::from_fn(move || {
+        let tag = varint(&mut message)?;
+        let length = match tag & 7 {
+            0 => varint(&mut message).map(|_| 0)?,
+            1 => 8,
+            2 => varint(&mut message)?,
+            _ => 4,
+        };
+        let (field, rest) = message.split_at_checked(length.try_into().ok()?)?;
+        message = rest;
+        Some((tag >> 3, field))
+    })
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = message.split_first()?;
+        *message = rest;
+        number |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+impl Body for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut *self {
+            Asked::Streamed(body) => Pin::new(body).poll_frame(context),
+            Asked::Read(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_a_message() {
+        // A condition on `/a` at version 300, and an operation of no interest.
+        let compare = [0x10, 0x00, 0x1a, 2, b'/', b'a', 0x20, 0xac, 0x02];
+        let message = [&[0x0a, compare.len() as u8][..], &compare, &[0x12, 1, 7]].concat();
+        let found: Vec<_> = fields(&message).collect();
+        assert_eq!(found, [(1, &compare[..]), (2, &[7][..])]);
+        assert_eq!(fields(&compare).find(|field| field.0 == KEY), Some((3, &b"/a"[..])));
+        assert_eq!(fields(&[0x0a, 9, 1]).count(), 0, "cut short");
+    }
+}

@@ -1,0 +1,181 @@
+//! The whole program, all its controllers on, while servers and connections fail: in the end everything is as it is where
+//! nothing failed, object by object.
+
+mod life;
+mod likeness;
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use integration_tests::cluster::assert_same;
+use integration_tests::controllers::{Proxied, Setup, World, await_that};
+use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use likeness::likeness;
+
+/// How long a life with faults may take to end as one without.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long nothing happens any more at the end of a life.
+const CALM: Duration = Duration::from_secs(3);
+/// Connections are cut so many times at least, a second apart.
+const CUTS: u32 = 6;
+/// Of a hundred requests five fail, each in another way than the one before.
+const FAILING: (Point, Fault) = (
+    Point::EachNth(20),
+    Fault::InTurn(&[
+        Fault::Refuse(Refusal { code: 500, retry_after: None }),
+        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+        Fault::Cut,
+    ]),
+);
+
+/// The same life again and again, on the same servers.
+struct Lives<'h> {
+    host: &'h Host,
+    servers: Kubernetes,
+    group: Option<ApiGroup>,
+    /// How the one without faults ended.
+    expected: Value,
+}
+
+fn on(group: Option<ApiGroup>) {
+    with_kubernetes(|host, servers| {
+        World::new(&servers, group);
+        let mut lives = Lives { host, servers, group, expected: Value::Null };
+        lives.without_faults();
+        lives.with_failing_requests();
+        lives.with_cut_connections();
+        lives.with_servers_that_restart();
+    });
+}
+
+#[test]
+fn ends_as_without_faults_in_v3() {
+    on(Some(ApiGroup::V3));
+}
+
+#[test]
+fn ends_as_without_faults_in_etcd() {
+    on(None);
+}
+
+impl Lives<'_> {
+    fn world(&self) -> World<'_> {
+        World { api: &self.servers.api, etcd: &self.servers.etcd, group: self.group }
+    }
+
+    /// A world as it is at the beginning, and the program in it.
+    fn begin(&self) -> Proxied {
+        let world = self.world();
+        life::clear(&world);
+        life::beginning(&world);
+        let more = |setup: Setup| setup.env("AUTO_HOST_ENDPOINTS", "enabled").env("ORPHAN_ENDPOINT_GRACE_PERIOD", "2s");
+        let program = Proxied::start(self.host, &world, "program", more).unwrap();
+        world.until(&program.controllers, "there is a configuration", || {
+            !world.calico("kubecontrollersconfigurations", "default").is_null()
+        });
+        world.configure(&json!({ "leakGracePeriod": "1s" }));
+        program
+    }
+
+    fn without_faults(&mut self) {
+        let mut program = self.begin();
+        life::happenings(&self.world());
+        self.settle();
+        self.expected = self.seen();
+        life::assert_complete(&self.world());
+        assert!(program.controllers.terminate().unwrap().success());
+    }
+
+    fn with_failing_requests(&self) {
+        let mut program = self.begin();
+        program.proxies().for_each(|proxy| proxy.arm(Some(FAILING)));
+        life::happenings(&self.world());
+        self.becomes_as_expected(&program, || ());
+        let faults: Vec<usize> = program.proxies().map(|proxy| proxy.faults()).collect();
+        assert!(faults.iter().all(|faults| *faults > 0) && faults.iter().sum::<usize>() >= 5, "{faults:?}");
+        program.proxies().for_each(|proxy| proxy.arm(None));
+        assert!(program.controllers.terminate().unwrap().success());
+    }
+
+    fn with_cut_connections(&self) {
+        let mut program = self.begin();
+        let (begin, cuts) = (Instant::now(), std::cell::Cell::new(0));
+        let cut = || {
+            if begin.elapsed() >= Duration::from_secs(1) * cuts.get() {
+                program.proxies().for_each(|proxy| proxy.cut());
+                cuts.set(cuts.get() + 1);
+            }
+        };
+        cut();
+        life::happenings(&self.world());
+        self.becomes_as_expected(&program, cut);
+        while cuts.get() < CUTS {
+            cut();
+            sleep(Duration::from_millis(50));
+        }
+        self.assert_as_expected();
+        assert!(program.controllers.terminate().unwrap().success());
+    }
+
+    /// While garbage collection waits for the answer to a write.
+    fn with_servers_that_restart(&mut self) {
+        let mut program = self.begin();
+        let held = match self.group {
+            Some(_) => (Point::First("PUT", "/ipamblocks/10-65-1-0-26"), Fault::Hold),
+            None => (Point::First("POST", "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26"), Fault::Hold),
+        };
+        let proxy = program.etcd.as_ref().unwrap_or(&program.api);
+        proxy.arm(Some(held));
+        life::happenings(&self.world());
+        proxy.await_held().unwrap();
+        self.servers.api.stop();
+        self.servers.etcd.stop();
+        proxy.resume();
+        sleep(Duration::from_secs(1));
+        self.servers.etcd.restart().unwrap();
+        self.servers.api.restart().unwrap();
+        self.becomes_as_expected(&program, || ());
+        assert!(program.controllers.terminate().unwrap().success());
+    }
+
+    fn seen(&self) -> Value {
+        likeness(self.world().all())
+    }
+
+    /// Waits until nothing is written any more.
+    fn settle(&self) {
+        let mut before: BTreeMap<String, u64> = BTreeMap::new();
+        await_that(PATIENCE, || {
+            let now = self.world().revisions();
+            let same = std::mem::replace(&mut before, now.clone()) == now;
+            if !same {
+                sleep(CALM);
+            }
+            Ok(same)
+        })
+        .unwrap();
+    }
+
+    #[track_caller]
+    fn becomes_as_expected(&self, program: &Proxied, meanwhile: impl Fn()) {
+        let same = await_that(PATIENCE, || {
+            meanwhile();
+            Ok(self.seen() == self.expected)
+        });
+        if same.is_err() {
+            eprintln!("{}", program.controllers.log().unwrap());
+        }
+        self.assert_as_expected();
+    }
+
+    #[track_caller]
+    fn assert_as_expected(&self) {
+        assert_same(&self.expected, &self.seen());
+    }
+}

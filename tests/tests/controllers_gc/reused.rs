@@ -1,0 +1,119 @@
+//! An address that looks leaked and is given away again before the release arrives: the write of garbage collection is held
+//! while the plugin gives the address back and allocates it anew. Whoever has it then keeps it.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, ControlPlane, Pod, handle, on_api_server, pod_path};
+use integration_tests::content::Content;
+use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that};
+use integration_tests::proxy::{Fault, Point};
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+/// One address in the whole cluster.
+const POOL: &str = "10.65.0.4/32";
+const ADDRESS: &str = "10.65.0.4";
+const BLOCK: &str = "/ipamblocks/10-65-0-4-32";
+
+struct Lab<'a, 'c> {
+    cluster: &'a Cluster<'c>,
+    control_plane: &'a ControlPlane<'a>,
+    conf: Value,
+    collecting: Controllers,
+}
+
+/// Garbage collection has looked at the pod's address, and its write of the block is on its way.
+fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
+    let proxy = &control_plane.proxy;
+    proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
+    // As the plugin's user, through the proxy.
+    let Store::Kubernetes(objects) = &cluster.store else { unreachable!("custom resources") };
+    let kubeconfig = objects.kubeconfig().display().to_string();
+    let setup = Setup::kubernetes(&control_plane.servers.api).unwrap().env("KUBECONFIG", kubeconfig);
+    let setup = setup.env("ENABLED_CONTROLLERS", "node").env("LEADER_ELECTION", "false");
+    let collecting = setup.start(cluster.host, "controllers").unwrap();
+    configure(control_plane);
+    cluster.remove_pod(pod);
+    proxy.await_held().unwrap();
+    collecting
+}
+
+/// A leak is taken back after a second.
+fn configure(control_plane: &ControlPlane<'_>) {
+    let path = format!("/apis/{}/kubecontrollersconfigurations/default", ApiGroup::CrdV1.api_version());
+    let admin = control_plane.servers.api.admin();
+    await_that(PATIENCE, || Ok(admin.get(&path)?.code == 200)).unwrap();
+    let grace = json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "1s" } } } });
+    admin.patch(&path, &grace).unwrap().success().unwrap();
+}
+
+impl Lab<'_, '_> {
+    /// The release goes on, and finds the address otherwise. It stays `pod`'s, while garbage collection looks again.
+    fn stays_with(&self, pod: &Pod) {
+        let proxy = &self.control_plane.proxy;
+        let reads = || {
+            let requests = proxy.requests();
+            requests.iter().filter(|request| request.starts_with("GET ") && request.contains(BLOCK)).count()
+        };
+        let before = reads();
+        proxy.resume();
+        await_that(PATIENCE, || Ok(reads() > before)).expect("the write was refused, and the block is read again");
+        sleep(Duration::from_secs(1));
+        assert!(self.collecting.pid().is_some());
+        let accounts = self.cluster.accounts();
+        assert_eq!(accounts.held.values().collect::<Vec<_>>(), [&handle(pod)], "{accounts:#?}");
+        self.cluster.assert_in_order();
+        self.cluster.delete(pod, &self.conf);
+        assert!(self.cluster.accounts().held.is_empty());
+        self.cluster.remove_pod(pod);
+    }
+}
+
+fn address_of(answer: &Value) -> &str {
+    answer["ips"][0]["address"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn an_address_that_was_given_to_another_pod_stays_with_it() {
+    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", POOL, 32));
+        let conf = cluster.conf("node1", json!({}));
+        let (first, second) = (cluster.pod(1), cluster.pod(2));
+        assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
+        let collecting = with_release_held(cluster, control_plane, &first);
+        let lab = Lab { cluster, control_plane, conf, collecting };
+        // kubelet's DEL was late, and there is another pod for the only address there is.
+        cluster.delete(&first, &lab.conf);
+        assert_eq!(address_of(&cluster.add(&second, &lab.conf)), POOL);
+        says_its_address(control_plane, &second);
+        lab.stays_with(&second);
+    });
+}
+
+/// The same container once more: the handle is the same too, and the sequence number alone tells them apart.
+#[test]
+fn an_address_that_was_given_to_the_same_handle_again_stays_with_it() {
+    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+        cluster.load(&Content::ready().node("node1").pool("pool4", POOL, 32));
+        let conf = cluster.conf("node1", json!({}));
+        let first = cluster.pod(1);
+        assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
+        let collecting = with_release_held(cluster, control_plane, &first);
+        let lab = Lab { cluster, control_plane, conf, collecting };
+        cluster.delete(&first, &lab.conf);
+        let again = cluster.pod(1);
+        assert_eq!(address_of(&cluster.add(&again, &lab.conf)), POOL);
+        says_its_address(control_plane, &again);
+        lab.stays_with(&again);
+    });
+}
+
+/// As kubelet does.
+fn says_its_address(control_plane: &ControlPlane<'_>, pod: &Pod) {
+    let name = pod.object.as_deref().unwrap_or_default();
+    let status = json!({ "status": { "phase": "Running", "podIP": ADDRESS, "podIPs": [{ "ip": ADDRESS }] } });
+    let path = format!("{}/status", pod_path(name));
+    control_plane.servers.api.admin().patch(&path, &status).unwrap().success().unwrap();
+}

@@ -1,0 +1,103 @@
+//! Replicas that are different users before one API server, and work for them.
+
+use std::time::{Duration, Instant};
+
+use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that};
+use integration_tests::kubernetes::{Audit, Kubernetes, Request, on_kubernetes};
+use integration_tests::namespaces::Host;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
+/// What the log says.
+pub(crate) const LEADS: &str = "this replica leads";
+pub(crate) const LEADS_NO_MORE: &str = "this replica does not lead any more";
+/// How long the Lease is another's after its last change, and what a standby may take to see that.
+pub(crate) const LEASE_AND_A_LOOK: Duration = Duration::from_secs(15 + 4);
+
+/// Replicas that are different users, and work for them: each new node gets a host endpoint.
+pub(crate) struct Lab<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) kubernetes: &'a Kubernetes,
+    pub(crate) audit: Audit,
+    pub(crate) nodes: usize,
+}
+
+pub(crate) fn on(test: impl FnOnce(Lab<'_>) + Send) {
+    on_kubernetes(|host, kubernetes| {
+        kubernetes.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        let audit = kubernetes.api.audit().unwrap();
+        test(Lab { host, kubernetes, audit, nodes: 0 });
+    });
+}
+
+impl Lab<'_> {
+    /// A replica of this name that is a user of this name.
+    pub(crate) fn start(&self, user: &str, group: &str) -> Controllers {
+        let api = &self.kubernetes.api;
+        let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();
+        let setup = Setup::kubernetes(api).unwrap().env("KUBECONFIG", kubeconfig.display().to_string());
+        let setup = setup.env("ENABLED_CONTROLLERS", "node").env("AUTO_HOST_ENDPOINTS", "enabled");
+        setup.env("POD_NAME", user).start(self.host, user).unwrap()
+    }
+
+    /// One that leads, and one that stands by.
+    pub(crate) fn pair(&self) -> (Controllers, Controllers) {
+        let leader = self.start("one", "system:masters");
+        leader.await_log(LEADS, 1).unwrap();
+        let standby = self.start("two", "system:masters");
+        let made = || Ok(self.kubernetes.api.admin().get(LEASE)?.code == 200);
+        await_that(PATIENCE, made).unwrap();
+        (leader, standby)
+    }
+
+    pub(crate) fn holder(&self) -> String {
+        let lease = self.kubernetes.api.admin().get(LEASE).unwrap().success().unwrap();
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap();
+        holder.split('_').next().unwrap().to_owned()
+    }
+
+    /// Makes a node; the leader has something to write.
+    pub(crate) fn node(&mut self) -> String {
+        self.nodes += 1;
+        let name = format!("node-{}", self.nodes);
+        let annotations = json!({ "projectcalico.org/IPv4Address": format!("10.9.0.{}/24", self.nodes) });
+        let metadata = json!({ "name": name, "annotations": annotations });
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata });
+        self.kubernetes.api.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        format!("{name}-auto-hep")
+    }
+
+    pub(crate) fn await_endpoint(&self, name: &str) {
+        let path = format!("/apis/{}/hostendpoints/{name}", ApiGroup::CrdV1.api_version());
+        let there = await_that(PATIENCE, || Ok(self.kubernetes.api.admin().get(&path)?.code == 200));
+        assert!(there.is_ok(), "no {name}: {:?}", self.audit.lines());
+    }
+
+    /// The writes of a user, of Leases or of everything else.
+    pub(crate) fn writes(&self, user: &str, of_leases: bool) -> Vec<Request> {
+        let written = |request: &Request| is_write(request) && (request.resource == "leases") == of_leases;
+        self.audit.of(user).unwrap().into_iter().filter(written).collect()
+    }
+}
+
+/// For people.
+pub(crate) fn lines(requests: &[Request]) -> Vec<String> {
+    requests.iter().map(Request::to_string).collect()
+}
+
+pub(crate) fn succeeded(request: &Request) -> bool {
+    request.code.is_some_and(|code| (200..300).contains(&code))
+}
+
+#[track_caller]
+pub(crate) fn await_leader(replica: &Controllers, limit: Duration) -> Duration {
+    let begin = Instant::now();
+    let leads = await_that(limit, || Ok(replica.log()?.contains(LEADS)));
+    assert!(leads.is_ok(), "it does not lead after {limit:?}:\n{}", replica.log().unwrap());
+    begin.elapsed()
+}
+
+pub(crate) fn is_write(request: &Request) -> bool {
+    matches!(request.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
+}

@@ -95,7 +95,7 @@ done
 mkdir -p "$staged/licenses" "$staged/crates"
 install -m 0644 LICENSE "$staged/licenses/LICENSE"
 for package in cni-plugin kube-controllers; do
-    cargo tree --locked -p "$package" --target "${RUST[${archs[0]}]}" --edges normal --prefix none --format '{p};{l}' | sort -u |
+    cargo tree --locked -p "$package" --target "${RUST[${archs[0]}]}" --edges normal,no-proc-macro --prefix none --format '{p};{l}' | sort -u |
         sed "s# ($PWD[^)]*)##" >"$staged/crates/$package"
 done
 "$(tests/install-go-tools.sh --place images)/images" -programs "$staged" -arch "$(IFS=, && echo "${archs[*]}")" \

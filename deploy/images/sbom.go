@@ -80,7 +80,8 @@ func addModules(components map[string]cdx.Component, program string) error {
 	}
 	toolchain := library("golang", "stdlib", strings.TrimPrefix(info.GoVersion, "go"))
 	components[toolchain.BOMRef] = toolchain
-	for _, module := range info.Deps {
+	// The module that the program itself is of is no dependency of it.
+	for _, module := range append(info.Deps, &info.Main) {
 		if module.Replace != nil {
 			module = module.Replace
 		}

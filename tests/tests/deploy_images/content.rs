@@ -1,0 +1,118 @@
+//! What is in each image: the programs, under all the names that manifests call them by, and no shell.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use integration_tests::command::run;
+use serde_json::Value;
+
+use super::images;
+use super::layout::Image;
+
+/// An image's files, unpacked into a folder as a runtime does.
+pub(super) fn unpacked(image: &Image, into: &Path) {
+    fs::create_dir_all(into).unwrap();
+    for layer in image.layers() {
+        let (layer, into) = (layer.display().to_string(), into.display().to_string());
+        run("tar", &["--extract", "--gzip", "--numeric-owner", "--same-owner", "--file", &layer, "--directory", &into])
+            .unwrap();
+    }
+}
+
+/// Every file below a folder, without folders.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let found = run("find", &[folder.display().to_string().as_str(), "-type", "f", "-printf", "%P\n"]).unwrap();
+    found.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn programs_are_there_under_all_their_names() {
+    let Some(directory) = images() else { return };
+    let root = directory.path().join("root");
+    let plugins = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
+    let ours = [
+        "opt/cni/bin/calico",
+        "opt/cni/bin/calico-ipam",
+        "opt/cni/bin/install",
+        "usr/bin/calico",
+        "usr/bin/calico-ipam",
+    ];
+    let mut cni: BTreeSet<String> = plugins.iter().map(|name| format!("opt/cni/bin/{name}")).collect();
+    cni.extend(ours.map(str::to_owned));
+    let controllers = ["usr/bin/calico", "usr/bin/check-status", "usr/bin/kube-controllers", "usr/bin/wrapper"];
+    for (name, programs) in [("cni", cni), ("kube-controllers", controllers.map(str::to_owned).into())] {
+        let root = root.join(name);
+        unpacked(&Image::read(&directory.path().join(name)), &root);
+        let mut expected = programs.clone();
+        expected.insert("licenses/LICENSE".to_owned());
+        expected.insert(format!("usr/share/sbom/{name}.cdx.json"));
+        assert_eq!(files(&root), expected, "no shell, no package manager, nothing else");
+        for file in expected {
+            let metadata = fs::metadata(root.join(&file)).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid(), metadata.mtime()), (0, 0, 1_700_000_000), "{file}");
+            let mode = if programs.contains(&file) { 0o755 } else { 0o644 };
+            assert_eq!(metadata.mode() & 0o7777, mode, "{file}");
+        }
+    }
+    // Names of one program are one file.
+    let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
+    let one = |names: &[&str], image: &str| {
+        let inodes: BTreeSet<u64> = names.iter().map(|name| inode(root.join(image).join(name))).collect();
+        assert_eq!(inodes.len(), 1, "{names:?}");
+    };
+    one(&ours, "cni");
+    one(&controllers, "kube-controllers");
+    let status = fs::metadata(root.join("kube-controllers/status")).unwrap();
+    assert_eq!((status.uid(), status.gid()), (999, 999));
+}
+
+/// They run on hosts of all kinds, and in images without a C library (INST-113).
+#[test]
+fn every_program_is_static() {
+    let Some(directory) = images() else { return };
+    for name in ["cni", "kube-controllers"] {
+        let root = directory.path().join("root").join(name);
+        unpacked(&Image::read(&directory.path().join(name)), &root);
+        for file in files(&root).iter().filter(|file| file.contains("bin/")) {
+            let path = root.join(file).display().to_string();
+            let headers = run("readelf", &["--wide", "--program-headers", &path]).unwrap();
+            assert!(headers.contains("LOAD") && !headers.contains("INTERP"), "{file}: {headers}");
+            let needed = run("readelf", &["--wide", "--dynamic", &path]).unwrap();
+            assert!(!needed.contains("NEEDED"), "{file}: {needed}");
+        }
+    }
+}
+
+/// Each bill of materials names what the image is made of, with its licence, and lies beside the layout too.
+#[test]
+fn bills_of_materials() {
+    let Some(directory) = images() else { return };
+    for (name, expected) in [
+        ("cni", vec!["cni-plugin", "ipam-plugin", "tokio", "github.com/containernetworking/plugins", "stdlib"]),
+        ("kube-controllers", vec!["kube-controllers", "ipam-plugin", "kube", "prometheus"]),
+    ] {
+        let root = directory.path().join("root").join(name);
+        unpacked(&Image::read(&directory.path().join(name)), &root);
+        let inside = fs::read_to_string(root.join(format!("usr/share/sbom/{name}.cdx.json"))).unwrap();
+        let beside = directory.path().join(format!("{name}-{}.cdx.json", super::arch()));
+        assert_eq!(fs::read_to_string(beside).unwrap(), inside);
+        let bill: Value = serde_json::from_str(&inside).unwrap();
+        assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+        let components = bill["components"].as_array().unwrap();
+        for wanted in expected {
+            assert!(components.iter().any(|component| component["name"] == wanted), "{name}: {wanted}");
+        }
+        let urls: BTreeSet<&str> = components.iter().map(|component| component["purl"].as_str().unwrap()).collect();
+        assert_eq!(urls.len(), components.len(), "each once");
+        for component in components.iter().filter(|one| one["purl"].as_str().unwrap().starts_with("pkg:cargo/")) {
+            assert!(component["licenses"][0]["expression"].is_string(), "{component}");
+        }
+        // What tests, builds and the compiler use is no part of it, and neither is a path of this machine.
+        for not_in_it in ["/proptest@", "/prost-build@", "/syn@"] {
+            assert!(!urls.iter().any(|url| url.contains(not_in_it)), "{name}: {not_in_it}");
+        }
+        assert!(!inside.contains(super::workspace().to_str().unwrap()));
+    }
+}

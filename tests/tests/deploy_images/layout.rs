@@ -1,0 +1,131 @@
+//! The form of a layout: every blob is there, has the digest and size that it is named with, and nothing else is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use integration_tests::command::run;
+use serde_json::{Value, json};
+
+use super::{arch, images};
+
+/// An image of a layout.
+pub(super) struct Image {
+    /// The layout.
+    pub(super) folder: PathBuf,
+    /// Its one manifest.
+    pub(super) manifest: Value,
+    /// Its configuration.
+    pub(super) config: Value,
+}
+
+impl Image {
+    /// The image of this machine's architecture.
+    pub(super) fn read(folder: &Path) -> Image {
+        let index = index(folder);
+        let platform = json!({ "architecture": arch(), "os": "linux" });
+        let mut manifests = index["manifests"].as_array().unwrap().iter();
+        let descriptor = manifests.find(|manifest| manifest["platform"] == platform).unwrap();
+        let manifest = document(folder, descriptor);
+        let config = document(folder, &manifest["config"]);
+        Image { folder: folder.to_owned(), manifest, config }
+    }
+
+    /// The files of its layers, those that are applied first before the others.
+    pub(super) fn layers(&self) -> Vec<PathBuf> {
+        self.manifest["layers"].as_array().unwrap().iter().map(|layer| blob(&self.folder, layer)).collect()
+    }
+}
+
+/// What the layout's own index names: the index of all architectures.
+fn index(folder: &Path) -> Value {
+    let top: Value = serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
+    let manifests = top["manifests"].as_array().unwrap();
+    assert_eq!(manifests.len(), 1);
+    assert_eq!(manifests[0]["mediaType"], "application/vnd.oci.image.index.v1+json");
+    let tag = &manifests[0]["annotations"]["org.opencontainers.image.ref.name"];
+    assert_eq!(*tag, format!("v{}", env!("CARGO_PKG_VERSION")));
+    document(folder, &manifests[0])
+}
+
+/// Where a blob is.
+fn blob(folder: &Path, descriptor: &Value) -> PathBuf {
+    let digest = descriptor["digest"].as_str().unwrap();
+    folder.join("blobs").join(digest.replace(':', "/"))
+}
+
+/// A blob that is JSON.
+fn document(folder: &Path, descriptor: &Value) -> Value {
+    serde_json::from_str(&fs::read_to_string(blob(folder, descriptor)).unwrap()).unwrap()
+}
+
+/// sha256 of a file, or of what a gzip file holds.
+fn digest(file: &Path, unpacked: bool) -> String {
+    let read = if unpacked { "gzip -dc" } else { "cat" };
+    let line = format!("{read} '{}' | sha256sum", file.display());
+    format!("sha256:{}", run("sh", &["-c", &line]).unwrap().split_whitespace().next().unwrap())
+}
+
+#[test]
+fn every_blob_is_what_it_is_named() {
+    let Some(directory) = images() else { return };
+    for name in ["cni", "kube-controllers"] {
+        let folder = directory.path().join(name);
+        let version: Value = serde_json::from_str(&fs::read_to_string(folder.join("oci-layout")).unwrap()).unwrap();
+        assert_eq!(version, json!({ "imageLayoutVersion": "1.0.0" }));
+        let top: Value = serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
+        let image = Image::read(&folder);
+        let mut descriptors = vec![top["manifests"][0].clone()];
+        descriptors.extend(index(&folder)["manifests"].as_array().unwrap().clone());
+        descriptors.push(image.manifest["config"].clone());
+        descriptors.extend(image.manifest["layers"].as_array().unwrap().clone());
+        let mut named = BTreeSet::new();
+        for descriptor in &descriptors {
+            let file = blob(&folder, descriptor);
+            assert_eq!(descriptor["digest"], digest(&file, false), "{name}");
+            assert_eq!(descriptor["size"], fs::metadata(&file).unwrap().len(), "{name}");
+            named.insert(file);
+        }
+        let there: BTreeSet<PathBuf> =
+            fs::read_dir(folder.join("blobs/sha256")).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(there, named, "{name}");
+
+        assert_eq!(image.manifest["config"]["mediaType"], "application/vnd.oci.image.config.v1+json");
+        for layer in image.manifest["layers"].as_array().unwrap() {
+            assert_eq!(layer["mediaType"], "application/vnd.oci.image.layer.v1.tar+gzip");
+        }
+        // The configuration knows layers by what they hold.
+        let held: Vec<Value> = image.layers().iter().map(|layer| digest(layer, true).into()).collect();
+        assert_eq!(image.config["rootfs"], json!({ "type": "layers", "diff_ids": held }));
+        assert_eq!(image.config["history"].as_array().unwrap().len(), held.len());
+    }
+}
+
+/// Made twice, each file of both layouts is the same to the byte.
+#[test]
+fn made_twice_they_are_the_same() {
+    let (Some(first), Some(second)) = (images(), images()) else { return };
+    let paths = [first.path(), second.path()].map(|path| path.display().to_string());
+    run("diff", &["--recursive", &paths[0], &paths[1]]).unwrap();
+}
+
+/// How each is run (INST-115), as whom, and what it is.
+#[test]
+fn configurations() {
+    let Some(directory) = images() else { return };
+    let read = |name: &str| Image::read(&directory.path().join(name)).config;
+    let (cni, controllers) = (read("cni"), read("kube-controllers"));
+    for (config, name) in [(&cni, "cni"), (&controllers, "kube-controllers")] {
+        assert_eq!((&config["os"], &config["architecture"]), (&json!("linux"), &json!(arch())));
+        assert_eq!(config["created"], "2023-11-14T22:13:20Z");
+        let labels = &config["config"]["Labels"];
+        assert_eq!(labels["org.opencontainers.image.title"], name);
+        assert_eq!(labels["org.opencontainers.image.version"], format!("v{}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
+    }
+    assert_eq!(cni["config"]["User"], "0");
+    assert_eq!(cni["config"]["Cmd"], json!(["/opt/cni/bin/install"]));
+    assert_eq!(cni["config"].get("Entrypoint"), None);
+    assert_eq!(controllers["config"]["User"], "999");
+    assert_eq!(controllers["config"]["Entrypoint"], json!(["/usr/bin/kube-controllers"]));
+}

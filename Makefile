@@ -28,7 +28,8 @@ demo-controllers: build ## leaks collected, a policy converted, a leader replace
 	@tests/demo/run.sh controllers
 
 e2e: build ## a real node, kubelet and containerd: installed, pods, power failure, garbage collection (KEEP=1: leave it up)
-	@tests/install-needs.sh e2e
+	@tests/install-needs.sh e2e image
+	@deploy/images/build.sh --programs $(PLUGIN) --out target/images-here
 	@tests/demo/run.sh node
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named

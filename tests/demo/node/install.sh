@@ -1,20 +1,36 @@
 # shellcheck shell=bash
-# Installation as the DaemonSet's init container does it, and its end. Sourced by the steps of the demo.
+# Installation by the manifests of deploy/, and its end. Sourced by the steps of the demo, after node.sh.
+#
+# A DaemonSet's pods are made by a controller and placed by a scheduler, which do not run here: the pod is made from its
+# template, for this node.
 
-# TEMPORARY: until `calico install` stands.
-install_plugins() {
-    install -m 0755 target/plugin/calico /opt/cni/bin/calico
-    ln /opt/cni/bin/calico /opt/cni/bin/calico-ipam
-    for name in loopback portmap; do install -m 0755 /usr/lib/cni/$name /opt/cni/bin/$name; done
-    kubectl apply -f deploy/rbac >/dev/null
-    kubeconfig /etc/cni/net.d/calico-kubeconfig --token "$(kubectl -n kube-system create token calico-cni-plugin --duration 1h)"
-    cat >$work/10-calico.conflist <<JSON
-{ "name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [
-  { "type": "calico", "log_level": "info", "datastore_type": "kubernetes", "nodename": "$node",
-    "nodename_file_optional": true, "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
-    "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" } },
-  { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } } ] }
-JSON
-    mv $work/10-calico.conflist /etc/cni/net.d/10-calico.conflist
+# The images, as deploy/images/build.sh has made them.
+images=target/images-here
+
+apply_manifests() {
+    kubectl apply --server-side -f deploy/install.yaml
+    kubectl wait --for condition=established crd --all >/dev/null
+    # What controllers of Kubernetes give each namespace.
+    kubectl -n kube-system create configmap kube-root-ca.crt --from-file=ca.crt=$pki/ca.pem
+    # There is no kube-proxy: the API server is reached where it is (deploy/examples).
+    kubectl -n kube-system create configmap kubernetes-services-endpoint \
+        --from-literal=KUBERNETES_SERVICE_HOST=127.0.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
 }
-uninstall_plugins() { :; }
+
+# import_image NAME: what a registry would give
+import_image() {
+    tar -C "$images/$1" -cf "$work/$1.tar" .
+    ctr -n k8s.io images import --local "$work/$1.tar"
+}
+
+# The agent of this node, by the DaemonSet's template.
+agent_pod() {
+    kubectl -n kube-system get daemonset calico-cni -o json | jq --arg node $node '{ apiVersion: "v1", kind: "Pod",
+        metadata: ({ name: ("calico-cni-" + $node), namespace: "kube-system" } + .spec.template.metadata),
+        spec: (.spec.template.spec + { nodeName: $node }) }'
+}
+
+install_plugins() { agent_pod | kubectl apply -f -; }
+agent_is_ready() {
+    [ "$(kubectl -n kube-system get pod calico-cni-$node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
+}

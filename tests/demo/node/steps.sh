@@ -27,6 +27,9 @@ running() { [ "$(count '.status.phase == "Running" and (.status.podIP // "") != 
     and all(.status.containerStatuses[]?; .state.running)')" = "$1" ]; }
 gone() { [ "$(count true)" = 0 ]; }
 address() { kubectl -n shop get pod "$1" -o 'jsonpath={.status.podIP}'; }
+# With the requests that make and delete them.
+all_started() { kubectl apply -f $work/pods.yaml >/dev/null && running $many; }
+all_deleted() { kubectl -n shop delete pod --all --wait=false >/dev/null 2>&1 && gone; }
 # How many addresses are taken, of pods.
 taken() { kubectl get ipamblocks -o json | jq '[.items[].spec.allocations[] | select(. != null)] | length'; }
 has_taken() { [ "$(taken)" = "$1" ]; }
@@ -44,10 +47,9 @@ node_world
 echo "KUBECONFIG=$KUBECONFIG DATASTORE_TYPE=kubernetes HOME=$work bash
     # then: kubectl get pods -A -o wide; calico-ipam show; ctr -n k8s.io containers list; less $work/kubelet.log" >$work/look-around
 
-step "A control plane, and Calico's custom resources, accounts and roles"
+step "A control plane, and Calico's objects, accounts, roles and programs: deploy/install.yaml"
 start_control_plane
-kubectl apply -f deploy/crds/v1 >/dev/null
-kubectl wait --for condition=established crd --all >/dev/null
+apply_manifests | grep -v customresourcedefinition | sed 's/^/    /'
 kubectl apply -f tests/demo/node/cluster.yaml >/dev/null
 kubectl version | sed -n 's/^Server/    kube-apiserver/p'
 
@@ -61,10 +63,15 @@ wait_for 60 kubectl get node $node >/dev/null 2>&1
 run kubectl get node $node -o 'jsonpath={.status.nodeInfo.kubeletVersion} {.status.nodeInfo.containerRuntimeVersion}{"\n"}'
 ! is_ready
 
-step "calico install, as the init container of the DaemonSet runs it: the node becomes ready"
-install_plugins
+step "The DaemonSet's pod for this node installs the plugins: the node becomes ready"
+run import_image cni
+install_plugins >/dev/null
 wait_for 60 is_ready
 echo "    ready $waited s later"
+wait_for 60 agent_is_ready
+run kubectl -n kube-system logs calico-cni-$node -c install-cni
+run ls -l /opt/cni/bin /etc/cni/net.d
+run calico doctor
 
 step "Two pods: running, with addresses of our blocks"
 pods web-1 web-2 | kubectl apply -f - >/dev/null
@@ -91,19 +98,17 @@ ip -brief link show type veth | grep -c '^cali' | sed 's/^/    interfaces of pod
 
 step "$many pods at once"
 # shellcheck disable=SC2046 # names
-pods $(numbered $many) | kubectl apply -f - >/dev/null
-wait_for 120 running $many
+pods $(numbered $many) >$work/pods.yaml
+wait_for 120 all_started
 echo "    all running after $waited s (upstream: 8.3 s on such a machine)"
 has_taken $many
-kubectl -n shop delete pod --all --wait=false >/dev/null
-wait_for 120 gone
+wait_for 120 all_deleted
 echo "    all gone after $waited s (upstream: 8.0 s)"
 wait_for 30 has_taken 0
 
 step "kubelet and containerd die in the middle of $many starts, and come back"
-# shellcheck disable=SC2046
-pods $(numbered $many) | kubectl apply -f - >/dev/null
-sleep 0.7
+kubectl apply -f $work/pods.yaml >/dev/null &
+sleep 1
 stop $kubelet
 stop $containerd
 echo "    running then: $(count '.status.phase == "Running"')"
@@ -140,5 +145,10 @@ wait_for 180 gone
 wait_for 60 has_taken 0
 run calico-ipam check
 
-uninstall_plugins
+step "calico uninstall: what was installed is taken back, and what is left is said"
+kubectl -n kube-system delete pod calico-cni-$node --wait=false >/dev/null
+run calico uninstall
+run calico uninstall --yes
+run ls -l /opt/cni/bin /etc/cni/net.d
+
 power_off

@@ -5,10 +5,12 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
+use integration_tests::command::present;
 use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, merge, told};
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -381,4 +383,27 @@ fn etcd_is_compacted() {
         sleep(Duration::from_secs(2));
         assert_eq!(lab.kubernetes.etcd.dump().unwrap()["compact_rev_key"], before);
     });
+}
+
+/// KC-146: the probe is run every few seconds on every replica. It opens its one file and starts no thread, process or
+/// connection.
+#[test]
+fn check_status_does_no_more_than_it_must() {
+    if !present("strace") {
+        return skipped("strace is not installed (Debian: strace)");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (status, trace) = (directory.path().join("status.json"), directory.path().join("trace"));
+    std::fs::write(&status, r#"{"Readiness":{"Startup":{"Ready":true,"Reason":""}}}"#).unwrap();
+    let program = Plugins::locate().unwrap().dir().join("check-status");
+    let calls = "trace=open,openat,clone,clone3,fork,vfork,socket,execve";
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", calls, "-o"]).arg(&trace).arg(program).args(["-r", "-f"]).arg(&status);
+    assert!(strace.status().unwrap().success());
+    let trace = std::fs::read_to_string(trace).unwrap();
+    // A build against glibc loads libraries.
+    let is_library = |line: &&str| line.contains("/lib") || line.contains("/etc/ld.so");
+    let calls: Vec<&str> = trace.lines().filter(|line| !is_library(line)).collect();
+    let [execve, open] = calls[..] else { panic!("{trace}") };
+    assert!(execve.contains("execve(") && open.contains("status.json"), "{trace}");
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
+use crate::context::Mode;
 use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
 use crate::runtime::Leadership;
 use crate::settings::Settings;

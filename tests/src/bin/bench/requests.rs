@@ -77,7 +77,8 @@ impl Probe {
     /// What all turns took.
     pub(crate) fn requests(&self) -> Requests {
         let sample = |index: usize| self.turns.iter().map(|turn| turn[index]).collect();
-        let all = self.turns.iter().map(|[first_get, _, writes @ ..]| *first_get + writes.iter().sum()).collect();
+        let all =
+            self.turns.iter().map(|[first_get, _, writes @ ..]| *first_get + writes.iter().sum::<Duration>()).collect();
         Requests { first_get: sample(0), get: sample(1), post: sample(2), put: sample(3), patch: sample(4), all }
     }
 }

@@ -43,7 +43,6 @@ struct Object {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
     pub(crate) count: usize,
-    pub(crate) first: Instant,
     pub(crate) last: Instant,
 }
 
@@ -204,7 +203,7 @@ impl Objects {
         let done = change(&mut state)?;
         let now = Instant::now();
         let written = state.written.entry(format!("{verb} {plural}"));
-        let written = written.or_insert(Written { count: 0, first: now, last: now });
+        let written = written.or_insert(Written { count: 0, last: now });
         (written.count, written.last) = (written.count + 1, now);
         drop(state);
         self.changed.send_modify(|changes| *changes += 1);

@@ -84,7 +84,7 @@ power_off() {
     pkill -KILL -f containerd-shim-runc-v2 || true
     kill_containers
     wait_for 10 no_containers
-    for name in /run/netns/cni-*; do ip netns delete "${name##*/}"; done
+    find /run/netns -name 'cni-*' -printf '%f\n' | xargs -r -n 1 ip netns delete
     findmnt -rno TARGET | grep '^/run/containerd' | sort -r | xargs -r umount -l
     rm -rf /run/containerd
     remove_cgroups

@@ -279,6 +279,11 @@ mod tests {
     }
 
     #[test]
+    fn doctor_looks_where_entries_are() {
+        assert!(Path::new(DEFAULT_DIRECTORY).ends_with(installer::layout::JOURNAL));
+    }
+
+    #[test]
     fn only_one_process_settles_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path());

@@ -25,7 +25,6 @@ pub mod ipam;
 pub mod journal;
 pub mod kubernetes;
 pub mod kubevirt;
-pub mod left_over;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use cni_plugin::left_over::remove_interface;
+use cni_plugin::dataplane::KernelNetwork;
 use installer::dispatch::{Command, Program, dispatch};
 use installer::{command_line, commands};
 
@@ -27,8 +27,8 @@ fn main() -> ExitCode {
             match command {
                 Command::Install => command_line::install(rest),
                 Command::RefreshToken => command_line::refresh_token(rest),
-                Command::Uninstall => command_line::uninstall(rest, &remove_interface),
-                Command::Doctor => command_line::doctor(rest),
+                Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
+                Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),
                 Command::Version => command_line::version(),
                 Command::Help => commands::help(),

@@ -15,18 +15,19 @@ mod report;
 pub mod role;
 
 pub use facts::{
-    BlockCount, Chosen, Cluster, Content, Facts, File, Granted, Interface, NodeName, Pool, Program, ProgramState,
-    Setting, TokenFile,
+    BlockCount, Chosen, Cluster, Content, Facts, File, Granted, NodeName, Pool, Program, ProgramState, Setting,
+    TokenFile,
 };
 pub use finding::{Finding, State};
 pub use gather::gather;
 pub use report::{Format, Report};
 
+use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 
 /// Looks at the node that `layout` shows, and judges. `net_dir` is the configuration directory on the node.
-pub async fn examine(layout: &Layout, net_dir: &str) -> Report {
-    let facts = gather(layout, net_dir).await;
+pub async fn examine(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Report {
+    let facts = gather(layout, net_dir, network).await;
     let node = facts.node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
     Report { node, findings: checks::all(&facts) }
 }

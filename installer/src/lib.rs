@@ -22,6 +22,7 @@ pub mod digest;
 pub mod dispatch;
 pub mod doctor;
 pub mod health;
+pub mod host_network;
 pub mod install;
 pub mod kubeconfig;
 pub mod layout;

@@ -21,6 +21,7 @@ pub use plan::{Found, FoundState, Task, Verdict, plan};
 pub use report::{Left, Outcome, Report, Step};
 
 use crate::atomic_file::{self, AtomicFileError};
+use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR, Place};
 use crate::nodename;
 use crate::state::{self, State, StateError};
@@ -36,10 +37,6 @@ pub struct Options {
     pub release_addresses: bool,
 }
 
-/// Removes the host's end of a pod's interface, if it is one of Calico's; says whether there was one. The plugin does it,
-/// which knows the kernel.
-pub type RemoveInterface<'a> = &'a dyn Fn(&str) -> Result<bool, String>;
-
 /// Why nothing was done, or not everything.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
@@ -52,7 +49,7 @@ pub enum UninstallError {
 }
 
 /// Takes back what was installed on the node that `layout` shows, or says what would be.
-pub async fn run(layout: &Layout, options: Options, remove: RemoveInterface<'_>) -> Result<Report, UninstallError> {
+pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<Report, UninstallError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
     let found = files::look(&state, layout, &net_dir);
@@ -68,8 +65,13 @@ pub async fn run(layout: &Layout, options: Options, remove: RemoveInterface<'_>)
     for task in &configurations {
         files::retire(task, options.yes, &mut report);
     }
-    addresses::release(conf, options, &mut report).await;
-    interfaces::tear_down(options, remove, &mut report);
+    let released = addresses::release(conf, options, &mut report).await;
+    interfaces::tear_down(options, network, &mut report);
+    if !released {
+        let reason = "they lead to the addresses: run it again, or without --release-addresses";
+        report.leave("programs, kubeconfig and TLS files", reason);
+        return Ok(report);
+    }
     for task in others.iter().chain(&configurations) {
         let is_gone = files::remove(task, options.yes, &mut report);
         if is_gone {
@@ -108,7 +110,7 @@ fn finish(state: &State, layout: &Layout, report: &mut Report) -> Result<(), Uni
     }
     let path = state::path(layout);
     match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => report.fail(path.display(), error),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => report.fail("remove", path.display(), error),
         _ => {}
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The pod of the DaemonSet on a node, without a container: a root with the node's directories below `host/`, the service
-//! account that kubelet mounts, and the programs `calico …` that run in it.
+//! The pod of the DaemonSet on a node: a [`Container`] with the service account that kubelet mounts, and the commands of
+//! `calico` that run in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::controllers::{PATIENCE, await_that};
+use crate::installation::{Container, NET, SERVICE_ACCOUNT};
 use crate::kubernetes::{ApiServer, Client, Identity, ServiceAccount};
 use crate::namespaces::Host;
 use crate::plugin::{Call, Plugins};
@@ -30,8 +31,8 @@ pub const AGENT_PORT: u16 = 9097;
 /// The pod.
 #[derive(Debug)]
 pub struct NodePod {
-    /// What the programs take for `/`.
-    pub root: PathBuf,
+    /// Its files.
+    pub container: Container,
     /// The account that it runs as.
     pub account: ServiceAccount,
     plugins: Plugins,
@@ -58,16 +59,13 @@ pub struct Page {
 impl NodePod {
     /// A pod that reaches the API server by `url`, whose account may nothing yet.
     pub fn new(host: &Host, api: &ApiServer, url: &str) -> Result<NodePod> {
-        let root = host.dir("pod-root");
-        for directory in ["host/etc/cni/net.d", "host/opt/cni/bin", "var/lib/calico", "opt/cni/bin"] {
-            fs::create_dir_all(root.join(directory))?;
-        }
+        let container = Container::new(host, "node-pod")?;
         let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
         let address = url.strip_prefix("https://").context("a URL of the API server")?;
         let (server, port) = address.rsplit_once(':').context("a port of the API server")?;
         let environment = [("KUBERNETES_SERVICE_HOST", server), ("KUBERNETES_SERVICE_PORT", port)];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let mut pod = NodePod { root, account, plugins: Plugins::locate()?, environment, generation: 0 };
+        let mut pod = NodePod { container, account, plugins: Plugins::locate()?, environment, generation: 0 };
         let Identity::Token(token) = pod.account.identity.clone() else { anyhow::bail!("an account has a token") };
         pod.mount(&token, &api.authority_certificate())?;
         Ok(pod)
@@ -81,7 +79,7 @@ impl NodePod {
     /// Swaps the mounted service account as kubelet does: a directory with the new content, and one symbolic link renamed
     /// over another.
     pub fn mount(&mut self, token: &str, authority: &str) -> Result<()> {
-        let mount = self.root.join("var/run/secrets/kubernetes.io/serviceaccount");
+        let mount = self.container.path(SERVICE_ACCOUNT);
         self.generation += 1;
         let generation = format!("..generation-{}", self.generation);
         let content = mount.join(&generation);
@@ -96,24 +94,9 @@ impl NodePod {
         Ok(fs::rename(mount.join("..data_tmp"), mount.join("..data"))?)
     }
 
-    /// The configuration directory of the node.
-    pub fn net_dir(&self) -> PathBuf {
-        self.root.join("host/etc/cni/net.d")
-    }
-
-    /// The plugin directory of the node.
-    pub fn bin_dir(&self) -> PathBuf {
-        self.root.join("host/opt/cni/bin")
-    }
-
-    /// `/var/lib/calico` of the node.
-    pub fn state_dir(&self) -> PathBuf {
-        self.root.join("var/lib/calico")
-    }
-
     /// The kubeconfig of the plugins.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.net_dir().join("calico-kubeconfig")
+        self.container.path(NET).join("calico-kubeconfig")
     }
 
     /// The token in it.
@@ -132,22 +115,37 @@ impl NodePod {
     pub fn calico(&self, words: &[&str]) -> Call {
         let mut call = self.plugins.call("calico").args(words.iter().copied());
         if words.first() != Some(&"health") {
-            call = call.args(["--root".to_owned(), self.root.display().to_string()]);
+            call = call.args(["--root".to_owned(), self.root()]);
         }
         self.environment.iter().fold(call, |call, (name, value)| call.env(name, value.clone()))
     }
 
-    /// Starts `calico refresh-token`.
+    /// Starts `calico refresh-token`, by the name that upstream would have for it.
     pub fn agent(&self) -> Result<Agent> {
-        let mut agent = Agent { process: ServerProcess::default(), log: self.root.join("agent.log") };
+        self.start(&["component", "cni", "agent"])
+    }
+
+    /// Starts `calico install`, which stays as the agent unless SLEEP says otherwise.
+    pub fn installer_that_stays(&self) -> Result<Agent> {
+        self.start(&["install"])
+    }
+
+    fn start(&self, command: &[&str]) -> Result<Agent> {
+        let mut agent = Agent { process: ServerProcess::default(), log: self.container.path("agent.log") };
         // `env` in between: the process has this environment and nothing else.
         let mut words = vec!["-i".to_owned()];
         words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
         words.push(self.plugins.dir().join("calico").display().to_string());
-        words.extend(["component", "cni", "agent", "--root"].map(str::to_owned));
-        words.push(self.root.display().to_string());
+        words.extend(command.iter().chain(&["--root"]).map(|&word| word.to_owned()));
+        words.push(self.root());
         agent.process.start(Path::new("/usr/bin/env"), &words, &agent.log)?;
         Ok(agent)
+    }
+}
+
+impl NodePod {
+    fn root(&self) -> String {
+        self.container.path("").display().to_string()
     }
 }
 

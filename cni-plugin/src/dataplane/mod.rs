@@ -7,6 +7,7 @@
 mod compare;
 mod error;
 pub mod grpc;
+mod host;
 mod mac;
 mod netlink;
 pub mod netns;
@@ -19,6 +20,7 @@ mod verify;
 
 pub use error::DataplaneError;
 pub use grpc::{GrpcDataplane, GrpcError};
+pub use host::KernelNetwork;
 pub use mac::{MacAddr, MacParseError};
 pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};

@@ -6,6 +6,7 @@ use ipam_plugin::process;
 
 use super::arguments::{Known, complain, print, with};
 use crate::doctor::{self, Format};
+use crate::host_network::HostNetwork;
 use crate::layout::NET_DIR;
 
 const KNOWN: Known = Known { options: &["o", "output", "root", "net-dir"], switches: &[] };
@@ -28,7 +29,7 @@ Examples:
 ";
 
 /// Runs it with these arguments.
-pub fn doctor(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with(
         "doctor",
         || HELP.into(),
@@ -43,7 +44,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>) -> ExitCode {
                 }
             };
             let net_dir = said.value("net-dir").unwrap_or(NET_DIR);
-            let report = process::block_on(doctor::examine(&said.layout(), net_dir));
+            let report = process::block_on(doctor::examine(&said.layout(), net_dir, network));
             print(&report.render(format));
             if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         },

@@ -6,7 +6,8 @@ use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 
 use super::arguments::{Known, complain, print, with};
-use crate::uninstall::{self, Options, RemoveInterface};
+use crate::host_network::HostNetwork;
+use crate::uninstall::{self, Options};
 
 const KNOWN: Known = Known { options: &["root"], switches: &["yes", "tear-down-pods", "release-addresses"] };
 
@@ -25,8 +26,8 @@ Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--root
 Before: drain the node, and delete the DaemonSet, whose agent would install everything again.
 ";
 
-/// Runs it with these arguments. `remove` deletes the interface of a pod.
-pub fn uninstall(arguments: impl IntoIterator<Item = String>, remove: RemoveInterface<'_>) -> ExitCode {
+/// Runs it with these arguments.
+pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with(
         "uninstall",
         || HELP.into(),
@@ -38,7 +39,7 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, remove: RemoveInte
                 tear_down_pods: said.is_on("tear-down-pods"),
                 release_addresses: said.is_on("release-addresses"),
             };
-            match process::block_on(uninstall::run(&said.layout(), options, remove)) {
+            match process::block_on(uninstall::run(&said.layout(), options, network)) {
                 Ok(report) => {
                     print(&report.to_string());
                     if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

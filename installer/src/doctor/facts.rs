@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::host_network::Interface;
 use crate::template::Finding as ConfFinding;
 use crate::token::claims::Claims;
 
@@ -175,15 +176,6 @@ pub struct BlockCount {
     pub confirmed: usize,
     /// Claimed or given up half.
     pub pending: usize,
-}
-
-/// An interface of the node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name.
-    pub name: String,
-    /// Its MTU.
-    pub mtu: u32,
 }
 
 /// A kernel setting.

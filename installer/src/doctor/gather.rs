@@ -14,12 +14,13 @@ use ipam_plugin::node_name;
 use netconf::NetConf;
 
 use super::facts::{Chosen, Content, Facts, File, NodeName, TokenFile};
+use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::token::claims::Claims;
 use crate::{kubeconfig, node_conf, runtime_choice, template};
 
 /// Looks at everything. `net_dir` is the configuration directory on the node.
-pub async fn gather(layout: &Layout, net_dir: &str) -> Facts {
+pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
     let seen = layout.net_dir(net_dir);
     let candidates = runtime_choice::candidates(&seen).map_err(|error| error.to_string());
     let first = candidates.as_ref().ok().and_then(|names| names.first()).cloned();
@@ -52,7 +53,7 @@ pub async fn gather(layout: &Layout, net_dir: &str) -> Facts {
         },
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
         mtu_file: fs::read_to_string(layout.state_dir().join("mtu")).ok(),
-        uplinks: node::uplinks(),
+        uplinks: node::uplinks(network),
         settings: node::settings(),
         journal: node::journal(layout),
         candidates,

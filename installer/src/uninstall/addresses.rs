@@ -31,23 +31,31 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<Ne
     Err(reason)
 }
 
-/// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would.
-pub(super) async fn release(conf: Result<NetConf, String>, options: Options, report: &mut Report) {
+/// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would. Whether that
+/// is done, if it was asked for.
+pub(super) async fn release(conf: Result<NetConf, String>, options: Options, report: &mut Report) -> bool {
     const WHAT: &str = "addresses and blocks of this node";
     if !options.release_addresses {
-        return report.leave(
+        report.leave(
             WHAT,
             "they stay in the datastore; --release-addresses gives them back, and so does kube-controllers when the Node is \
              deleted",
         );
+        return true;
     }
     let outcome = match conf {
         Ok(conf) => give_back(&conf, options.yes).await,
         Err(reason) => Err(reason),
     };
     match outcome {
-        Ok(what) => report.done("release", what),
-        Err(reason) => report.fail(WHAT, reason),
+        Ok(what) => {
+            report.done("release", what);
+            true
+        }
+        Err(reason) => {
+            report.fail("release", WHAT, reason);
+            false
+        }
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) {
         return;
     }
     if let Err(error) = fs::rename(&task.path, retired(&task.path)) {
-        report.fail(task.path.display(), error);
+        report.fail("remove", task.path.display(), error);
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
     let path = if task.is_configuration() && !is_retired(&task.path) { retired(&task.path) } else { task.path.clone() };
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            report.fail(task.path.display(), error);
+            report.fail("remove", task.path.display(), error);
             false
         }
         _ => {

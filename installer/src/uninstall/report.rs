@@ -48,10 +48,10 @@ impl Report {
         self.steps.push(Step { action, target: target.to_string(), outcome: Outcome::Done });
     }
 
-    /// Notes that something should be gone and is not.
-    pub(super) fn fail(&mut self, target: impl Display, reason: impl Display) {
+    /// Notes a step that could not be done.
+    pub(super) fn fail(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
-        self.steps.push(Step { action: "remove", target: target.to_string(), outcome });
+        self.steps.push(Step { action, target: target.to_string(), outcome });
     }
 
     /// Notes what stays.
@@ -98,7 +98,7 @@ mod tests {
         report.done("remove", "/opt/cni/bin/calico");
         report.leave("/opt/cni/bin/portmap", "it is not ours");
         assert!(report.succeeded());
-        report.fail("/x", "read-only");
+        report.fail("remove", "/x", "read-only");
         assert!(!report.succeeded());
         let expected = "removed /opt/cni/bin/calico\nFAILED to remove /x: read-only\nleft on this node:\n  \
                         /opt/cni/bin/portmap: it is not ours\n";

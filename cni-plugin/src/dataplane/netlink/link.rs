@@ -189,6 +189,14 @@ pub(crate) fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Link
     found(socket.ask(get(name)))
 }
 
+/// All interfaces in the socket's namespace.
+pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(without_statistics());
+    let objects = socket.dump(&Request::new("list interfaces", RouteNetlinkMessage::GetLink(message), 0))?;
+    Ok(objects.into_iter().filter_map(|object| Link::from_answer(Some(object))).collect())
+}
+
 /// The interface of that number in the socket's namespace, if there is one.
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
     found(socket.ask(get_by_index(index)))

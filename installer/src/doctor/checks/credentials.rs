@@ -4,8 +4,8 @@ use crate::doctor::facts::{Facts, TokenFile};
 use crate::doctor::finding::Finding;
 use crate::token::claims::Claims;
 
-const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -o wide`, container refresh-token)? \
-                     Its log and /readiness on port 9097 say what it lacks";
+const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`)? Its \
+                     log, and /readiness on port 9097, say what it lacks";
 
 /// For how long the token holds.
 pub(super) fn token(facts: &Facts) -> Vec<Finding> {

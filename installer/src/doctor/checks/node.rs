@@ -1,7 +1,8 @@
 //! What is on the node itself: its name, MTU, kernel settings, the journal.
 
-use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, Interface, NodeName, REVERSE_PATH, Setting};
+use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH, Setting};
 use crate::doctor::finding::Finding;
+use crate::host_network::Interface;
 
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's";
 

@@ -5,6 +5,7 @@ use super::*;
 use crate::doctor::facts::*;
 use crate::doctor::finding::State;
 use crate::doctor::role::Permission;
+use crate::host_network::Interface;
 use crate::template;
 use crate::token::claims::Claims;
 

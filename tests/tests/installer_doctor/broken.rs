@@ -1,0 +1,251 @@
+//! One thing broken at a time.
+
+use std::fs;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use integration_tests::command::ip;
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::installation::{BIN, NET};
+use integration_tests::kubernetes::{Permission, Role};
+use integration_tests::node_pod::NAMESPACE;
+use serde_json::json;
+
+use crate::scene::{NODE, Scene, make_executable, on_a_good_node};
+
+/// Something to break.
+struct Break<'a> {
+    /// The checks that are not well then.
+    found: &'a [&'a str],
+    /// Words of one of them.
+    words: (&'a str, &'a str),
+}
+
+impl Break<'_> {
+    /// Exactly these checks are not well, and doctor's exit status says so; afterwards all is well again.
+    #[track_caller]
+    fn and_mend(&self, scene: &Scene<'_>, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
+        break_it();
+        let said = scene.doctor();
+        assert_eq!(said.wrong(), self.found, "{said:#?}");
+        let fails = self.found.iter().any(|state| state.starts_with("fail "));
+        assert_eq!(said.exit, Some(i32::from(fails)), "{said:#?}");
+        let (check, words) = self.words;
+        assert!(said.words(check).contains(words), "{words} is not in {}", said.words(check));
+        mend_it();
+        is_good(scene);
+    }
+}
+
+#[track_caller]
+fn is_good(scene: &Scene<'_>) {
+    let said = scene.doctor();
+    assert_eq!((said.wrong(), said.exit), (Vec::new(), Some(0)), "{said:#?}");
+}
+
+fn rename(from: &Path, to: &Path) {
+    fs::rename(from, to).unwrap();
+}
+
+#[test]
+fn a_good_node_is_good_in_both_forms() {
+    on_a_good_node(|scene| {
+        is_good(scene);
+        let said = scene.doctor();
+        assert!(said.words("token").contains("system:serviceaccount:kube-system:calico-cni-plugin holds for 2"));
+        assert!(said.words("program calico").contains("up to 1.1.0"));
+        assert!(said.words("pools").starts_with("pool 10.65.0.0/16"));
+        let text = scene.pod.calico(&["doctor"]).run().unwrap();
+        assert_eq!(text.exit, Some(0));
+        assert!(text.stdout.starts_with("ok       configuration"), "{}", text.stdout);
+        assert!(text.stdout.ends_with(" ok, 0 warnings, 0 failures, 0 skipped\n"), "{}", text.stdout);
+        // Whoever runs it sees no token.
+        let token = scene.pod.token().unwrap();
+        let (_, secret) = token.rsplit_once('.').unwrap();
+        assert!(!text.stdout.contains(secret) && !text.stderr.contains(secret));
+        assert_eq!(scene.pod.calico(&["doctor", "-o", "xml"]).run().unwrap().exit, Some(2));
+    });
+}
+
+#[test]
+fn the_configuration() {
+    on_a_good_node(|scene| {
+        let net = scene.pod.container.path(NET);
+        let without_ours = ["fail configuration", "skipped MTU", "skipped datastore", "skipped nodename"];
+        let other = net.join("05-other.conflist");
+        let list = r#"{"name":"other","cniVersion":"0.3.1","plugins":[{"type":"portmap"}]}"#;
+        let found: Vec<&str> = without_ours.into_iter().chain(["warn other configurations"]).collect();
+        Break { found: &found, words: ("configuration", "is first and is not Calico's") }.and_mend(
+            scene,
+            || fs::write(&other, list).unwrap(),
+            || fs::remove_file(&other).unwrap(),
+        );
+
+        let conf = net.join("10-calico.conflist");
+        let text = fs::read_to_string(&conf).unwrap();
+        let write = |text: &str| fs::write(&conf, text).unwrap();
+        Break { found: &without_ours, words: ("configuration", "is not valid JSON") }.and_mend(
+            scene,
+            || write(&text[..100]),
+            || write(&text),
+        );
+        let marked = text.replace("\"log_level\": \"info\"", "\"log_level\": \"__NOBODY__\"");
+        assert_ne!(marked, text);
+        Break { found: &["fail placeholders"], words: ("placeholders", "__NOBODY__") }.and_mend(
+            scene,
+            || write(&marked),
+            || write(&text),
+        );
+        let appended = net.join("k8s-pod-network");
+        let append = || {
+            fs::create_dir(&appended).unwrap();
+            fs::write(appended.join("10-more.conf"), "{}").unwrap();
+        };
+        Break { found: &["warn appended plugins"], words: ("appended plugins", "10-more.conf") }.and_mend(
+            scene,
+            append,
+            || fs::remove_dir_all(&appended).unwrap(),
+        );
+    });
+}
+
+#[test]
+fn programs_and_files() {
+    on_a_good_node(|scene| {
+        let container = &scene.pod.container;
+        let bin = container.path(BIN);
+        let (portmap, loopback, away) = (bin.join("portmap"), bin.join("loopback"), bin.join("away"));
+        Break { found: &["fail program portmap"], words: ("program portmap", "run the installer again") }.and_mend(
+            scene,
+            || rename(&portmap, &away),
+            || rename(&away, &portmap),
+        );
+        Break { found: &["fail program loopback"], words: ("program loopback", "containerd needs it") }.and_mend(
+            scene,
+            || rename(&loopback, &away),
+            || rename(&away, &loopback),
+        );
+        Break { found: &["fail program portmap"], words: ("program portmap", "chmod 755") }.and_mend(
+            scene,
+            || make_executable(&portmap, false),
+            || make_executable(&portmap, true),
+        );
+        let nodename = container.path("var/lib/calico/nodename");
+        Break { found: &["fail nodename"], words: ("nodename", "says node2") }.and_mend(
+            scene,
+            || fs::write(&nodename, "node2").unwrap(),
+            || fs::write(&nodename, NODE).unwrap(),
+        );
+        let journal = container.path("var/lib/calico/cni-journal");
+        let owe = || {
+            fs::create_dir(&journal).unwrap();
+            fs::write(journal.join("00000000-0000-5000-8000-000000000000.json"), "{}").unwrap();
+        };
+        Break { found: &["warn journal"], words: ("journal", "1 DELs") }
+            .and_mend(scene, owe, || fs::remove_dir_all(&journal).unwrap());
+    });
+}
+
+#[test]
+fn what_the_kernel_has() {
+    on_a_good_node(|scene| {
+        let mtu = |mtu: u32| ip(&format!("link set uplink0 mtu {mtu}")).unwrap();
+        Break { found: &["warn MTU"], words: ("MTU", "set veth_mtu (CNI_MTU) to 1400") }.and_mend(
+            scene,
+            || mtu(1400),
+            || mtu(1500),
+        );
+        let forward = |value: &str| fs::write("/proc/sys/net/ipv4/ip_forward", value).unwrap();
+        let words = ("kernel settings", "sysctl -w net.ipv4.ip_forward=1");
+        Break { found: &["fail kernel settings"], words }.and_mend(scene, || forward("0"), || forward("1"));
+    });
+}
+
+#[test]
+fn what_the_cluster_says() {
+    on_a_good_node(|scene| {
+        let found =
+            ["fail datastore", "skipped blocks", "skipped cluster information", "skipped permissions", "skipped pools"];
+        Break { found: &found, words: ("datastore", "kubernetes-services-endpoint") }.and_mend(
+            scene,
+            || scene.proxy.go_away(),
+            || scene.proxy.arm(None),
+        );
+        let ready = |is: bool| scene.patch("clusterinformations/default", &json!({ "spec": { "datastoreReady": is } }));
+        let words = ("cluster information", "set spec.datastoreReady to true");
+        Break { found: &["fail cluster information"], words }.and_mend(scene, || ready(false), || ready(true));
+        let disabled = |is: bool| scene.patch("ippools/pool", &json!({ "spec": { "disabled": is } }));
+        Break { found: &["fail pools"], words: ("pools", "none of 1 is enabled") }.and_mend(
+            scene,
+            || disabled(true),
+            || disabled(false),
+        );
+        let vxlan = |mode: &str| scene.patch("ippools/pool", &json!({ "spec": { "vxlanMode": mode } }));
+        Break { found: &["warn MTU"], words: ("MTU", "encapsulation takes 50") }.and_mend(
+            scene,
+            || vxlan("Always"),
+            || vxlan("Never"),
+        );
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
+        let admin = scene.kubernetes.api.admin();
+        Break { found: &["fail node object"], words: ("node object", "has no Node node1") }.and_mend(
+            scene,
+            || drop(admin.delete(&format!("/api/v1/nodes/{NODE}")).unwrap().success().unwrap()),
+            || drop(admin.apply_object(&node).unwrap()),
+        );
+    });
+}
+
+#[test]
+fn permissions_that_lack() {
+    on_a_good_node(|scene| {
+        let (api, ours) = (&scene.kubernetes.api, Role::ours().unwrap());
+        let without = |resource: &str, verb: &str| {
+            let lost = |p: &&Permission| p.resource == resource && p.verb == verb && p.group != "projectcalico.org";
+            ours.without(ours.0.iter().find(lost).unwrap())
+        };
+        let grant = |role: &Role| api.grant(&scene.plugins, role).unwrap();
+        let words = "may not update ipamblocks.crd.projectcalico.org -> kubectl apply -f deploy/rbac/";
+        let role = without("ipamblocks", "update");
+        Break { found: &["fail permissions"], words: ("permissions", words) }.and_mend(
+            scene,
+            || grant(&role),
+            || grant(&ours),
+        );
+        let role = without("virtualmachines", "get");
+        Break { found: &["warn permissions"], words: ("permissions", "if there are virtual machines") }.and_mend(
+            scene,
+            || grant(&role),
+            || grant(&ours),
+        );
+    });
+}
+
+/// The token's end is told by the token, the API server's refusal by every answer.
+#[test]
+fn a_token_that_ended() {
+    on_a_good_node(|scene| {
+        let file = scene.pod.kubeconfig();
+        let text = fs::read_to_string(&file).unwrap();
+        let claims = json!({ "exp": 1_000_000_000, "iat": 999_900_000, "sub": "system:serviceaccount:a:b" });
+        let expired = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        fs::write(&file, text.replace(&scene.pod.token().unwrap(), &expired)).unwrap();
+        let said = scene.doctor();
+        assert_eq!(said.exit, Some(1));
+        assert!(said.wrong().contains(&"fail token".to_owned()), "{said:#?}");
+        assert!(said.words("token").contains("is the agent running on this node"), "{said:#?}");
+        assert!(said.words("cluster information").contains("Unauthorized"), "{said:#?}");
+        fs::write(&file, &text).unwrap();
+
+        // The account was made anew: the token looks good, and is refused.
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin");
+        scene.kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
+        scene.kubernetes.api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
+        await_that(PATIENCE, || Ok(scene.doctor().words("cluster information").contains("Unauthorized"))).unwrap();
+        assert_eq!(scene.doctor().exit, Some(1));
+        // The way out: the installer, once more.
+        assert_eq!(scene.pod.calico(&["install"]).run().unwrap().exit, Some(0));
+        is_good(scene);
+    });
+}

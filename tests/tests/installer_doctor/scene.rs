@@ -1,0 +1,106 @@
+//! A node that was installed, and what doctor says of it.
+
+use std::collections::BTreeMap;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use integration_tests::installation::OWN_BIN;
+use integration_tests::kubernetes::{Kubernetes, ServiceAccount, on_kubernetes};
+use integration_tests::node_pod::{NodePod, may_make_tokens};
+use integration_tests::proxy::Proxy;
+use serde_json::{Value, json};
+
+pub(crate) const NODE: &str = "node1";
+const GROUP: &str = "crd.projectcalico.org/v1";
+
+/// The node and its cluster.
+pub(crate) struct Scene<'k> {
+    pub(crate) kubernetes: &'k mut Kubernetes,
+    pub(crate) pod: NodePod,
+    /// Between the node and the API server.
+    pub(crate) proxy: Proxy,
+    /// As whom the plugins call.
+    pub(crate) plugins: ServiceAccount,
+}
+
+/// What doctor said: exit status, and the checks by name.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) exit: Option<i32>,
+    pub(crate) checks: BTreeMap<String, Value>,
+}
+
+/// Runs a test on a good node.
+pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
+    on_kubernetes(|host, kubernetes| {
+        host.add_uplink().unwrap();
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let plugins = api.cni_user().unwrap();
+        api.define(GROUP).unwrap();
+        let objects = [
+            json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }),
+            json!({ "apiVersion": GROUP, "kind": "ClusterInformation", "metadata": { "name": "default" },
+                    "spec": { "clusterGUID": "0123456789abcdef0123456789abcdef", "datastoreReady": true } }),
+            json!({ "apiVersion": GROUP, "kind": "IPPool", "metadata": { "name": "pool" },
+                    "spec": { "cidr": "10.65.0.0/16", "ipipMode": "Never", "vxlanMode": "Never",
+                              "nodeSelector": "all()" } }),
+        ];
+        for object in &objects {
+            api.admin().apply_object(object).unwrap();
+        }
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        may_make_tokens(api, &pod, "calico-cni-plugin").unwrap();
+        for name in ["portmap", "loopback"] {
+            let answer = r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}"#;
+            let script = format!("#!/bin/sh\ncat >/dev/null\necho '{answer}'\n");
+            make_executable(&pod.container.file(&format!("{OWN_BIN}/{name}"), script).unwrap(), true);
+        }
+        for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)] {
+            pod.set(name, value);
+        }
+        let outcome = pod.calico(&["install"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        test(&mut Scene { kubernetes, pod, proxy, plugins });
+    });
+}
+
+pub(crate) fn make_executable(path: &Path, yes: bool) {
+    set_permissions(path, Permissions::from_mode(if yes { 0o755 } else { 0o644 })).unwrap();
+}
+
+impl Scene<'_> {
+    /// Runs doctor.
+    pub(crate) fn doctor(&self) -> Said {
+        let outcome = self.pod.calico(&["doctor", "-o", "json"]).run().unwrap();
+        let document = serde_json::from_str::<Value>(&outcome.stdout);
+        let document = document.unwrap_or_else(|error| panic!("{error}: {}\n{}", outcome.stdout, outcome.stderr));
+        let checks = document["checks"].as_array().unwrap().iter();
+        let named = |check: &Value| (check["name"].as_str().unwrap().to_owned(), check.clone());
+        Said { exit: outcome.exit, checks: checks.map(named).collect() }
+    }
+
+    /// Changes an object of Calico's.
+    pub(crate) fn patch(&self, path: &str, patch: &Value) {
+        let path = format!("/apis/{GROUP}/{path}");
+        self.kubernetes.api.admin().patch(&path, patch).unwrap().success().unwrap();
+    }
+}
+
+impl Said {
+    /// Names of the checks that are not well, with their states.
+    pub(crate) fn wrong(&self) -> Vec<String> {
+        let wrong = self.checks.iter().filter(|(_, check)| check["state"] != "ok");
+        let mut wrong: Vec<String> =
+            wrong.map(|(name, check)| format!("{} {name}", check["state"].as_str().unwrap())).collect();
+        wrong.sort();
+        wrong
+    }
+
+    /// What was seen, and the way out.
+    pub(crate) fn words(&self, name: &str) -> String {
+        let check = &self.checks[name];
+        format!("{} -> {}", check["seen"].as_str().unwrap(), check["wayOut"].as_str().unwrap_or_default())
+    }
+}

@@ -1,0 +1,203 @@
+//! Which files go, which stay, and in which order.
+
+use std::fs;
+
+use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::namespaces::isolated;
+use nix::mount::MsFlags;
+
+use super::uninstall;
+
+const CONF: &str = "10-calico.conflist";
+const STATE: &str = "var/lib/calico/cni-install-state.json";
+
+/// Installs on an empty node.
+fn installed(test: impl FnOnce(Container) + Send) {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        install(&container);
+        test(container);
+    });
+}
+
+#[track_caller]
+fn install(container: &Container) {
+    let outcome = container.run(&[]).unwrap();
+    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+}
+
+/// Runs it, expects its exit status, and returns what it said.
+#[track_caller]
+fn said(container: &Container, options: &[&str], exit: i32) -> String {
+    let outcome = uninstall(container, options).run().unwrap();
+    assert_eq!(outcome.exit, Some(exit), "{}\n{}", outcome.stdout, outcome.stderr);
+    outcome.stdout
+}
+
+#[test]
+fn without_yes_nothing_changes_and_everything_is_said() {
+    installed(|container| {
+        let before = container.fingerprint();
+        let dry = said(&container, &[], 0);
+        assert_eq!(container.fingerprint(), before);
+        for name in [format!("{NET}/{CONF}"), format!("{BIN}/calico"), format!("{BIN}/portmap")] {
+            let line = format!("would remove {}", container.path(&name).display());
+            assert!(dry.lines().any(|found| found == line), "{line} is not in:\n{dry}");
+        }
+        assert!(dry.ends_with("nothing was changed; --yes does what is said above\n"), "{dry}");
+        assert_eq!(said(&container, &[], 0), dry);
+    });
+}
+
+/// INST-202, 7.
+#[test]
+fn the_node_is_as_it_was_before_the_installation() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.program(&format!("{BIN}/host-local"), "theirs").unwrap();
+        container.file(&format!("{NET}/99-theirs.txt"), "{}").unwrap();
+        let names = || [container.names(BIN), container.names(NET)];
+        let (before, names_before) = (container.fingerprint(), names());
+        install(&container);
+        assert_ne!(names(), names_before);
+
+        let done = said(&container, &["--yes"], 0);
+        assert_eq!(names(), names_before);
+        let after = container.fingerprint();
+        for (path, seen) in before.iter().filter(|(path, _)| !path.is_dir()) {
+            assert_eq!(after.get(path), Some(seen), "{}", path.display());
+        }
+        assert!(!container.path(STATE).exists());
+        // It ends with what is left and why.
+        let (_, left) = done.split_once("left on this node:\n").unwrap();
+        assert!(left.contains("var/lib/calico/nodename: calico-node goes by it"), "{done}");
+        assert!(left.contains("/var/log/calico: logs are kept"), "{done}");
+        // And once more, on a node where nothing is.
+        let again = said(&container, &["--yes"], 0);
+        assert!(again.contains("everything: no run of the installer is noted in"), "{again}");
+        assert_eq!(names(), names_before);
+    });
+}
+
+#[test]
+fn what_somebody_changed_stays_and_is_named() {
+    installed(|container| {
+        container.program(&format!("{BIN}/portmap"), "a newer one").unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert_eq!(container.names(BIN), ["portmap"]);
+        let reason = "it is not the file that was installed: somebody changed it since";
+        let line = format!("  {}: {reason}", container.path(BIN).join("portmap").display());
+        assert!(done.lines().any(|found| found == line), "{done}");
+        assert!(container.names(NET).is_empty());
+        // It stays noted, and is looked at again.
+        assert!(container.path(STATE).exists());
+        container.program(&format!("{BIN}/portmap"), "first").unwrap();
+        said(&container, &["--yes"], 0);
+        assert!(container.names(BIN).is_empty());
+    });
+}
+
+/// A configuration that stays must be able to run.
+#[test]
+fn programs_of_a_configuration_that_stays_stay() {
+    installed(|container| {
+        let text = container.conf(CONF).unwrap().replace("\"log_level\": \"info\"", "\"log_level\": \"debug\"");
+        container.file(&format!("{NET}/{CONF}"), &text).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert_eq!(container.conf(CONF).unwrap(), text);
+        assert_eq!(container.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
+        assert!(done.contains(&format!("{BIN}/calico-ipam: {CONF}, which stays, runs it")), "{done}");
+    });
+}
+
+#[test]
+fn loopback_stays_for_another_network() {
+    installed(|container| {
+        container.file(&format!("{NET}/20-other.conf"), r#"{"name": "n", "type": "bridge"}"#).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert_eq!(container.names(BIN), ["loopback"]);
+        assert_eq!(container.names(NET), ["20-other.conf"]);
+        assert!(done.contains("loopback: 20-other.conf, which stays, runs it"), "{done}");
+    });
+}
+
+#[test]
+fn a_kubeconfig_that_calico_node_refreshes_stays() {
+    installed(|container| {
+        // As an installation in a pod notes it.
+        let state = container.path(STATE);
+        let mut noted: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+        noted["files"]["net"]["calico-kubeconfig"] = serde_json::json!({});
+        fs::write(&state, noted.to_string()).unwrap();
+        let file = format!("{NET}/calico-kubeconfig");
+        container.file(&file, "# Kubeconfig file for Calico CNI plugin. Installed by calico/node.\n").unwrap();
+        let dry = said(&container, &[], 0);
+        assert!(dry.contains("calico-kubeconfig: calico-node wrote it, and refreshes it"), "{dry}");
+        container.file(&file, "# Kubeconfig file for Calico CNI plugin.\n").unwrap();
+        said(&container, &["--yes"], 0);
+        assert!(container.names(NET).is_empty());
+    });
+}
+
+#[test]
+fn files_for_tls_with_etcd_go_with_their_directory() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        for name in ["etcd-ca", "etcd-cert", "etcd-key"] {
+            container.file(&format!("calico-secrets/{name}"), name).unwrap();
+        }
+        install(&container);
+        assert_eq!(container.names(NET), [CONF, "calico-tls"]);
+        said(&container, &["--yes"], 0);
+        assert!(container.names(NET).is_empty());
+    });
+}
+
+/// The first thing to go is what a runtime starts pods by: it is away even where nothing else can be removed.
+#[test]
+fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
+    installed(|container| {
+        container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        let failed = said(&container, &["--yes"], 1);
+        assert!(failed.contains("FAILED to remove") && failed.contains("Read-only file system"), "{failed}");
+        assert!(container.names(NET).is_empty());
+        assert_eq!(container.names(BIN).len(), 4);
+        container.remount(BIN, MsFlags::empty()).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert!(!done.contains("FAILED"), "{done}");
+        assert!(container.names(BIN).is_empty());
+    });
+}
+
+/// As a run leaves it that was killed after its first step. No runtime reads that name.
+#[test]
+fn what_a_killed_run_renamed_is_removed_by_the_next() {
+    installed(|container| {
+        let conf = container.path(NET).join(CONF);
+        fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
+        said(&container, &["--yes"], 0);
+        assert!(container.names(NET).is_empty() && container.names(BIN).is_empty());
+    });
+}
+
+#[test]
+fn a_file_that_was_there_before_is_not_brought_back_and_that_is_said() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.program(&format!("{BIN}/calico"), "upstream's").unwrap();
+        install(&container);
+        let done = said(&container, &["--yes"], 0);
+        let words = "what was there before the installation is not brought back";
+        assert!(done.contains(&format!("{}/calico: {words}", container.path(BIN).display())), "{done}");
+    });
+}
+
+#[test]
+fn nonsense_is_refused() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        let outcome = uninstall(&container, &["--force"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(2));
+        assert!(outcome.stderr.contains("`--force` is not known; see `calico uninstall --help`"), "{}", outcome.stderr);
+    });
+}

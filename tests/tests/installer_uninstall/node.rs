@@ -1,0 +1,145 @@
+//! What pods left on the node and in the datastore, on request.
+
+use std::path::Path;
+
+use integration_tests::command::{ip, ip_json};
+use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::plugin::Plugins;
+use serde_json::{Value, json};
+
+use super::uninstall;
+
+const DATABASE: &str = "/var/lib/calico/calico.db";
+
+/// An installation with a file as datastore, and two pods that were started with it.
+struct Node {
+    container: Container,
+    plugins: Plugins,
+}
+
+impl Node {
+    fn new(host: &Host) -> Node {
+        host.add_uplink().unwrap();
+        let node = Node { container: Container::new(host, "c").unwrap(), plugins: Plugins::locate().unwrap() };
+        let list = json!({ "name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [Self::plugin(DATABASE)] })
+            .to_string();
+        let outcome = node.container.run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")]).unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        node.ipam(&["init", "--node", "my-node", "--pool", "10.65.0.0/16"]);
+        for name in ["pod1", "pod2"] {
+            let netns = host.add_pod(name).unwrap();
+            node.add(name, &netns);
+        }
+        node
+    }
+
+    fn plugin(database: &str) -> Value {
+        json!({
+            "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local",
+            "datastore_path": database, "nodename": "my-node",
+        })
+    }
+
+    /// Where the container sees it.
+    fn database(&self) -> String {
+        self.container.path(&DATABASE[1..]).display().to_string()
+    }
+
+    fn ipam(&self, words: &[&str]) -> String {
+        let call = self.plugins.call("calico-ipam").args(words.iter().copied());
+        let outcome = call.args(["--datastore-path", &self.database()]).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        outcome.stdout
+    }
+
+    fn add(&self, name: &str, netns: &Path) {
+        let mut conf = Self::plugin(&self.database());
+        (conf["name"], conf["cniVersion"]) = (json!("k8s-pod-network"), json!("1.0.0"));
+        self.plugins.verb("calico", "ADD", name, netns, &conf).run().unwrap().success();
+    }
+
+    /// Everything that the datastore keeps about addresses: blocks, their owners, handles.
+    fn kept(&self) -> usize {
+        let exported = self.ipam(&["export", "-"]);
+        exported.matches("/calico/ipam/v2/").count()
+    }
+}
+
+fn interfaces() -> usize {
+    let links = ip_json("link show").unwrap();
+    let names = links.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
+    names.filter(|name| name.starts_with("cali")).count()
+}
+
+fn routes() -> usize {
+    let routes = ip_json("route show").unwrap();
+    let destinations = routes.as_array().unwrap().iter().filter_map(|route| route["dst"].as_str());
+    destinations.filter(|destination| destination.starts_with("10.65.")).count()
+}
+
+#[test]
+fn interfaces_and_addresses_stay_unless_they_are_asked_for() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let before = (interfaces(), routes(), node.kept());
+        assert_eq!((before.0, before.1), (2, 2));
+        let outcome = uninstall(&node.container, &["--yes"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
+        assert_eq!((interfaces(), routes(), node.kept()), before);
+        let (_, left) = outcome.stdout.split_once("left on this node:").unwrap();
+        assert_eq!(left.matches("its pod is still connected; --tear-down-pods deletes it").count(), 2, "{left}");
+        assert!(left.contains("addresses and blocks of this node: they stay in the datastore"), "{left}");
+        assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
+    });
+}
+
+#[test]
+fn on_request_they_go_and_strangers_stay() {
+    isolated(|host| {
+        let node = Node::new(host);
+        // Named like one of ours.
+        ip("link add cali-theirs type veth peer name theirs").unwrap();
+        let before = (interfaces(), routes(), node.kept());
+        let dry = uninstall(&node.container, &["--tear-down-pods", "--release-addresses"]).run().unwrap().stdout;
+        assert!(dry.contains("would release the addresses of 2 containers and all blocks of node my-node"), "{dry}");
+        assert_eq!((interfaces(), routes(), node.kept()), before);
+
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let said = &outcome.stdout;
+        assert_eq!(outcome.exit, Some(0), "{said}{}", outcome.stderr);
+        assert_eq!((interfaces(), routes()), (1, 0), "{said}");
+        assert!(node.kept() < before.2, "{said}");
+        assert!(said.contains("released the addresses of 2 containers and 1 blocks of node my-node"), "{said}");
+        assert!(said.contains("interface cali-theirs: it is no interface of a pod of Calico's"), "{said}");
+        let check = node.ipam(&["show", "--show-blocks"]);
+        assert!(!check.contains("/26"), "no block is left: {check}");
+        assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
+    });
+}
+
+/// What leads to the addresses stays as long as they are asked for and not given back. The configuration is away all the same.
+#[test]
+fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let (database, away) = (node.database(), node.container.path("away"));
+        std::fs::rename(&database, &away).unwrap();
+        std::fs::create_dir(&database).unwrap();
+        let options = ["--yes", "--release-addresses"];
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
+        let words = "FAILED to release addresses and blocks of this node: ";
+        assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
+        assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
+        assert_eq!(node.container.names(BIN).len(), 4);
+
+        std::fs::remove_dir(&database).unwrap();
+        std::fs::rename(&away, &database).unwrap();
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
+        assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
+    });
+}

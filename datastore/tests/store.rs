@@ -3,9 +3,8 @@
 mod harness;
 
 use datastore::Datastore;
-use datastore::first_use::ensure_first_pool;
 use harness::{Fixture, block_on, marker, pool};
-use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, ObjectKey, ObjectSelect, Tier};
+use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
 use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 
 macro_rules! on_both_stores {
@@ -31,7 +30,6 @@ on_both_stores! {
     revision_of_a_recreated_object_is_new,
     large_values_and_long_batches,
     initialization_is_idempotent,
-    what_is_missing_alone_is_added_alone,
 }
 
 fn run<F: Future<Output = ()>>(fixture: Fixture, body: impl FnOnce(Datastore) -> F) {
@@ -248,32 +246,6 @@ async fn initialization_is_idempotent(store: Datastore) {
     assert_eq!(mended.value.spec.datastore_ready, Some(false));
     assert_eq!(mended.value.spec.cluster_guid.len(), 32);
     assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_ok());
-}
-
-/// As the installer does, which may neither change nor list more.
-async fn what_is_missing_alone_is_added_alone(store: Datastore) {
-    let key = ObjectKey::global("default");
-    // A file fills itself when it is opened.
-    let _ = store.delete::<ClusterInformation>(&key, None).await;
-    assert!(store.ensure_cluster_information().await.unwrap());
-    let cluster = store.get::<ClusterInformation>(&key).await.unwrap();
-    assert_eq!((cluster.value.spec.datastore_ready, cluster.value.spec.cluster_type.as_str()), (Some(true), "k8s"));
-    let mut off = cluster.value.clone();
-    off.spec.datastore_ready = None;
-    off.spec.cluster_type = "typha".into();
-    let revision = store.update(&key, &off, &cluster.revision).await.unwrap();
-    assert!(!store.ensure_cluster_information().await.unwrap());
-    assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap().revision, revision);
-
-    let pool = |name: &str, cidr: &str| IpPool::new(name, IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() });
-    assert!(ensure_first_pool(&store, pool("first", "10.0.0.0/16")).await.unwrap());
-    assert!(!ensure_first_pool(&store, pool("second", "10.1.0.0/16")).await.unwrap());
-    assert!(ensure_first_pool(&store, pool("sixth", "fd00::/64")).await.unwrap());
-    let pools = store.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
-    let pools: Vec<_> = pools.iter().map(|pool| (pool.key.name.as_str(), pool.value.spec.block_size)).collect();
-    assert_eq!(pools, [("first", Some(26)), ("sixth", Some(122))]);
-    let error = ensure_first_pool(&store, pool("wrong", "10.0.0.1/16")).await.unwrap_err().to_string();
-    assert!(error.starts_with("IPPool wrong: ") && error.contains("not strictly masked"), "{error}");
 }
 
 #[test]

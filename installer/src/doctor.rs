@@ -4,8 +4,7 @@
 //! node, API server ─ gather ─▶ Facts ─ checks (pure) ─▶ Report ─▶ text or JSON, exit status
 //! ```
 //!
-//! Nothing is changed. `gather` looks, and says nothing about what is good; `checks` judges, and looks
-//! nowhere.
+//! Nothing is changed. [`gather()`] looks, and says nothing about what is good; [`checks`] judges, and looks nowhere.
 
 pub mod checks;
 mod facts;

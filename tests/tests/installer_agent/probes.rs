@@ -1,9 +1,8 @@
 //! Readiness, liveness, metrics, and the end.
 
-use std::time::Duration;
-
 use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::proxy::{Fault, Point};
 
 use crate::scene::{PLUGINS, in_pod};
 
@@ -62,13 +61,11 @@ fn sigterm_ends_it_in_the_middle_of_a_request() {
     in_pod(|host, kubernetes, _| {
         let proxy = kubernetes.api.proxy().unwrap();
         let pod = NodePod::new(host, &kubernetes.api, &proxy.endpoint()).unwrap();
-        proxy.arm(Some((
-            integration_tests::proxy::Point::First("POST", "/token"),
-            integration_tests::proxy::Fault::Delay(Duration::from_secs(600)),
-        )));
+        proxy.arm(Some((Point::First("POST", "/token"), Fault::Hold)));
         let mut agent = pod.agent().unwrap();
         proxy.await_held().unwrap();
-        assert!(agent.terminate().unwrap().success());
+        let ended = agent.terminate().unwrap();
+        assert!(ended.success(), "{ended}: {}", agent.log());
         assert!(!pod.kubeconfig().exists());
     });
 }

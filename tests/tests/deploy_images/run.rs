@@ -44,6 +44,16 @@ fn every_program_runs_by_itself() {
         for line in ["/opt/cni/bin/calico -v", "/opt/cni/bin/calico-ipam -v", "/usr/bin/calico -v"] {
             assert!(inside(cni, "0:0", line).unwrap().contains(version), "{line}");
         }
+        // What the manifests of deploy/ and upstream's call.
+        for command in [
+            "/opt/cni/bin/install",
+            "/usr/bin/calico component cni install",
+            "/usr/bin/calico refresh-token",
+            "/usr/bin/calico uninstall",
+            "/usr/bin/calico doctor",
+        ] {
+            assert!(inside(cni, "0:0", &format!("{command} --help")).unwrap().contains("Usage"), "{command}");
+        }
         // As the user that the image names, under every name that upstream's manifests call (INST-3).
         for line in [
             "/usr/bin/kube-controllers --version",

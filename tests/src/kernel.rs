@@ -1,6 +1,7 @@
 //! The kernel's network state in the form of the recordings (tests/golden/README.md).
 
 use std::fs;
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,16 +61,22 @@ pub fn pod(host: &Host, name: &str) -> Result<Value> {
     host.in_pod(name, || settled(state))
 }
 
-/// Reads until nothing moves: a link that came up has its link-local address a few milliseconds later.
+/// Reads until nothing moves: a link that came up has its link-local address a few milliseconds later, and one that goes with
+/// its namespace may go after it was listed and before it is looked at.
 fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
     let deadline = Instant::now() + SETTLING;
     loop {
-        let state = read()?;
-        if !awaits_link_local(&state) || Instant::now() > deadline {
-            return Ok(state);
+        let state = read();
+        let moves = state.as_ref().map_or_else(is_gone, awaits_link_local);
+        if !moves || Instant::now() > deadline {
+            return state;
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn awaits_link_local(state: &Value) -> bool {

@@ -14,8 +14,9 @@ use super::api::Api;
 use crate::live::List;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
-/// From so many pods of one node on, a list of the node costs less than a request for each.
-const MANY: usize = 16;
+/// From so many pods of one node on, a list of the node costs less than a request for each. It is a high number, for an API server
+/// whose etcd is older than 3.5.13 answers each such list by looking through all pods of the cluster.
+pub(super) const MANY: usize = 128;
 /// Lists at once: each is all pods of a node in memory.
 const MOST_LISTS: usize = 8;
 

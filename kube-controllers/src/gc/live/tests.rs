@@ -15,6 +15,9 @@ use super::*;
 use crate::gc::events::tests::suspect;
 use crate::runtime::Leadership;
 
+/// As many pods of one node as are read with one list.
+const MANY: u8 = pods::MANY as u8;
+
 /// What an API server says, by path and query.
 #[derive(Clone, Default)]
 struct Server {
@@ -128,17 +131,17 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
     let page = |token: &str, pod: Value| json!({"kind": "PodList", "metadata": {"continue": token}, "items": [pod]});
     server.says(list, page("more", pod(1, "a", "10.0.0.1")));
     server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
-    let mut suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    let mut suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
     // Of this one the cache knew that it is there: a list of one node does not tell where.
-    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(17, Some("a")) });
-    suspects.push(suspect(18, Some("b")));
+    suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MANY + 1, Some("a")) });
+    suspects.push(suspect(MANY + 2, Some("b")));
     let decided = decide(&server, &suspects).await;
     assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::OtherAddresses)]);
     assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(Evidence::PodGone)), "{decided:?}");
     let mut asked = server.asked();
     asked.sort();
     let mut expected =
-        [by_name(&pod_path(17)), by_name(&pod_path(18)), list.to_owned(), format!("{list}&continue=more")];
+        [by_name(&pod_path(MANY + 1)), by_name(&pod_path(MANY + 2)), list.to_owned(), format!("{list}&continue=more")];
     expected.sort();
     assert_eq!(asked, expected);
 }
@@ -149,17 +152,17 @@ async fn a_list_with_something_unreadable_proves_nothing() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
     server.says(list, json!({"kind": "PodList", "metadata": {}, "items": [{"metadata": {"name": "odd"}}]}));
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1"));
-    let suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
     let decided = decide(&server, &suspects).await;
     assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::PodGone)]);
-    assert_eq!(server.asked().len(), 17);
+    assert_eq!(server.asked().len(), usize::from(MANY) + 1);
 }
 
 /// As a proxy answers that knows better.
 #[tokio::test]
 async fn what_is_no_list_of_pods_proves_nothing() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
-    let suspects: Vec<Suspect> = (1..=16).map(|n| suspect(n, Some("a"))).collect();
+    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
     for answer in [
         json!({}),
         json!({"kind": "Status", "status": "Success", "code": 200}),
@@ -169,15 +172,15 @@ async fn what_is_no_list_of_pods_proves_nothing() {
     ] {
         let server = Server::default();
         server.says(list, answer.clone());
-        for number in 1..=16 {
+        for number in 1..=MANY {
             server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
         }
-        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); 16], "{answer}");
+        assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MANY], "{answer}");
     }
     for empty in [json!([]), json!(null)] {
         let server = Server::default();
         server.says(list, json!({"kind": "PodList", "metadata": {}, "items": empty}));
-        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); 16]);
+        assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); pods::MANY]);
         assert_eq!(server.asked(), [list]);
     }
 }

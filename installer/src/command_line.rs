@@ -16,6 +16,7 @@ pub use self::uninstall::uninstall;
 pub use self::version::version;
 
 use std::fs;
+use std::process::ExitCode;
 
 use ipam_plugin::process;
 
@@ -38,6 +39,17 @@ enum CommandError {
     AgentSettings(#[from] agent::SettingsError),
     #[error(transparent)]
     Agent(#[from] AgentError),
+}
+
+/// Exit status 0, or 1 with the reason in the log (INST-34).
+fn ended(outcome: Result<(), CommandError>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// What the environment says, and the environment itself.

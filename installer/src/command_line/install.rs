@@ -8,7 +8,7 @@ use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
-use super::{CommandError, environment, stay};
+use super::{CommandError, ended, environment, stay};
 use crate::install::Installation;
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
@@ -22,13 +22,7 @@ pub fn install(arguments: impl IntoIterator<Item = String>) -> ExitCode {
         logging::init(LogConfig::new("cni-installer"));
         // What is not mounted is not installed to, unless somebody says where else.
         let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        match run(&layout) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!("{error}");
-                ExitCode::FAILURE
-            }
-        }
+        ended(run(&layout))
     })
 }
 

@@ -7,7 +7,7 @@ use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
-use super::{CommandError, environment, stay};
+use super::{CommandError, ended, environment, stay};
 use crate::agent::VARIABLES;
 use crate::install::Installation;
 use crate::layout::Layout;
@@ -19,13 +19,7 @@ const KNOWN: Known = Known { options: &["root"], switches: &[] };
 pub fn refresh_token(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     with("refresh-token", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-agent"));
-        match run(&said.layout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!("{error}");
-                ExitCode::FAILURE
-            }
-        }
+        ended(run(&said.layout()))
     })
 }
 

@@ -49,12 +49,12 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads everything that the suspects ask for, each thing once. What cannot be read is unknown, and whoever depends on
-    /// it stays.
-    pub(super) async fn read(&self, suspects: &[Suspect]) -> Live {
+    /// it stays. The cluster has about so many `pods`.
+    pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> Live {
         let asked: BTreeSet<Other> = suspects.iter().flat_map(others).collect();
         let looked = asked.into_iter().map(|other| self.look_for(other));
         Live {
-            pods: pods::read(&self.api(), suspects, self.parallel).await,
+            pods: pods::read(&self.api(), suspects, pods, self.parallel).await,
             others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
         }
     }

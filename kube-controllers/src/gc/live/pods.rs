@@ -14,15 +14,22 @@ use super::api::Api;
 use crate::live::List;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
-/// From so many pods of one node on, a list of the node costs less than a request for each. It is a high number, for an API server
-/// whose etcd is older than 3.5.13 answers each such list by looking through all pods of the cluster.
-pub(super) const MANY: usize = 128;
+/// From so many pods of one node on, a list of the node costs less than a request for each.
+pub(super) const MANY: usize = 16;
+/// How many pods an API server looks through in the time of one request, as measured. With an etcd older than 3.5.13 behind it, it
+/// looks through all pods of the cluster for each list of a node.
+const LOOKED_THROUGH: usize = 128;
 /// Lists at once: each is all pods of a node in memory.
 const MOST_LISTS: usize = 8;
 
-/// Reads the pods of the suspects.
-pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
-    let (lists, gets) = split(suspects);
+/// Reads the pods of the suspects in a cluster of about `pods`.
+pub(super) async fn read(
+    api: &Api<'_>,
+    suspects: &[Suspect],
+    pods: usize,
+    parallel: usize,
+) -> BTreeMap<ObjectKey, Sight<Pod>> {
+    let (lists, gets) = split(suspects, MANY.max(pods / LOOKED_THROUGH));
     let mut found = BTreeMap::new();
     let listed = lists.into_iter().map(|(node, keys)| async move {
         let on_node = of_node(api, &node).await;
@@ -56,8 +63,8 @@ pub(super) async fn read(api: &Api<'_>, suspects: &[Suspect], parallel: usize) -
 type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
 
 /// Which pods are read by lists of nodes, and which one by one. Only of a pod that the cache no longer knows is a list of
-/// its node proof enough: another may be on a node that the list is not of.
-fn split(suspects: &[Suspect]) -> (Lists, BTreeSet<ObjectKey>) {
+/// its node proof enough: another may be on a node that the list is not of. `many` of a node are worth a list.
+fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
     for suspect in suspects {
         let Some((namespace, name)) = suspect.questions().pod else { continue };
@@ -68,7 +75,7 @@ fn split(suspects: &[Suspect]) -> (Lists, BTreeSet<ObjectKey>) {
         }
     }
     lists.retain(|_, keys| {
-        let worth_it = keys.len() >= MANY;
+        let worth_it = keys.len() >= many;
         if !worth_it {
             gets.append(keys);
         }

@@ -72,6 +72,11 @@ fn by_name(path: &str) -> String {
 
 /// What becomes of suspects when they are looked at again.
 async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
+    decide_among(server, suspects, 100).await
+}
+
+/// In a cluster of so many pods.
+async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec<Decision> {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let calico = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
@@ -79,7 +84,7 @@ async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
     let gate = Gate::new(Leadership::always(), ready, CancellationToken::new(), 0);
     let kubernetes = server.client();
     let reader = Reader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
-    let live = reader.read(suspects).await;
+    let live = reader.read(suspects, pods).await;
     suspects.iter().map(|suspect| suspect.revalidate(&live.facts(suspect))).collect()
 }
 
@@ -144,6 +149,17 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
         [by_name(&pod_path(MANY + 1)), by_name(&pod_path(MANY + 2)), list.to_owned(), format!("{list}&continue=more")];
     expected.sort();
     assert_eq!(asked, expected);
+}
+
+/// An old etcd has each list of a node's pods look through those of all nodes.
+#[tokio::test]
+async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
+    let server = Server::default();
+    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    decide_among(&server, &suspects, 2_000).await;
+    assert_eq!(server.asked(), ["/api/v1/pods?fieldSelector=spec.nodeName%3Da"]);
+    decide_among(&server, &suspects, 20_000).await;
+    assert_eq!(server.asked().len(), usize::from(MANY));
 }
 
 #[tokio::test]

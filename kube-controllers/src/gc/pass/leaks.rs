@@ -43,7 +43,8 @@ impl Collector {
             gate: &self.gate,
             parallel: self.parallel(),
         };
-        let live = reader.read(&suspects).await;
+        let pods = self.known.index().subjects();
+        let live = reader.read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
             let decision = suspect.revalidate(&live.facts(&suspect));
             (suspect, decision)

@@ -96,6 +96,11 @@ impl Index {
         &self.settings
     }
 
+    /// About how many pods, machines and Services the cluster has: those that exist, and those that only an address names.
+    pub fn subjects(&self) -> usize {
+        self.subjects.len()
+    }
+
     /// Puts other settings in force. What is without holder is judged by them at the next examination.
     pub fn set_settings(&mut self, settings: Settings) {
         if settings == self.settings {

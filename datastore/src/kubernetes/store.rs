@@ -135,39 +135,40 @@ impl Kubernetes {
     async fn read_with(&self, spoken: &Spoken, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let transcoder = &spoken.transcoder;
         let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
-        let mut distinct: Vec<(&Query, bool)> = Vec::new();
-        for (range, query) in ranges.iter().zip(&queries) {
-            match distinct.iter_mut().find(|(known, _)| *known == query) {
-                Some((_, may_lag)) => *may_lag &= range.may_lag,
-                None => distinct.push((query, range.may_lag)),
+        let mut distinct: Vec<Asked<'_>> = Vec::new();
+        for (index, (range, query)) in ranges.iter().zip(&queries).enumerate() {
+            match distinct.iter_mut().find(|asked| asked.query == query) {
+                Some(asked) => {
+                    asked.may_lag &= range.may_lag;
+                    asked.by.push(index);
+                }
+                None => distinct.push(Asked { query, may_lag: range.may_lag, by: vec![index] }),
             }
         }
-        let asked = distinct.iter().map(|(query, may_lag)| self.ask(transcoder.group(), query, *may_lag));
-        let found = try_join_all(asked).await?;
-        let mut of_group = found.iter().zip(&distinct).filter(|(_, (query, _))| is_of(transcoder.group(), query));
-        let lacks_all = found.iter().any(|found| matches!(found, Found::NoGroup))
-            && of_group.all(|(found, _)| matches!(found, Found::NoGroup));
+        // Each answer is taken apart when it comes: others are still on their way then.
+        let found = distinct.iter().map(async |asked| {
+            let found = self.ask(transcoder.group(), asked.query, asked.may_lag).await?;
+            let lacks_group = matches!(found, Found::NoGroup);
+            Ok::<_, StoreError>((lacks_group, asked.decode(transcoder, ranges, found.objects())))
+        });
+        let found = try_join_all(found).await?;
+        let mut of_group = found.iter().zip(&distinct).filter(|(_, asked)| is_of(transcoder.group(), asked.query));
+        let lacks_all =
+            found.iter().any(|(lacks_group, _)| *lacks_group) && of_group.all(|((lacks_group, _), _)| *lacks_group);
         if lacks_all && spoken.from_memory {
             return Ok(None);
         }
-        let mut objects: Vec<Vec<Value>> = found.into_iter().map(Found::objects).collect();
 
-        let mut answers = Vec::with_capacity(ranges.len());
+        let mut answers = vec![Vec::new(); ranges.len()];
         let mut buried = Vec::new();
-        for (index, (range, query)) in ranges.iter().zip(&queries).enumerate() {
-            let position = distinct.iter().position(|(other, _)| *other == query).unwrap_or_default();
-            // Blocks and pods are large: only who shares an answer with a later range copies it.
-            let is_shared = queries[index + 1..].contains(query);
-            let objects = if is_shared { objects[position].clone() } else { std::mem::take(&mut objects[position]) };
-            let mut entries = Vec::new();
-            for object in objects {
-                match transcoder.decode(range, object) {
-                    Some(Decoded { entry, tombstone: true }) if !range.prefix => buried.push((range, entry)),
-                    Some(Decoded { entry, .. }) => entries.push(entry),
-                    None => {}
+        for (index, decoded) in found.into_iter().flat_map(|(_, decoded)| decoded) {
+            let range = &ranges[index];
+            for Decoded { entry, tombstone } in decoded {
+                match tombstone && !range.prefix {
+                    true => buried.push((range, entry)),
+                    false => answers[index].push(entry),
                 }
             }
-            answers.push(entries);
         }
         let burials = buried.iter().map(|(range, entry)| self.bury(transcoder, range, entry));
         join_all(burials).await.into_iter().collect::<Result<(), _>>()?;
@@ -243,6 +244,28 @@ impl Kubernetes {
             }),
             Err(failure) => Err(self.explain(failure, &write.key, true).await),
         }
+    }
+}
+
+/// A query, and the ranges of a batch that it answers.
+struct Asked<'q> {
+    query: &'q Query,
+    may_lag: bool,
+    by: Vec<usize>,
+}
+
+impl Asked<'_> {
+    /// What of the objects found is in each of the ranges, which go by their place in the batch.
+    fn decode(&self, transcoder: &Transcoder, ranges: &[Range], objects: Vec<Value>) -> Vec<(usize, Vec<Decoded>)> {
+        let read = |index: usize, objects: Vec<Value>| {
+            let decoded = objects.into_iter().filter_map(|object| transcoder.decode(&ranges[index], object));
+            (index, decoded.collect())
+        };
+        // Blocks and pods are large: only who shares them with a later range copies them.
+        let Some((last, others)) = self.by.split_last() else { return Vec::new() };
+        let mut all: Vec<_> = others.iter().map(|index| read(*index, objects.clone())).collect();
+        all.push(read(*last, objects));
+        all
     }
 }
 

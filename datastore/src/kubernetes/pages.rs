@@ -96,11 +96,12 @@ mod tests {
         answers: impl Into<VecDeque<Result<Value, Failure>>>,
     ) -> (Result<Vec<Value>, Failure>, Vec<String>) {
         let (mut answers, mut asked) = (answers.into(), Vec::new());
-        let walked = walk(&pods(), true, |request| {
+        let ask = |request: ApiRequest| {
             asked.push(request.target.replace("/api/v1/pods", ""));
             std::future::ready(answers.pop_front().unwrap())
-        });
-        (walked.await, asked)
+        };
+        let walked = walk(&pods(), true, ask).await;
+        (walked, asked)
     }
 
     #[tokio::test]

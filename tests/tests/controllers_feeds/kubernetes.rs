@@ -135,7 +135,7 @@ fn a_list_whose_place_is_forgotten_begins_anew() {
         for n in 0..60 {
             pods.create(&format!("p{n:03}"));
         }
-        proxy.arm(Some((Point::First("GET", "/pods?limit=50&continue="), Fault::Refuse(Refusal::of(410)))));
+        proxy.arm(Some((Point::First("GET", "&continue="), Fault::Refuse(Refusal::of(410)))));
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
         assert!(proxy.fired(), "{:?}", proxy.requests());

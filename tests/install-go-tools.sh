@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints what to put on PATH to find them
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into

@@ -36,7 +36,7 @@ TOML
     cat >$work/kubelet.yaml <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: 127.0.0.1
+address: 0.0.0.0
 authentication: { anonymous: { enabled: false }, webhook: { enabled: false }, x509: { clientCAFile: $pki/ca.pem } }
 authorization: { mode: AlwaysAllow }
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -67,7 +67,7 @@ containerd_answers() { ctr version >/dev/null 2>&1; }
 
 start_kubelet() {
     kubelet --config $work/kubelet.yaml --kubeconfig $work/kubelet.kubeconfig --hostname-override $node \
-        --node-ip 192.168.65.1 >>$work/kubelet.log 2>&1 &
+        --node-ip $host_address >>$work/kubelet.log 2>&1 &
     kubelet=$!
 }
 
@@ -95,9 +95,9 @@ containers() { cat /sys/fs/cgroup/pids/k8s.io/*/cgroup.procs /sys/fs/cgroup/k8s.
 kill_containers() { containers | xargs -r kill -KILL 2>/dev/null || true; }
 no_containers() { [ -z "$(containers)" ]; }
 
-# What containers leave on the machine that lent its cgroups.
-remove_cgroups() {
-    find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' -exec rmdir {} + 2>/dev/null || true
-}
+# What containers leave on the machine that lent its cgroups. One whose process has just ended may be busy for a moment.
+remove_cgroups() { wait_for 10 no_cgroups; }
+cgroups() { find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' "$@" 2>/dev/null || true; }
+no_cgroups() { cgroups -exec rmdir {} + && [ -z "$(cgroups)" ]; }
 
 is_ready() { [ "$(kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)" = True ]; }

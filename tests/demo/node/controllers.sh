@@ -7,7 +7,7 @@ leader() { of_system lease/$controllers '{.spec.holderIdentity}' | cut -d_ -f1; 
 leads() { [ -n "$(leader 2>/dev/null)" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
 # metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md
-metrics() { kubectl get --raw "/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics" | grep "^$2"; }
+metrics() { run kubectl get --raw "/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics" | grep -E "[$]|^    $2"; }
 
 # What the kernel says that its processes may.
 confinement() {

@@ -31,7 +31,7 @@ tell_where_the_api_server_is() {
 }
 
 # of_system KIND/NAME PATH: a field of an object in kube-system
-of_system() { kubectl -n kube-system get "$1" -o "jsonpath={$2}"; }
+of_system() { kubectl -n kube-system get "$1" -o "jsonpath=$2"; }
 rolled_out() { run kubectl -n kube-system rollout status "$1" --timeout 180s | grep -v '^    Waiting'; }
 doctor() { kubectl -n kube-system exec daemonset/calico-cni -c cni-agent -- calico doctor; }
 digest() { sha256sum "$1" | cut -c 1-12; }

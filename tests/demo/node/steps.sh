@@ -71,8 +71,8 @@ for name in web-1 web-2; do [ "$(annotation $name)" = "$(address $name)/32" ]; d
 run calico-ipam show --show-blocks
 
 step "Ping: node to pod, pod to pod"
-run ping -c 1 -W 3 "$(address web-1)" | grep 'bytes from'
-run ip netns exec "$(namespace_of "$(address web-2)")" ping -c 1 -W 3 "$(address web-1)" | grep 'bytes from'
+run ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
+run ip netns exec "$(namespace_of "$(address web-2)")" ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 
 step "A port of the node for a pod, by portmap: asked from outside of the cluster"
 refusal=$(portmap_refusal)
@@ -86,13 +86,13 @@ else
 fi
 
 step "Upgrade to $now while pods run and talk"
-roll "$now"
+roll "$former" "$now"
 
 step "The way back: the manifest of $former"
-roll "$former"
+roll "$now" "$former"
 
 step "And $now again"
-roll "$now"
+roll "$former" "$now"
 
 step "kubectl delete pod: addresses and interfaces are given back"
 run kubectl -n shop delete pod --all --wait=false
@@ -142,7 +142,7 @@ run kubectl -n shop delete pod pod-1 --force --grace-period=0 2>/dev/null
 wait_for 60 has_taken $((many - 1))
 echo "    free again after $waited s (leakGracePeriod 5 s)"
 run kubectl -n kube-system get lease $controllers --no-headers
-run metrics "$(leader)" ipam_allocations_gc_reclamations
+metrics "$(leader)" ipam_allocations_gc_reclamations
 
 step "kubelet is back, and everything goes"
 start_kubelet

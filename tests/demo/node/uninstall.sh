@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The end of an installation, in the order of deploy/README.md. Sourced by the steps of the demo, after install.sh.
 
-said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall; }
+said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }
 
 uninstall() {
     run kubectl -n kube-system delete daemonset/calico-cni deployment/calico-kube-controllers

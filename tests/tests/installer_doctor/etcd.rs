@@ -1,6 +1,6 @@
 //! A node with its data in an etcd that wants certificates, installed by `calico install`.
 
-#[expect(unreachable_pub, dead_code, reason = "the datastore's own tests share it as a module")]
+#[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../../datastore/tests/harness/certificates.rs"]
 mod certificates;
 
@@ -196,7 +196,7 @@ fn files_for_tls() {
         );
         let found: Vec<&str> = ["fail TLS files"].into_iter().chain(AWAY).collect();
         let (key, away) = (file("etcd-key"), file("away"));
-        Break { found: &found, words: ("TLS files", "calico-secrets") }.and_mend(
+        Break { found: &found, words: ("TLS files", "give the Secret calico-etcd-secrets") }.and_mend(
             node,
             || fs::rename(&key, &away).unwrap(),
             || fs::rename(&away, &key).unwrap(),
@@ -204,8 +204,8 @@ fn files_for_tls() {
         let theirs = Certificates::new("theirs");
         Break { found: &AWAY, words: ("datastore", "calico-etcd-secrets") }.and_mend(
             node,
-            || drop(fs::copy(theirs.file("ca.pem"), file("etcd-ca")).unwrap()),
-            || drop(fs::copy(certificates.file("ca.pem"), file("etcd-ca")).unwrap()),
+            || fs::write(file("etcd-ca"), theirs.text("ca.pem")).unwrap(),
+            || fs::write(file("etcd-ca"), certificates.text("ca.pem")).unwrap(),
         );
     });
 }

@@ -4,6 +4,7 @@
 //! pods: there the addresses that routes lead to are looked for in the blocks, which tell the pod, and the pod is asked for.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -105,10 +106,13 @@ async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -
     for interface in interfaces {
         for address in &interface.addresses {
             let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
-            if !blocks.contains_key(&cidr) {
-                blocks.insert(cidr, found(store.get::<Block>(&cidr).await)?.map(|entry| entry.value));
-            }
-            let allocation = blocks.get(&cidr).and_then(Option::as_ref).and_then(|block| block.allocation(*address));
+            let block = match blocks.entry(cidr) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unread) => {
+                    unread.insert(found(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
+                }
+            };
+            let allocation = block.as_ref().and_then(|block| block.allocation(*address));
             let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
                 continue;
             };

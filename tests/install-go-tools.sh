@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints what to put on PATH to find them
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
@@ -124,26 +124,40 @@ build_kubernetes() {
     echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
 }
 
+# The programs that are not there yet.
+missing() {
+    local program shows
+    for program in "$@"; do
+        shows=$program
+        case $program in
+        cni-plugins-*) shows=loopback ;;
+        cnitool | containerd | helm | images) ;;
+        *)
+            if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+                [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
+                continue
+            fi
+            ;;
+        esac
+        [ -x "$(place "$program")/$shows" ] || echo "$program"
+    done
+}
+
+# Nobody waits for the builds of others who needs none.
+needed=$(missing "$@")
+[ -n "$needed" ] || exit 0
+
 # One build at a time: the second finds what the first has built.
 mkdir -p "$CACHE"
 exec {lock}>"$CACHE/lock"
 flock "$lock"
-for program in "$@"; do
-    build=build_kubernetes place=$(place "$program") shows=$program
+for program in $(missing "$@"); do
     case $program in
-    cnitool | containerd) build=build_$program ;;
-    helm) build=build_helm ;;
-    images) build=build_images ;;
-    cni-plugins-*) build=build_cni_plugins shows=loopback ;;
-    *)
-        if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
-            [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
-            continue
-        fi
-        ;;
+    cnitool | containerd | helm | images) build=build_$program ;;
+    cni-plugins-*) build=build_cni_plugins ;;
+    *) build=build_kubernetes ;;
     esac
-    [ ! -x "$place/$shows" ] || continue
     require_go
-    "$build" "$program" "$place"
+    "$build" "$program" "$(place "$program")"
 done
 rm -rf "$BUILD"

@@ -5,8 +5,8 @@
 #
 # Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
-# REGISTRY and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the time is that of the last
-# commit otherwise. The same tree on the same versions of Rust and Go gives the same digests.
+# REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
+# Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust and Go gives the same digests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -18,7 +18,7 @@ esac
 declare -A RUST=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 REGISTRY=${REGISTRY:-registry.example.com/calico}
-VERSION=v$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+VERSION=${VERSION:-v$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
 programs='' out=target/images archs=()

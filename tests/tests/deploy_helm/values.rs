@@ -29,6 +29,7 @@ fn wrong_values_are_refused() {
         ("ipam.pools[0].blockSize=26", "cidr"),
         ("cni.confName=a/b.conf", "confName"),
         ("agent.tokenRefreshInterval=often", "tokenRefreshInterval"),
+        ("agent.listen=9097", "listen"),
         ("etcd.endpoints=10.0.0.1", "endpoints"),
         ("etcd.certificates.ca=/etc/ca.pem", "ca"),
         ("cni.logFile.path=cni.log", "path"),

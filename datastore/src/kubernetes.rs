@@ -6,6 +6,7 @@ pub mod config;
 mod discovery;
 mod failure;
 mod pages;
+mod reply;
 mod store;
 mod throttle;
 mod tls;

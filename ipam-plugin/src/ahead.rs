@@ -1,7 +1,7 @@
 //! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come from
-//! is read together with everything else, and its handle created at the same time.
+//! and the node's others are read together with everything else, and its handle created at the same time.
 //!
-//! Which block that is, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not so
+//! Which blocks these are, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not so
 //! shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and not
 //! given back until it is written. Where another process of the node has it there is no use in reading a block that is
 //! about to change.
@@ -25,6 +25,7 @@ const MACHINE_POD: &str = "virt-launcher-";
 pub struct Ahead {
     lock: HostLock,
     expected: Counts,
+    others: Vec<Cidr>,
 }
 
 impl Ahead {
@@ -40,16 +41,17 @@ impl Ahead {
         let last = recent.of(&call.network, call.namespace());
         let wanted = [(IpVersion::V4, call.assign_ipv4), (IpVersion::V6, call.assign_ipv6)];
         let blocks = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(version, _)| {
-            let block = last.iter().find(|block| block.version() == version)?;
+            let block = last.with_room.iter().find(|block| block.version() == version)?;
             Some((*block, 1))
         });
         let expected: Counts = blocks.collect::<Option<_>>()?;
-        (!expected.is_empty()).then_some(Ahead { lock, expected })
+        let others = last.others.into_iter().filter(|block| !expected.contains_key(block)).collect();
+        (!expected.is_empty()).then_some(Ahead { lock, expected, others })
     }
 
     /// The blocks to read.
     pub fn blocks(&self) -> impl Iterator<Item = Cidr> {
-        self.expected.keys().copied()
+        self.expected.keys().chain(&self.others).copied()
     }
 
     /// Answers `batch`, and creates the handle of `call` meanwhile.

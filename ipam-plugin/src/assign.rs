@@ -15,6 +15,7 @@ use crate::knowledge::{Knowledge, Wants};
 use crate::mend::Mend;
 use crate::plan::{FamilyPlan, Step};
 use crate::prelude::{Counts, Prelude};
+use crate::recent::Recent;
 use crate::request::AssignRequest;
 use crate::take::Take;
 use crate::undo::undo;
@@ -36,8 +37,8 @@ pub struct Assigned {
     pub addresses: Vec<Assignment>,
     /// The families of which fewer could be had, and why. Not an error of the allocation as such (IPAM-111).
     pub shortfalls: Vec<Shortfall>,
-    /// The blocks they came from, as far as these have more: where the next ones will likely come from.
-    pub blocks_with_room: Vec<Cidr>,
+    /// Where the next ones will likely come from.
+    pub(crate) recent: Recent,
 }
 
 /// One family on its way.
@@ -261,10 +262,15 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             Some(family.plan.shortfall(known, family.assigned, cause))
         });
         let shortfalls = short.collect();
-        let mut blocks_with_room: Vec<Cidr> =
-            self.taken.iter().map(Take::cidr).filter(|cidr| self.has_room(cidr)).collect();
-        blocks_with_room.dedup();
-        Assigned { addresses, shortfalls, blocks_with_room }
+        Assigned { addresses, shortfalls, recent: self.recent() }
+    }
+
+    fn recent(&self) -> Recent {
+        let mut with_room: Vec<Cidr> = self.taken.iter().map(Take::cidr).filter(|cidr| self.has_room(cidr)).collect();
+        with_room.dedup();
+        let looked_at = self.families.iter().flat_map(|family| family.plan.looked_at_first(&self.known));
+        let others = looked_at.filter(|cidr| !with_room.contains(cidr)).collect();
+        Recent { with_room, others }
     }
 }
 

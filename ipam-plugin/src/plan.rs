@@ -100,8 +100,7 @@ impl<'a> FamilyPlan<'a> {
         if let Some(step) = self.held(known, remaining)? {
             return Ok(step);
         }
-        let wanted: Vec<Cidr> = self.affine_blocks(known).chain(self.stale(known)).collect();
-        let unknown: Vec<Cidr> = wanted.into_iter().filter(|cidr| known.block(cidr).is_none()).collect();
+        let unknown: Vec<Cidr> = self.looked_at_first(known).filter(|cidr| known.block(cidr).is_none()).collect();
         if !unknown.is_empty() {
             return Ok(Step::Read(Wants::blocks(unknown)));
         }
@@ -127,6 +126,11 @@ impl<'a> FamilyPlan<'a> {
     pub(crate) fn shortfall(&self, known: &Knowledge, assigned: usize, cause: Exhaustion) -> Shortfall {
         let refused = shortage::refused_pools(self, known, &cause);
         Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
+    }
+
+    /// The own blocks that are read before anything is taken from one of them.
+    pub(crate) fn looked_at_first<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
+        self.affine_blocks(known).chain(self.stale(known))
     }
 
     /// Affine blocks to look at before a claim: they are wanted with the next read, whatever it is for.

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// Namespaces remembered before the file begins anew: as many as a node has pods of at one time, and more.
 const MOST: usize = 128;
 
-/// For each network and namespace, since pools may be chosen by namespace, the blocks with room that addresses came from
-/// last. Nothing depends on it. Read and written under the node's lock only.
+/// For each network and namespace, since pools may be chosen by namespace, the blocks that the last ADD looked at. Nothing
+/// depends on it. Read and written under the node's lock only.
 #[derive(Debug)]
 pub(crate) struct RecentBlocks {
     file: PathBuf,
@@ -20,7 +20,17 @@ pub(crate) struct RecentBlocks {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
-    blocks: BTreeMap<String, Vec<Cidr>>,
+    blocks: BTreeMap<String, Recent>,
+}
+
+/// The blocks of one network and namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recent {
+    /// Those that addresses came from and that had more, at most one for each family.
+    pub(crate) with_room: Vec<Cidr>,
+    /// The node's other own blocks: which of all has room shows only when they were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<Cidr>,
 }
 
 impl RecentBlocks {
@@ -30,13 +40,13 @@ impl RecentBlocks {
         RecentBlocks { file: file.into(), known: known.unwrap_or_default() }
     }
 
-    /// The blocks that the namespace's last addresses came from, at most one for each family.
-    pub(crate) fn of(&self, network: &str, namespace: &str) -> &[Cidr] {
-        self.known.blocks.get(&name(network, namespace)).map_or(&[], Vec::as_slice)
+    /// The blocks of the namespace.
+    pub(crate) fn of(&self, network: &str, namespace: &str) -> Recent {
+        self.known.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
     }
 
     /// Remembers `blocks`. A file that cannot be written costs the next ADD a round trip and nothing else.
-    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: Vec<Cidr>) {
+    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: Recent) {
         if self.of(network, namespace) == blocks {
             return;
         }
@@ -67,18 +77,23 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
+    fn with_room(texts: &[&str]) -> Recent {
+        Recent { with_room: cidrs(texts), others: Vec::new() }
+    }
+
     #[test]
     fn each_namespace_has_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/recent");
         let mut recent = RecentBlocks::read(&file);
-        assert!(recent.of("net", "a").is_empty());
-        recent.note("net", "a", cidrs(&["10.0.0.0/26", "fd00::/122"]));
-        recent.note("net", "b", cidrs(&["10.0.0.64/26"]));
+        assert_eq!(recent.of("net", "a"), Recent::default());
+        let blocks = Recent { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
+        recent.note("net", "a", blocks.clone());
+        recent.note("net", "b", with_room(&["10.0.0.64/26"]));
         let recent = RecentBlocks::read(&file);
-        assert_eq!(recent.of("net", "a"), cidrs(&["10.0.0.0/26", "fd00::/122"]));
-        assert_eq!(recent.of("net", "b"), cidrs(&["10.0.0.64/26"]));
-        assert!(recent.of("other", "a").is_empty());
+        assert_eq!(recent.of("net", "a"), blocks);
+        assert_eq!(recent.of("net", "b"), with_room(&["10.0.0.64/26"]));
+        assert_eq!(recent.of("other", "a"), Recent::default());
     }
 
     #[test]
@@ -86,21 +101,30 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let mut recent = RecentBlocks::read(&file);
-        recent.note("net", "a", Vec::new());
+        recent.note("net", "a", Recent::default());
         assert!(!file.exists());
-        recent.note("net", "a", cidrs(&["10.0.0.0/26"]));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]));
         fs::write(&file, "{").unwrap();
-        recent.note("net", "a", cidrs(&["10.0.0.0/26"]));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]));
         assert_eq!(fs::read_to_string(&file).unwrap(), "{");
-        assert!(RecentBlocks::read(&file).of("net", "a").is_empty());
+        assert_eq!(RecentBlocks::read(&file).of("net", "a"), Recent::default());
+    }
+
+    /// An earlier version noted blocks with room only, as a list.
+    #[test]
+    fn what_an_earlier_version_wrote_is_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent");
+        fs::write(&file, r#"{"blocks":{"net a":["10.0.0.0/26"]}}"#).unwrap();
+        assert_eq!(RecentBlocks::read(&file).of("net", "a"), Recent::default());
     }
 
     #[test]
     fn the_file_does_not_grow_for_ever() {
         let directory = tempfile::tempdir().unwrap();
         let mut recent = RecentBlocks::read(&directory.path().join("recent"));
-        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), cidrs(&["10.0.0.0/26"])));
+        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"])));
         assert!(recent.known.blocks.len() <= MOST);
-        assert_eq!(recent.of("net", "ns999"), cidrs(&["10.0.0.0/26"]));
+        assert_eq!(recent.of("net", "ns999"), with_room(&["10.0.0.0/26"]));
     }
 }

@@ -91,6 +91,37 @@ async fn keep_compare_delete(store: &Datastore) {
 }
 
 #[test]
+fn the_api_server_keeps_no_account_of_a_blocks_fields() {
+    on_kubernetes(|_, kubernetes| {
+        for group in GROUPS {
+            kubernetes.api.define(group.api_version()).unwrap();
+            let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
+            let get = || api.admin().get(&path).unwrap().success().unwrap();
+            let owner = Owner::Host("node1".into());
+            let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+            let store = open(api, group);
+            block_on(async {
+                store.create::<Block>(&cidr(), &block).await.unwrap();
+                assert!(
+                    get()["metadata"]["managedFields"].is_array(),
+                    "the server's own habit, which this test is about"
+                );
+                let kept = store.get::<Block>(&cidr()).await.unwrap();
+                let mut changed = kept.value;
+                changed.count_write();
+                store.update::<Block>(&cidr(), &changed, &kept.revision).await.unwrap();
+            });
+            let mut object = get();
+            assert_eq!(object["metadata"].get("managedFields"), None);
+            // Nor when upstream writes it next.
+            object["spec"]["sequenceNumber"] = 77.into();
+            api.admin().replace(&path, &object).unwrap().success().unwrap();
+            assert_eq!((&get()["spec"]["sequenceNumber"], get()["metadata"].get("managedFields")), (&json!(77), None));
+        }
+    });
+}
+
+#[test]
 fn whoever_reads_a_tombstone_finishes_the_deletion() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {

@@ -5,9 +5,11 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request};
 use kube::client::{Body, ConfigExt};
+use libcalico::kubernetes::json_bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -17,6 +19,7 @@ use tower::ServiceBuilder;
 use super::access::{self, AccessError};
 use super::config::KubernetesConfig;
 use super::failure::{Failure, Refusal};
+use super::reply::{Metadata, Reply};
 use super::throttle::Throttle;
 use super::tls;
 use super::transport::Transport;
@@ -41,7 +44,7 @@ pub(super) struct ApiRequest {
     /// The form of the answer, if not plain JSON.
     pub(super) accept: Option<&'static str>,
     /// Content type and body.
-    pub(super) body: Option<(&'static str, Vec<u8>)>,
+    pub(super) body: Option<(&'static str, Bytes)>,
 }
 
 /// The API server as one process talks to it. Connects with the first request.
@@ -56,7 +59,7 @@ pub(super) struct ApiClient {
 #[derive(Deserialize)]
 struct Written {
     #[serde(default)]
-    metadata: Value,
+    metadata: Metadata,
 }
 
 #[derive(Clone)]
@@ -73,7 +76,7 @@ impl ApiRequest {
 
     /// Sends a JSON object.
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
-        ApiRequest { method, target: target.into(), accept: None, body: Some((JSON, object.to_string().into_bytes())) }
+        ApiRequest { method, target: target.into(), accept: None, body: Some((JSON, json_bytes(object).into())) }
     }
 
     fn is_reading(&self) -> bool {
@@ -83,9 +86,9 @@ impl ApiRequest {
     /// A write is answered with the whole object, of which the sender lacks the metadata only.
     fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_reading() {
-            return serde_json::from_slice(answer);
+            return serde_json::from_slice(answer).map(|Reply(object)| object);
         }
-        let Written { metadata } = serde_json::from_slice(answer)?;
+        let Written { metadata: Metadata(metadata) } = serde_json::from_slice(answer)?;
         Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::future::{join_all, try_join_all};
 use hyper::Method;
-use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder};
+use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes};
 use libcalico::store::{
     Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
@@ -229,7 +229,7 @@ impl Kubernetes {
             Request::PatchStatus { location, body } => {
                 let target = format!("{}/status", location.url_path());
                 ApiRequest {
-                    body: Some((STRATEGIC_MERGE_PATCH, body.to_string().into_bytes())),
+                    body: Some((STRATEGIC_MERGE_PATCH, json_bytes(&body).into())),
                     method: Method::PATCH,
                     ..ApiRequest::get(target)
                 }

@@ -1,12 +1,14 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::ipam::{Block, HandleId};
+use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use netconf::{CniError, CniResult};
 
 use super::*;
 use crate::cni::{self, Pod};
 use crate::prelude::PreludeQuery;
+use crate::recent::Recent;
+use crate::release_addresses::release_addresses;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
 
@@ -84,6 +86,31 @@ async fn the_second_address_costs_one_read_and_two_writes() {
     node.assert_consistent();
 }
 
+fn with_room(block: Cidr) -> Recent {
+    Recent { with_room: vec![block], others: Vec::new() }
+}
+
+/// All of a node's blocks are looked at, so that the first with room is taken from, as upstream does.
+#[tokio::test]
+async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
+    let node = Node::new();
+    for number in 0..17 {
+        node.address(&number.to_string()).await;
+    }
+    node.cluster.store.take_counts();
+    let address = node.address("third block").await;
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    node.assert_consistent();
+    // An address of the first block is free again.
+    let first = node.held_by("0")[0];
+    let clock = &node.cluster.clock;
+    let request = ReleaseRequest { ip: first, handle: None, sequence: None };
+    release_addresses(&node.cluster.store, clock, &[request]).await.unwrap();
+    assert_ne!(address, first);
+    assert_eq!(node.address("first block").await, first);
+    node.assert_consistent();
+}
+
 #[tokio::test]
 async fn a_full_block_is_no_hint_and_the_next_one_is() {
     let node = Node::new();
@@ -99,7 +126,7 @@ async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
     for wrong in ["10.65.0.0/29", "10.99.0.0/29", "fd00::/122"] {
         let node = Node::new();
         node.address("a").await;
-        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", vec![cidr(wrong)]);
+        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", with_room(cidr(wrong)));
         let address = node.address("b").await;
         assert_eq!(node.held_by("b"), [address], "{wrong}");
         node.assert_consistent();
@@ -112,7 +139,7 @@ async fn the_block_of_another_node_is_left_alone() {
     let node = Node::new();
     node.cluster.one("node2", "net.other").await.unwrap();
     let (foreign, _) = node.cluster.store.pairs().list::<Block>(&None).remove(0);
-    RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", vec![foreign]);
+    RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", with_room(foreign));
     let address = node.address("a").await;
     assert!(!foreign.contains(address), "{address}");
     node.assert_consistent();

@@ -46,6 +46,7 @@ pub use block::cidr_of_name;
 pub use error::TranscodeError;
 pub use group::ApiGroup;
 pub use handle::handle_name;
+pub use json::json_bytes;
 pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
 pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,

@@ -104,10 +104,10 @@ fn as_ours(object: &Value, kind: &str) -> Value {
     object
 }
 
-/// What the API server fills in, whatever it is sent. A uid is sent or not, but never another one.
+/// What the API server fills in, whatever it is sent, or is told not to. A uid is sent or not, but never another one.
 fn without_servers_own(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
-    for key in ["creationTimestamp", "generation", "uid"] {
+    for key in ["creationTimestamp", "generation", "managedFields", "uid"] {
         metadata.remove(key);
     }
     object

@@ -205,6 +205,9 @@ fn resource(
         let uid = revision.and_then(|revision| revision.uid.clone());
         metadata.extend(uid.map(|uid| ("uid".to_owned(), Value::from(uid))));
     }
+    if kind == StoredKind::Block && revision.is_some() {
+        metadata::forget_field_managers(&mut metadata);
+    }
     let mut object = Fields::new();
     object.insert("metadata".into(), Value::Object(metadata));
     object.insert("spec".into(), Value::Object(spec));

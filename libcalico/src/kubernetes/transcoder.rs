@@ -8,7 +8,7 @@ use super::error::{Malformed, TranscodeError};
 use super::group::ApiGroup;
 use super::handle;
 use super::ipam_config;
-use super::json::{Fields, take_object, text};
+use super::json::{Fields, json_bytes, take_object, text};
 use super::kind::StoredKind;
 use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::metadata;
@@ -107,7 +107,7 @@ impl Transcoder {
         // Lists of affinities leave tombstones out, those of blocks and handles do not (DS-72).
         let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
         (within(range, &path) && !hidden)
-            .then(|| Decoded { entry: pair(path, value.to_string().into_bytes(), &revision), tombstone: is_tombstone })
+            .then(|| Decoded { entry: pair(path, json_bytes(&value), &revision), tombstone: is_tombstone })
     }
 
     /// The request that `write` is.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::decode::Decode;
 use crate::kubernetes::Kubernetes;
+use crate::kubernetes::reply::Reply;
 use crate::watch::Change;
 
 /// The objects of one of Calico's kinds.
@@ -66,14 +67,14 @@ impl<K: Kind> Decode for CalicoObjects<K> {
 
     fn put(&mut self, object: &str) -> Option<Change<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
-            Ok(object) => self.read(object),
+            Ok(Reply(object)) => self.read(object),
             // JSON it is, or the list could not have been cut into objects: it is nested too deeply.
             Err(error) => Some(Change::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }
 
     fn key(&mut self, object: &str) -> Option<K::Key> {
-        let mut object: Value = serde_json::from_str(object).ok()?;
+        let Reply(mut object) = serde_json::from_str(object).ok()?;
         let metadata = object["metadata"].clone();
         // One that is marked as deleted hides from lists.
         if let Some(spec) = object["spec"].as_object_mut() {

@@ -224,6 +224,27 @@ fn a_handle_is_replaced_only_if_it_is_the_same() {
     }
 }
 
+/// An account of who wrote which field is kept of no block that is written again, and of everything else.
+#[test]
+fn nobody_keeps_account_of_a_blocks_fields() {
+    for group in GROUPS {
+        let transcoder = Transcoder::new(group);
+        let entry = transcoder.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let read = decode_entry::<Block>(&entry).unwrap();
+        let update = Write::update(&read.key, &read.value, &read.revision).unwrap();
+        let Request::Replace { body, .. } = transcoder.request(&update).unwrap() else { panic!() };
+        assert_eq!(body["metadata"]["managedFields"], json!([{}]));
+        // The API server begins one all the same.
+        let create = Write::create::<Block>(&read.key, &read.value).unwrap();
+        let Request::Create { body, .. } = transcoder.request(&create).unwrap() else { panic!() };
+        assert_eq!(body["metadata"].get("managedFields"), None);
+        let id = HandleId::new("h");
+        let update = Write::update::<Handle>(&id, &Handle::default(), &read.revision).unwrap();
+        let Request::Replace { body, .. } = transcoder.request(&update).unwrap() else { panic!() };
+        assert_eq!(body["metadata"].get("managedFields"), None);
+    }
+}
+
 /// Ids that differ in case share a name; the second one's handle cannot be read, rather than be taken for the first's.
 #[test]
 fn the_handle_of_another_id_is_not_ours() {

@@ -27,9 +27,12 @@ demo-controllers: build ## leaks collected, a policy converted, a leader replace
 	@tests/install-needs.sh demo-controllers
 	@tests/demo/run.sh controllers
 
-e2e: build ## a real node, kubelet and containerd: installed, pods, power failure, garbage collection (KEEP=1: leave it up)
+e2e: build ## a real node, kubelet and containerd: installed, upgraded, power failure, uninstalled (KEEP=1: leave it up)
 	@tests/install-needs.sh e2e image
 	@deploy/images/build.sh --programs $(PLUGIN) --out target/images-here
+	@CALICO_VERSION=v0.0.9 $(MAKE) --no-print-directory plugin PROFILE=quick PLUGIN=target/plugin-former
+	@install -m 0755 $(PLUGIN)/kube-controllers target/plugin-former/
+	@VERSION=v0.0.9 deploy/images/build.sh --programs target/plugin-former --out target/images-former
 	@tests/demo/run.sh node
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named

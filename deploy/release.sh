@@ -55,7 +55,7 @@ pack() {
 
 pack_images() {
     local image bill
-    deploy/images/build.sh "${programs[@]}" --out "$staged/images"
+    VERSION=$tag deploy/images/build.sh "${programs[@]}" --out "$staged/images"
     for image in cni kube-controllers; do
         pack "$staged/images/$image" -- blobs index.json oci-layout >"$files/image-$image-$tag.tar"
         cp "$staged/images/$image.THIRD-PARTY" "$files/image-$image-$tag.THIRD-PARTY"

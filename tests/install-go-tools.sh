@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kubelet ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints what to put on PATH to find them
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
@@ -134,38 +134,40 @@ build_kubernetes() {
     echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
 }
 
-# What shows that a program is there.
-shows() {
-    case $1 in
-    cni-plugins-*) echo licenses ;;
-    *) echo "$1" ;;
-    esac
+# The programs that are not there yet.
+missing() {
+    local program shows
+    for program in "$@"; do
+        shows=$program
+        case $program in
+        cni-plugins-*) shows=licenses ;;
+        cnitool | containerd | helm | images) ;;
+        *)
+            if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+                [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
+                continue
+            fi
+            ;;
+        esac
+        [ -x "$(place "$program")/$shows" ] || echo "$program"
+    done
 }
 
-missing=()
-for program in "$@"; do
-    if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ "$(place "$program")" = "$CACHE/kubernetes-$KUBERNETES" ]; then
-        [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
-    elif [ ! -x "$(place "$program")/$(shows "$program")" ]; then
-        missing+=("$program")
-    fi
-done
-# Who lacks nothing waits for nobody.
-[ ${#missing[@]} -gt 0 ] || exit 0
+# Nobody waits for the builds of others who needs none.
+needed=$(missing "$@")
+[ -n "$needed" ] || exit 0
 
 # One build at a time: the second finds what the first has built.
 mkdir -p "$CACHE"
 exec {lock}>"$CACHE/lock"
 flock "$lock"
-for program in "${missing[@]}"; do
-    place=$(place "$program")
-    [ ! -x "$place/$(shows "$program")" ] || continue
+for program in $(missing "$@"); do
     case $program in
     cnitool | containerd | helm | images) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
     *) build=build_kubernetes ;;
     esac
     require_go
-    "$build" "$program" "$place"
+    "$build" "$program" "$(place "$program")"
 done
 rm -rf "$BUILD"

@@ -21,7 +21,7 @@ declare -A NEEDS=(
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
             openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace"
     [e2e]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl pip3:python3-pip
-            runc:runc /bin/busybox:busybox-static /usr/lib/cni/portmap:containernetworking-plugins iptables:iptables"
+            runc:runc /bin/busybox:busybox-static iptables:iptables"
     [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace pip3:python3-pip"
 )
 
@@ -78,7 +78,7 @@ install_go_tools() {
         tests/install-go-tools.sh helm || echo "note: there is no helm" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
         ;;
-    e2e) tests/install-go-tools.sh kube-apiserver kubectl kubelet containerd ;;
+    e2e) tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet containerd ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;
     bench) tests/install-go-tools.sh kube-apiserver || echo "note: there is no API server to measure" >&2 ;;
     esac

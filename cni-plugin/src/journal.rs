@@ -6,11 +6,11 @@
 //! take back what the ADD has just given.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use installer::atomic_file::{self, AtomicFileError, is_draft};
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +19,6 @@ pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
 /// Entries that one invocation tries to settle: a long outage must not make one pod wait for all others.
 const ENTRIES_PER_INVOCATION: usize = 16;
-
-/// Age at which a file still being written is nobody's any more: writing takes milliseconds.
-const ABANDONED: Duration = Duration::from_secs(60);
 
 /// What is owed for one attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +55,9 @@ pub enum JournalError {
         /// What the system said.
         source: io::Error,
     },
+    /// An entry that cannot be put in place.
+    #[error(transparent)]
+    Write(#[from] AtomicFileError),
     /// The lock was not to be had.
     #[error("the journal of DELs that are not finished: {0}")]
     Lock(#[from] LockError),
@@ -90,20 +90,10 @@ impl Journal {
         };
         fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
         let target = self.file_of(&debt.network, &debt.container_id, &debt.ifname);
-        let scratch = target.with_extension(format!("{}.{SCRATCH}", std::process::id()));
         let text = serde_json::to_vec_pretty(debt).map_err(io::Error::from).map_err(at("encode", &target))?;
-        let write = || -> io::Result<()> {
-            // Who was networked with whom is nobody else's business.
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&scratch, &target)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        write().map_err(|source| {
-            let _ = fs::remove_file(&scratch);
-            JournalError::File { action: "write", path: target.clone(), source }
-        })
+        // Who was networked with whom is nobody else's business.
+        atomic_file::replace(&target, &text, 0o600)?;
+        Ok(())
     }
 
     /// Whether this attachment is owed.
@@ -115,7 +105,7 @@ impl Journal {
     /// absent or empty.
     pub fn is_empty(&self) -> bool {
         match fs::read_dir(&self.directory) {
-            Ok(entries) => !entries.flatten().any(|file| is_entry(&file.path()) || is_scratch(&file.path())),
+            Ok(entries) => !entries.flatten().any(|file| is_entry(&file.path()) || is_draft(&file.path())),
             Err(_) => true,
         }
     }
@@ -184,15 +174,7 @@ impl Locked<'_> {
 
     /// Removes what processes left that were killed while they wrote an entry.
     pub fn remove_abandoned(&self) {
-        let files = fs::read_dir(&self.journal.directory).into_iter().flatten().flatten();
-        for file in files.filter(|file| is_scratch(&file.path())) {
-            let age = file.metadata().and_then(|metadata| metadata.modified()).map(|written| written.elapsed());
-            if matches!(age, Ok(Ok(age)) if age > ABANDONED)
-                && let Err(error) = fs::remove_file(file.path())
-            {
-                tracing::warn!(path = %file.path().display(), %error, "cannot remove an unfinished journal entry");
-            }
-        }
+        atomic_file::sweep(&self.journal.directory);
     }
 
     /// Forgets a debt that was paid.
@@ -211,19 +193,14 @@ fn is_entry(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Extension of an entry that is being written.
-const SCRATCH: &str = "tmp";
-
-fn is_scratch(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == SCRATCH)
-}
-
 fn read(path: &Path) -> io::Result<Debt> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn debt(container_id: &str, datastore: &str) -> Debt {
@@ -308,17 +285,27 @@ mod tests {
     fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path());
-        let [abandoned, fresh] = ["a.1.tmp", "b.2.tmp"].map(|name| directory.path().join(name));
-        fs::write(&fresh, "{").unwrap();
-        let file = File::create(&abandoned).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).unwrap();
+        let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
+        // As one is called whose process is gone.
+        let name = being_written.path().file_name().unwrap().to_str().unwrap().replace(".b.json.", ".a.json.");
+        let abandoned = directory.path().join(name);
+        fs::write(&abandoned, "{").unwrap();
         assert!(!journal.is_empty(), "or nobody would look");
         journal.record(&debt("a", "one")).unwrap();
 
         let locked = journal.lock().unwrap();
         locked.remove_abandoned();
-        assert!(!abandoned.exists() && fresh.exists());
+        assert!(!abandoned.exists() && being_written.path().exists());
         assert_eq!(locked.debts("one").len(), 1);
+    }
+
+    #[test]
+    fn an_entry_is_for_its_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        journal.record(&debt("a", "one")).unwrap();
+        let file = journal.file_of("net", "a", "eth0");
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
     }
 
     #[test]

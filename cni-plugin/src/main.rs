@@ -25,8 +25,8 @@ fn main() -> ExitCode {
         Program::Command(command, count) => {
             let rest = arguments.iter().skip(count).cloned();
             match command {
-                Command::Install => command_line::install(rest),
-                Command::RefreshToken => command_line::refresh_token(rest),
+                Command::Install => command_line::install(rest, &KernelNetwork),
+                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork),
                 Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
                 Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),

@@ -112,8 +112,18 @@ mod tests {
     use super::*;
     use crate::watch::{Page, Step};
 
-    /// Answers in turn: a number and whether more follow, or that it is lost.
-    struct Script(VecDeque<Option<(u32, bool)>>, Vec<Option<u32>>);
+    /// Answers in turn: a number and whether more follow, or a failure; and what it was asked for.
+    struct Script(VecDeque<Answer>, Vec<Option<u32>>);
+
+    type Answer = Result<(u32, bool), WatchFailure>;
+
+    fn cut() -> Answer {
+        Err(WatchFailure::lost("cut"))
+    }
+
+    fn pager(script: impl Into<VecDeque<Answer>>) -> Pager<Script> {
+        Pager::new(Script(script.into(), Vec::new()))
+    }
 
     impl Source for Script {
         type Value = u32;
@@ -128,7 +138,7 @@ mod tests {
 
         async fn list(&mut self, page: Option<u32>) -> Result<Page<Self>, WatchFailure> {
             self.1.push(page);
-            let (number, more) = self.0.pop_front().unwrap().ok_or_else(|| WatchFailure::lost("cut"))?;
+            let (number, more) = self.0.pop_front().unwrap()?;
             let next = if more { Next::Page(number) } else { Next::Watch(()) };
             Ok(Page { objects: vec![Change::Put(number)], next })
         }
@@ -144,8 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn pages_follow_each_other_and_a_lost_one_is_asked_for_again() {
-        let script = [Some((1, true)), None, None, Some((2, true)), Some((3, false))];
-        let mut pager = Pager::new(Script(script.into(), Vec::new()));
+        let mut pager = pager([Ok((1, true)), cut(), cut(), Ok((2, true)), Ok((3, false))]);
         for number in 1..=3 {
             assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(number)]));
         }
@@ -155,8 +164,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_stays_away_ends_the_walk() {
-        let mut pager = Pager::new(Script([None, None, None, Some((1, false))].into(), Vec::new()));
+        let mut pager = pager([cut(), cut(), cut(), Ok((1, false))]);
         assert_eq!(pager.next().await, Err(WatchFailure::lost("cut")));
         assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(1)]), "who asks on is answered");
+    }
+
+    /// Neither is asking again, nor are the pages before it half of an answer.
+    #[tokio::test]
+    async fn a_moment_that_the_server_has_forgotten_ends_the_walk_at_once() {
+        for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {
+            let mut pager = pager([Ok((1, true)), Err(failure.clone())]);
+            assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(1)]));
+            assert_eq!(pager.next().await, Err(failure));
+            assert_eq!(pager.source.1, [None, Some(1)]);
+        }
     }
 }

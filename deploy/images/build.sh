@@ -5,11 +5,11 @@
 #
 # Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
-# REGISTRY and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the time is that of the last
-# commit otherwise. The same tree on the same versions of Rust, Go and Debian's C compiler gives the same digests, wherever it
-# lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of quick builds.
-# Beside the layouts, programs/<architecture> has our programs by themselves, with the names of their functions in files of their
-# own, bills of materials and notices.
+# REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
+# Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust, Go and Debian's C compiler
+# gives the same digests, wherever it lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of
+# quick builds. Beside the layouts, programs/<architecture> has our programs by themselves, with the names of their functions in
+# files of their own, bills of materials and notices.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -21,7 +21,7 @@ esac
 declare -A RUST=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 REGISTRY=${REGISTRY:-registry.example.com/calico}
-VERSION=v$(deploy/version.sh)
+VERSION=${VERSION:-v$(deploy/version.sh)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 # They would be in place of those in .cargo/config.toml.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS

@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netconf::list::calico_plugin;
 use serde_json::{Map, Value};
 
 use crate::binaries::{CALICO, spawn};
+use crate::node_conf;
 use crate::template::kind;
 
 /// Between two attempts, and between two looks at whether one has ended.
@@ -55,29 +55,15 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
 
 /// What the plugin reads: as a runtime would give it, with the paths of this container.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
-    let mut plugin = calico_plugin(Value::Object(conf.clone()))?;
+    let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
         return Err("the plugin calico is not in it".to_owned());
     }
-    for key in ["etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file", "datastore_path"] {
-        if let Some(path) = plugin.get_mut(key) {
-            translate(path, &path_of);
-        }
-    }
-    if let Some(path) = plugin.get_mut("kubernetes").and_then(|kubernetes| kubernetes.get_mut("kubeconfig")) {
-        translate(path, &path_of);
-        let file = path.as_str().unwrap_or_default();
-        if !file.is_empty() && !Path::new(file).exists() {
-            return Err(format!("its kubeconfig {file} is not there"));
-        }
+    let kubeconfig = plugin.get("kubernetes").and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
+    if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
+        return Err(format!("its kubeconfig {file} is not there"));
     }
     Ok(Value::Object(plugin).to_string())
-}
-
-fn translate(path: &mut Value, path_of: impl Fn(&Path) -> PathBuf) {
-    if let Some(text) = path.as_str().filter(|text| text.starts_with('/')) {
-        *path = path_of(Path::new(text)).to_string_lossy().into();
-    }
 }
 
 /// One attempt; what the plugin printed, nothing if it succeeded. It is ended when `until` comes.

@@ -65,7 +65,7 @@ fn stay(
     keeps: bool,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(), CommandError> {
-    let Installation { settings, layout, account } = *installation;
+    let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
     let keep = || if keeps { installation.keep() } else { Kept::default() };

@@ -14,8 +14,8 @@ mod report;
 pub mod role;
 
 pub use facts::{
-    BlockCount, Chosen, Cluster, Content, Facts, File, Granted, NodeName, Pool, Program, ProgramState, Setting,
-    TokenFile,
+    BlockCount, Cache, Chosen, Cluster, Content, DatastoreKind, Facts, File, Granted, Holder, Lock, NodeName,
+    PodInterface, Pool, Program, ProgramState, Setting, TlsFile, TokenFile,
 };
 pub use finding::{Finding, State};
 pub use gather::gather;

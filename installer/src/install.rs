@@ -4,6 +4,9 @@
 //! leaves the installation of before in working order, and the next run goes on from there.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::agent::Kept;
 use crate::atomic_file::{self, AtomicFileError, Change};
@@ -13,14 +16,20 @@ use crate::cluster;
 use crate::conflist::{self, Conflist, ConflistError};
 use crate::credentials::{self, CredentialsError};
 use crate::digest;
+use crate::host_network::{self, HostNetwork};
 use crate::kubeconfig;
 use crate::layout::{Layout, Place};
+use crate::mtu::{self, MtuFile};
+use crate::node_conf;
 use crate::nodename;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::template::{self, Tls};
 use crate::tls_assets::{self, TlsAssetsError};
+
+/// How long the datastore may take to tell its pools.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Why an installation failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +63,8 @@ pub struct Installation<'a> {
     pub layout: &'a Layout,
     /// The pod that this process is in.
     pub account: Option<&'a ServiceAccount>,
+    /// The node's network.
+    pub network: &'a dyn HostNetwork,
 }
 
 impl Installation<'_> {
@@ -67,7 +78,7 @@ impl Installation<'_> {
 
     /// With `asks`, the API server is asked for what only it has, and the new configuration is tried.
     fn install(&self, asks: bool) -> Result<(), InstallError> {
-        let Installation { settings, layout, account } = *self;
+        let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         atomic_file::sweep(&net_dir);
         atomic_file::sweep(&layout.state_dir());
@@ -90,6 +101,9 @@ impl Installation<'_> {
         if let Some(account) = account.filter(|_| asks) {
             self.write_credentials(account, &net_dir)?;
             cluster::ensure(&conflist.conf, account, &settings.pools).unwrap_or_else(|error| tracing::warn!("{error}"));
+        }
+        if asks {
+            self.write_mtu(&conflist, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
         self.look_over(&conflist, &net_dir, &directories, asks);
         match conflist.write(&net_dir, settings)? {
@@ -158,6 +172,30 @@ impl Installation<'_> {
         match credentials::ensure(account, &self.settings.service_account, net_dir)? {
             Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
             Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
+        }
+        Ok(())
+    }
+
+    /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
+    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer.
+    fn write_mtu(&self, conflist: &Conflist, state: &mut State) -> Result<(), String> {
+        let Installation { settings, layout, network, .. } = *self;
+        let path_of = |path: &Path| layout.of_node(path, Path::new(&settings.net_dir));
+        let plugin = node_conf::plugin(Value::Object(conflist.conf.clone()), path_of).ok();
+        // Templates of any kind are put in place, those of other plugins as well.
+        let ours =
+            plugin.filter(|plugin| template::kind(plugin) == CALICO).and_then(|plugin| node_conf::read(plugin).ok());
+        let Some(conf) = ours.filter(mtu::is_read) else { return Ok(()) };
+        let way_out = "set CNI_MTU, or let calico-node write it";
+        let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
+        let uplinks = host_network::uplinks(network).map_err(unknown)?;
+        let pools = node_conf::pools(&conf, ANSWER).map_err(unknown)?;
+        let Some(mtu) = mtu::of_pods(&uplinks, &pools) else {
+            return Err(unknown("no interface has a default route".into()));
+        };
+        match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
+            MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
+            MtuFile::Same | MtuFile::Theirs => {}
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ pub mod host_network;
 pub mod install;
 pub mod kubeconfig;
 pub mod layout;
+pub mod mtu;
 pub mod node_conf;
 pub mod nodename;
 pub mod runtime_choice;

@@ -1,42 +1,105 @@
 //! The configuration of the plugins as it lies on the node, with the paths that this process finds the node's files by.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::datastore_settings;
+use ipam_plugin::{datastore_settings, lock, process};
+use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
+use libcalico::store::Store;
 use netconf::NetConf;
+use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::layout::Layout;
 
-/// Calico's plugin in the text of a configuration. `net_dir` is the configuration directory on the node.
+/// Where the plugin looks for the node's name without `nodename_file`.
+const NODENAME_FILE: &str = "/var/lib/calico/nodename";
+
+/// Where a configuration names files, below which key.
+const PATHS: [(Option<&str>, &[&str]); 3] = [
+    (
+        None,
+        &["nodename_file", "ipam_lock_file", "datastore_path", "etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file"],
+    ),
+    (Some("kubernetes"), &["kubeconfig"]),
+    (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
+];
+
+/// Calico's plugin in a configuration, as a runtime gives it to the plugin, with the paths by which this process finds what
+/// it names. `path_of` tells those.
+///
+/// # Errors
+/// There is none in it.
+pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, &'static str> {
+    let mut plugin = calico_plugin(conf)?;
+    for (key, default) in defaults(&mut plugin) {
+        match value_of(&mut plugin, key) {
+            Some(Value::String(path)) if !path.is_empty() => {}
+            Some(nothing) if nothing.is_null() || nothing == "" => *nothing = default.into(),
+            Some(_) => {}
+            None => drop(plugin.insert(key.into(), default.into())),
+        }
+    }
+    for (object, keys) in PATHS {
+        let holder = match object {
+            None => Some(&mut plugin),
+            Some(name) => value_of(&mut plugin, name).and_then(Value::as_object_mut),
+        };
+        let Some(holder) = holder else { continue };
+        for key in keys {
+            if let Some(Value::String(path)) = value_of(holder, key) {
+                *path = translated(path, &path_of);
+            }
+        }
+    }
+    Ok(plugin)
+}
+
+/// The files that the plugin looks for where it is told nothing. A path of a database is by itself a word for the kind of the
+/// datastore, so it is filled in for that kind alone.
+fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)> {
+    let mut defaults = vec![("nodename_file", NODENAME_FILE), ("ipam_lock_file", lock::DEFAULT_PATH)];
+    if value_of(plugin, "datastore_type").is_some_and(|kind| kind == "local") {
+        defaults.push(("datastore_path", DatastoreConf::DEFAULT_PATH));
+    }
+    defaults
+}
+
+/// The value that the plugin takes: keys count without regard to case, an exact one first (CNI-63).
+fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Value> {
+    let found = match object.contains_key(key) {
+        true => key.to_owned(),
+        false => object.keys().rfind(|known| known.eq_ignore_ascii_case(key))?.clone(),
+    };
+    object.get_mut(&found)
+}
+
+/// A path, or several with colons between them. What is relative is nobody's.
+fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
+    let one = |path: &str| match path.starts_with('/') {
+        true => path_of(Path::new(path)).to_string_lossy().into_owned(),
+        false => path.to_owned(),
+    };
+    paths.split(':').map(one).collect::<Vec<_>>().join(":")
+}
+
+/// The same, read. `net_dir` is the configuration directory on the node.
 ///
 /// # Errors
 /// What is wrong with the text.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let plugin = Value::Object(calico_plugin(value)?);
-    let mut conf = NetConf::parse(plugin.to_string().as_bytes()).map_err(|error| error.to_string())?;
-    let seen_from_here = |path: &mut String| {
-        if !path.is_empty() {
-            *path = layout.of_node(Path::new(path.as_str()), Path::new(net_dir)).display().to_string();
-        }
-    };
-    seen_from_here(&mut conf.kubernetes.kubeconfig);
-    seen_from_here(&mut conf.node.nodename_file);
-    seen_from_here(&mut conf.datastore.datastore_path);
-    let policy = &mut conf.policy;
-    for path in [&mut policy.k8s_client_certificate, &mut policy.k8s_client_key, &mut policy.k8s_certificate_authority]
-    {
-        seen_from_here(path);
-    }
-    let etcd = &mut conf.datastore;
-    for path in [&mut etcd.etcd_ca_cert_file, &mut etcd.etcd_cert_file, &mut etcd.etcd_key_file] {
-        seen_from_here(path);
-    }
-    Ok(conf)
+    read(plugin(value, |path| layout.of_node(path, Path::new(net_dir)))?)
+}
+
+/// What a plugin's configuration says.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(plugin: Map<String, Value>) -> Result<NetConf, String> {
+    NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| error.to_string())
 }
 
 /// The datastore that it leads to. Nothing is sent.
@@ -47,6 +110,22 @@ pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig,
     let config = datastore_settings::of(conf, Some(deadline)).map_err(|error| error.to_string())?;
     let store = Datastore::open(&config).map_err(|error| error.to_string())?;
     Ok((config, store))
+}
+
+/// Every pool of the datastore that it leads to. A file that is not there has none: looking for pools does not make it.
+///
+/// # Errors
+/// The datastore cannot be reached, or refuses.
+pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, String> {
+    let (config, store) = datastore(conf, deadline)?;
+    if let DatastoreConfig::Local(local) = &config
+        && !local.path.exists()
+    {
+        return Ok(Vec::new());
+    }
+    let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()));
+    let pools = pools.map_err(|error| format!("IPPools: {error}"))?;
+    Ok(pools.into_iter().map(|pool| pool.value.spec).collect())
 }
 
 #[cfg(test)]
@@ -65,6 +144,31 @@ mod tests {
         assert_eq!(conf.datastore.etcd_key_file, "");
         assert_eq!(conf.node.nodename_file, "/var/lib/calico/nodename");
         assert_eq!((conf.name.as_str(), conf.cni_version.as_str()), ("n", "1.0.0"));
+    }
+
+    #[test]
+    fn below_another_root_every_file_is() {
+        let root = tempfile::tempdir().unwrap();
+        let below = |path: &str| root.path().join(path).display().to_string();
+        let list = r#"{"name":"n","type":"calico","Kubernetes":{"kubeconfig":"/a/k1:/b/k2"},"NodeName_File":"",
+            "policy":{"k8s_client_key":"/c/key"},"datastore_path":"relative.db"}"#;
+        let conf = parse(list, &Layout::below(root.path()), "/etc/cni/net.d").unwrap();
+        assert_eq!(conf.kubernetes.kubeconfig, format!("{}:{}", below("a/k1"), below("b/k2")));
+        assert_eq!(conf.policy.k8s_client_key, below("c/key"));
+        assert_eq!(conf.node.nodename_file, below("var/lib/calico/nodename"));
+        assert_eq!(conf.datastore.datastore_path, "relative.db");
+        assert_eq!(conf.node.ipam_lock_file, below("var/run/calico/ipam.lock"));
+        let parse = |text: &str| parse(text, &Layout::below(root.path()), "/etc/cni/net.d").unwrap();
+        let conf = parse(r#"{"name":"n","type":"calico","datastore_type":"local","datastore_path":null}"#);
+        assert_eq!(conf.datastore.datastore_path, below("var/lib/calico/calico.db"));
+        let conf = parse(r#"{"name":"n","type":"calico"}"#);
+        assert_eq!(conf.datastore.kind(), netconf::conf::DatastoreType::Kubernetes);
+    }
+
+    #[test]
+    fn the_defaults_are_the_plugins() {
+        let node = NetConf::default().node;
+        assert_eq!((node.nodename_file.as_str(), node.ipam_lock_file.as_str()), (NODENAME_FILE, lock::DEFAULT_PATH));
     }
 
     #[test]

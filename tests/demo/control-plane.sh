@@ -1,6 +1,9 @@
 # shellcheck shell=bash
-# A control plane for demos: etcd and kube-apiserver on loopback, in the private namespaces that the demo runs in.
-# Sourced by their steps, after $work and $KUBECONFIG are set.
+# A control plane for demos: etcd and kube-apiserver, in the private namespaces that the demo runs in; and, for those who
+# want them, Kubernetes' controllers and scheduler. Sourced by their steps, after $work and $KUBECONFIG are set.
+
+# The address of this host on its uplink, which pods reach too.
+host_address=192.168.65.1
 
 # shellcheck disable=SC2154 # by whoever sources this
 pki=$work/pki
@@ -8,7 +11,7 @@ pki=$work/pki
 # certificate NAME SUBJECT: a key, and a certificate for it by the demo's authority
 certificate() {
     openssl req -x509 -CA $pki/ca.pem -CAkey $pki/ca-key.pem -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj "$2" \
-        -addext subjectAltName=IP:127.0.0.1 -extensions usr_cert -keyout "$pki/$1-key.pem" -out "$pki/$1.pem" 2>>$pki/log
+        -addext subjectAltName=IP:127.0.0.1,IP:$host_address -extensions usr_cert -keyout "$pki/$1-key.pem" -out "$pki/$1.pem" 2>>$pki/log
 }
 
 # kubeconfig FILE CREDENTIALS...: how to reach the API server, and as whom
@@ -26,12 +29,13 @@ kubeconfig() {
 }
 
 start_api_server() {
-    kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 127.0.0.1 --advertise-address 127.0.0.1 \
+    kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 --advertise-address 127.0.0.1 \
         --endpoint-reconciler-type none --service-cluster-ip-range 10.96.0.0/16 --authorization-mode RBAC \
         --cert-dir $pki --client-ca-file $pki/ca.pem --tls-cert-file $pki/server.pem \
         --tls-private-key-file $pki/server-key.pem --service-account-issuer https://kubernetes.default.svc \
         --service-account-key-file $pki/tokens-key.pem --service-account-signing-key-file $pki/tokens-key.pem \
-        >>$work/kube-apiserver.log 2>&1 &
+        --kubelet-preferred-address-types InternalIP --kubelet-client-certificate $pki/admin.pem \
+        --kubelet-client-key $pki/admin-key.pem >>$work/kube-apiserver.log 2>&1 &
     api_server=$!
     for _ in {1..600}; do
         [ "$(kubectl get --raw /readyz 2>/dev/null)" != ok ] || return 0
@@ -52,7 +56,7 @@ private_world() {
     ip link add uplink type veth peer name world
     ip link set world up
     ip link set uplink up
-    ip address add 192.168.65.1/24 dev uplink
+    ip address add $host_address/24 dev uplink
     ip route add default via 192.168.65.2
     sysctl -qw net.ipv4.ip_forward=1
 }
@@ -67,4 +71,15 @@ start_control_plane() {
         --listen-peer-urls http://127.0.0.1:2380 >$work/etcd.log 2>&1 &
     kubeconfig "$KUBECONFIG" --client-certificate $pki/admin.pem --client-key $pki/admin-key.pem --embed-certs
     start_api_server
+}
+
+# What makes pods of DaemonSets and Deployments, gives them a node, and each namespace its account and the authority's
+# certificate.
+start_controllers() {
+    kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port 0 --root-ca-file $pki/ca.pem \
+        --service-account-private-key-file $pki/tokens-key.pem --controllers daemonset-controller,deployment-controller \
+        --controllers replicaset-controller,garbage-collector-controller,node-lifecycle-controller \
+        --controllers serviceaccount-controller,root-ca-certificate-publisher-controller \
+        >>$work/kube-controller-manager.log 2>&1 &
+    kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port 0 >>$work/kube-scheduler.log 2>&1 &
 }

@@ -5,6 +5,8 @@ number=0
 bold='' plain=''
 [ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
 step() { printf '\n%s%2d. %s%s\n' "$bold" $((++number)) "$*" "$plain"; }
+# A thing that must not be so. (`!` alone never ends a script.)
+not() { ! "$@"; }
 run() { echo "    \$ $*" && "$@" | sed 's/^/    /'; }
 
 # wait_for SECONDS COMMAND...: until the command succeeds; says how long it took

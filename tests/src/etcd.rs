@@ -95,6 +95,13 @@ impl Etcd {
         Ok(())
     }
 
+    /// Runs etcdctl against this server; what it printed.
+    pub fn ctl(&self, args: &[&str]) -> Result<String> {
+        let words: Vec<&str> =
+            ["ETCDCTL_API=3", "etcdctl", "--endpoints", ENDPOINT].into_iter().chain(args.iter().copied()).collect();
+        crate::command::run("env", &words)
+    }
+
     /// Puts every pair.
     pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         for (key, value) in content {

@@ -7,6 +7,7 @@
 //! through [`skip`] alone, which refuses to skip in CI.
 
 pub mod accounts;
+pub mod clock;
 pub mod cluster;
 pub mod command;
 pub mod content;

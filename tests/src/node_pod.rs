@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::clock::{self, Ahead};
 use crate::controllers::{PATIENCE, await_that};
 use crate::installation::{Container, NET, SERVICE_ACCOUNT};
 use crate::kubernetes::{ApiServer, Client, Identity, ServiceAccount};
@@ -162,9 +163,22 @@ impl Agent {
 
     /// Asks for a page.
     pub fn page(&self, path: &str) -> Result<Page> {
+        self.page_at("127.0.0.1", path)
+    }
+
+    /// Asks for a page at an address of the host.
+    pub fn page_at(&self, address: &str, path: &str) -> Result<Page> {
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
-        let mut answer = agent.get(format!("http://127.0.0.1:{AGENT_PORT}{path}")).call()?;
+        let mut answer = agent.get(format!("http://{address}:{AGENT_PORT}{path}")).call()?;
         Ok(Page { code: answer.status().as_u16(), body: answer.body_mut().read_to_string()? })
+    }
+
+    /// Sets its clocks, and those of no other process.
+    pub fn set_clocks(&self, ahead: Ahead) -> Result<()> {
+        self.process.freeze()?;
+        let set = clock::set(self.process.pid().context("the agent runs")?, ahead);
+        self.process.thaw()?;
+        set
     }
 
     /// Waits until a page has a code.

@@ -105,6 +105,40 @@ fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
+/// The first column of the README's table of errors: what stands there between backticks is said by our programs, but for what `…`
+/// stands for, what the system says, and what others' programs say.
+#[test]
+fn the_readme_quotes_what_the_programs_say() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let readme = fs::read_to_string(workspace.join("README.md"))?;
+    let (_, table) = readme.split_once("| it says | it is | do |").context("the README has no table of errors")?;
+    let rows: Vec<_> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    ensure!(rows.len() > 15, "{} rows", rows.len());
+    let mut programs = String::new();
+    for file in all_files()?.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {
+        programs += &joined(&fs::read_to_string(file)?);
+    }
+    for row in rows {
+        let said = row.split('|').nth(1).unwrap_or_default();
+        if said.contains("(of containerd)") {
+            continue;
+        }
+        for message in quoted(said) {
+            let parts = message.split('…').filter(|part| *part != ": No such file or directory");
+            let missing: Vec<_> = parts.filter(|part| !programs.contains(part.trim())).collect();
+            ensure!(missing.is_empty(), "no program says {missing:?} of `{message}`");
+        }
+    }
+    Ok(())
+}
+
+/// A source in which no text goes on in the next line.
+fn joined(source: &str) -> String {
+    let mut lines = source.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
+}
+
 /// The words between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)

@@ -1,9 +1,10 @@
 //! The host's network, for the commands that people run on a node.
 
-use installer::host_network::{HostNetwork, Interface};
+use installer::host_network::{HostNetwork, Interface, Route};
+use libcalico::net::IpVersion;
 
-use super::netlink::{NetlinkSocket, link};
-use super::{DataplaneError, Endpoint, HostLinkProof, Teardown};
+use super::netlink::{NetlinkSocket, link, route};
+use super::{DataplaneError, Endpoint, HostLinkProof, MacAddr, NetlinkError, Teardown};
 
 /// As the kernel has it in the namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -13,12 +14,35 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, String> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(|error| error.to_string())?;
-        Ok(links.into_iter().map(|link| Interface { name: link.name, mtu: link.mtu }).collect())
+        let interface = |link: link::Link| Interface {
+            is_pods: link.paired && link.mac == Some(MacAddr::HOST_SIDE),
+            name: link.name,
+            mtu: link.mtu,
+        };
+        Ok(links.into_iter().map(interface).collect())
+    }
+
+    fn routes(&self) -> Result<Vec<Route>, String> {
+        routes().map_err(|error| error.to_string())
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, String> {
         remove(name).map_err(|error| error.to_string())
     }
+}
+
+fn routes() -> Result<Vec<Route>, NetlinkError> {
+    let mut socket = NetlinkSocket::open()?;
+    let links = link::list(&mut socket)?;
+    let name = |index: &u32| Some(links.iter().find(|link| link.index == *index)?.name.clone());
+    let mut routes = Vec::new();
+    for family in [IpVersion::V4, IpVersion::V6] {
+        for found in route::list(&mut socket, family, None)? {
+            let interfaces = found.interface.iter().chain(&found.next_hops).filter_map(name).collect();
+            routes.push(Route { destination: found.destination, interfaces });
+        }
+    }
+    Ok(routes)
 }
 
 /// Removes the host's end of a pair with the address that all of ours have; the other end and the routes go with it.
@@ -30,4 +54,18 @@ fn remove(name: &str) -> Result<bool, DataplaneError> {
         proof: HostLinkProof::Name,
     };
     Ok(Teardown::start(endpoint)?.finish()?.interface.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let interfaces = KernelNetwork.interfaces().unwrap();
+        assert!(interfaces.iter().any(|interface| interface.name == "lo" && !interface.is_pods), "{interfaces:?}");
+        let routes = KernelNetwork.routes().unwrap();
+        let known = |route: &Route| route.interfaces.iter().all(|name| interfaces.iter().any(|i| i.name == *name));
+        assert!(routes.iter().all(known), "{routes:?}");
+    }
 }

@@ -13,17 +13,25 @@ const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=met
 
 /// All objects of a list. A list that changed too much between two pages is read again in one piece.
 pub(super) async fn all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, Failure> {
+    walk(list, may_lag, |request| async move { client.send(&request).await }).await
+}
+
+async fn walk<F: Future<Output = Result<Value, Failure>>>(
+    list: &List,
+    may_lag: bool,
+    mut ask: impl FnMut(ApiRequest) -> F,
+) -> Result<Vec<Value>, Failure> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
         let mut request = page(list, next.as_deref(), true);
         if may_lag && next.is_none() {
             request.target.push_str("&resourceVersion=0");
         }
-        let answer = client.send(&request).await;
+        let answer = ask(request).await;
         let mut answer = match answer {
             Err(Failure::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
-                client.send(&page(list, None, false)).await?
+                ask(page(list, None, false)).await?
             }
             answer => answer?,
         };
@@ -60,9 +68,67 @@ fn page(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use hyper::StatusCode;
     use libcalico::kubernetes::PODS;
+    use serde_json::json;
 
     use super::*;
+    use crate::kubernetes::failure::Refusal;
+
+    fn pods() -> List {
+        List { resource: PODS, namespace: None, label_selector: None, field_selector: None, metadata_only: false }
+    }
+
+    /// A page with these objects, and where the next begins.
+    fn part(objects: &[u32], token: &str) -> Result<Value, Failure> {
+        Ok(json!({"metadata": {"continue": token}, "items": objects}))
+    }
+
+    fn refused(code: u16) -> Result<Value, Failure> {
+        let code = StatusCode::from_u16(code).unwrap();
+        Err(Failure::Refused(Box::new(Refusal::parse(code, b"{}", None))))
+    }
+
+    /// What comes of these answers, and the queries that were asked.
+    async fn walked(
+        answers: impl Into<VecDeque<Result<Value, Failure>>>,
+    ) -> (Result<Vec<Value>, Failure>, Vec<String>) {
+        let (mut answers, mut asked) = (answers.into(), Vec::new());
+        let ask = |request: ApiRequest| {
+            asked.push(request.target.replace("/api/v1/pods", ""));
+            std::future::ready(answers.pop_front().unwrap())
+        };
+        let walked = walk(&pods(), true, ask).await;
+        (walked, asked)
+    }
+
+    #[tokio::test]
+    async fn pages_follow_each_other_and_only_the_first_may_come_of_a_cache() {
+        let (found, asked) = walked([part(&[1, 2], "x"), part(&[3], "y"), part(&[4], "")]).await;
+        assert_eq!(found.unwrap(), [1, 2, 3, 4].map(Value::from));
+        assert_eq!(asked, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
+    }
+
+    /// Objects of two moments would be no list, and a list that lacks some would be taken for all there are.
+    #[tokio::test]
+    async fn a_list_whose_place_is_forgotten_is_read_again_in_one_piece() {
+        let (found, asked) = walked([part(&[1, 2], "x"), refused(410), part(&[2, 3, 4], "")]).await;
+        assert_eq!(found.unwrap(), [2, 3, 4].map(Value::from));
+        assert_eq!(asked[1..], ["?limit=500&continue=x", ""]);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_fails_fails_the_list() {
+        for answers in
+            [vec![refused(410)], vec![part(&[1], "x"), refused(500)], vec![part(&[1], "x"), refused(410), refused(410)]]
+        {
+            let requests = answers.len();
+            let (found, asked) = walked(answers).await;
+            assert!(found.is_err() && asked.len() == requests, "{asked:?}");
+        }
+    }
 
     #[test]
     fn the_request_for_a_page() {

@@ -46,7 +46,11 @@ pub const VARIABLES: [Variable; 6] = [
     variable("CNI_TOKEN_LIFETIME", "24h", "how long a token is to hold, at least 10m; the API server may give less"),
     variable("CNI_TOKEN_REFRESH_INTERVAL", "", "pause between two tokens [default: a quarter of what is left]"),
     variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "pause between two trials of the token that the plugins have"),
-    variable("CNI_AGENT_LISTEN", "127.0.0.1:9097", "address of /readiness, /liveness and /metrics, or `off`"),
+    variable(
+        "CNI_AGENT_LISTEN",
+        "127.0.0.1:9097",
+        "address of /readiness, /liveness and /metrics, or off; 0.0.0.0:9097 lets other machines ask",
+    ),
 ];
 
 impl AgentSettings {
@@ -63,11 +67,14 @@ impl AgentSettings {
         let listen = match said("CNI_AGENT_LISTEN") {
             None => Some(DEFAULT_LISTEN),
             Some(value) if value == "off" => None,
-            Some(value) => Some(value.parse().map_err(|_| SettingsError {
-                name: "CNI_AGENT_LISTEN",
-                value,
-                wanted: "ADDRESS:PORT, such as 127.0.0.1:9097 or [::]:9097, or off",
-            })?),
+            Some(value) => match value.parse::<SocketAddr>() {
+                // Port 0 is another one each time, which no probe finds.
+                Ok(address) if address.port() != 0 => Some(address),
+                _ => {
+                    let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
+                    return Err(SettingsError { name: "CNI_AGENT_LISTEN", value, wanted });
+                }
+            },
         };
         // What cannot be read goes by the token's lifetime, as upstream (INST-44).
         let interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
@@ -133,9 +140,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_where_it_matters() {
-        for (name, value) in
-            [("CNI_AGENT_LISTEN", "9097"), ("CNI_TOKEN_LIFETIME", "a day"), ("CNI_TOKEN_TRIAL_INTERVAL", "0")]
-        {
+        for (name, value) in [
+            ("CNI_AGENT_LISTEN", "9097"),
+            ("CNI_AGENT_LISTEN", "node1:9097"),
+            ("CNI_AGENT_LISTEN", "127.0.0.1:0"),
+            ("CNI_TOKEN_LIFETIME", "a day"),
+            ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
+        ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value}: write ")), "{error}");
         }

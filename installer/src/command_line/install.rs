@@ -9,6 +9,7 @@ use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
+use crate::host_network::HostNetwork;
 use crate::install::Installation;
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
@@ -17,19 +18,19 @@ use crate::settings::variables::GROUPS;
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
 /// Runs it with these arguments.
-pub fn install(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+pub fn install(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with("install", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-installer"));
         // What is not mounted is not installed to, unless somebody says where else.
         let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        ended(run(&layout))
+        ended(run(&layout, network))
     })
 }
 
-fn run(layout: &Layout) -> Result<(), CommandError> {
+fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
-    let installation = Installation { settings: &settings, layout, account: account.as_ref() };
+    let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     installation.run()?;
     // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
     if settings.stay && account.is_some() {

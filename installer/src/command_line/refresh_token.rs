@@ -9,6 +9,7 @@ use ipam_plugin::variable::list;
 use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
 use crate::agent::VARIABLES;
+use crate::host_network::HostNetwork;
 use crate::install::Installation;
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
@@ -16,17 +17,17 @@ use crate::service_account::ServiceAccount;
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
 /// Runs it with these arguments.
-pub fn refresh_token(arguments: impl IntoIterator<Item = String>) -> ExitCode {
+pub fn refresh_token(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with("refresh-token", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-agent"));
-        ended(run(&said.layout()))
+        ended(run(&said.layout(), network))
     })
 }
 
-fn run(layout: &Layout) -> Result<(), CommandError> {
+fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
-    let installation = Installation { settings: &settings, layout, account: account.as_ref() };
+    let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     let keeps = installation.is_noted();
     if !keeps {
         tracing::info!(

@@ -3,6 +3,7 @@
 mod cluster;
 mod configuration;
 mod credentials;
+mod leftovers;
 mod node;
 
 #[cfg(test)]
@@ -23,5 +24,6 @@ pub fn all(facts: &Facts) -> Vec<Finding> {
     findings.push(node::mtu(facts));
     findings.push(node::settings(facts));
     findings.push(node::journal(facts));
+    findings.extend(leftovers::all(facts));
     findings
 }

@@ -1,7 +1,10 @@
 //! [`Facts`]: what was seen on the node and in the cluster. Nothing here says whether it is good.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use netconf::conf::DatastoreType;
 
 use crate::host_network::Interface;
 use crate::template::Finding as ConfFinding;
@@ -41,12 +44,18 @@ pub struct Facts {
     pub configured_mtu: Option<u32>,
     /// Content of Felix' MTU file.
     pub mtu_file: Option<String>,
-    /// The interfaces with a default route.
-    pub uplinks: Vec<Interface>,
+    /// Whether ADD fails without that file.
+    pub mtu_file_required: bool,
+    /// The interfaces with a default route, or why the kernel does not tell them.
+    pub uplinks: Result<Vec<Interface>, String>,
     /// Kernel settings that matter.
     pub settings: Vec<Setting>,
     /// How many DELs still owe the datastore something.
     pub journal: usize,
+    /// The locks by which processes of this node take turns.
+    pub locks: Vec<Lock>,
+    /// What libcni keeps of containers; `None` where it keeps nothing, or nothing that is seen from here.
+    pub cache: Result<Option<Cache>, String>,
 }
 
 /// The configuration that a runtime picks.
@@ -131,20 +140,140 @@ pub struct NodeName {
 /// What the datastore and the API server say. Each answer alone, or why there is none.
 #[derive(Debug, Clone)]
 pub struct Cluster {
+    /// What it is.
+    pub kind: DatastoreKind,
     /// Where it is.
     pub place: String,
     /// How long the first answer took, or why there was none.
     pub reached: Result<Duration, String>,
-    /// What the account may, of what it must; empty where no API server is asked.
+    /// Of several members of an etcd those that do not answer, and why.
+    pub silent: Vec<(String, String)>,
+    /// The files for TLS with etcd.
+    pub tls: Vec<TlsFile>,
+    /// What the account may at the API server, of what it must; empty where none is asked.
     pub granted: Vec<Granted>,
+    /// What the user of an etcd may, of what it must.
+    pub granted_by_etcd: Vec<Granted>,
+    /// The API server beside another datastore, and whether it answers; `None` where none is asked.
+    pub api_beside: Option<(String, Result<(), String>)>,
     /// `datastoreReady` of ClusterInformation; `None` where there is none.
     pub ready: Result<Option<Option<bool>>, String>,
     /// The pools.
     pub pools: Result<Vec<Pool>, String>,
     /// The blocks of this node.
     pub blocks: Result<BlockCount, String>,
-    /// Whether the API server has a Node of this name; `None` where it is not asked.
+    /// Whether there is a Node of this name; `None` without a name.
     pub node_exists: Option<Result<bool, String>>,
+    /// The interfaces of pods that the kernel has.
+    pub interfaces: Result<Vec<PodInterface>, String>,
+}
+
+impl Cluster {
+    /// One that did not answer.
+    pub(super) fn unreached(kind: DatastoreKind, place: String, reason: String) -> Self {
+        Cluster {
+            kind,
+            place,
+            silent: Vec::new(),
+            tls: Vec::new(),
+            granted: Vec::new(),
+            granted_by_etcd: Vec::new(),
+            api_beside: None,
+            ready: Err(reason.clone()),
+            pools: Err(reason.clone()),
+            blocks: Err(reason.clone()),
+            node_exists: None,
+            interfaces: Err(reason.clone()),
+            reached: Err(reason),
+        }
+    }
+}
+
+/// What a datastore is, as ways out differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatastoreKind {
+    /// The API server of Kubernetes.
+    Kubernetes,
+    /// An etcd.
+    Etcd,
+    /// One file on this node.
+    Local,
+}
+
+impl From<DatastoreType> for DatastoreKind {
+    fn from(kind: DatastoreType) -> Self {
+        match kind {
+            DatastoreType::Kubernetes => DatastoreKind::Kubernetes,
+            DatastoreType::Etcdv3 => DatastoreKind::Etcd,
+            DatastoreType::Local => DatastoreKind::Local,
+        }
+    }
+}
+
+/// A file for TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFile {
+    /// The key of the configuration that names it.
+    pub setting: &'static str,
+    /// On the node.
+    pub path: PathBuf,
+    /// Its mode, or why it is of no use.
+    pub mode: Result<u32, String>,
+}
+
+/// The host's end of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodInterface {
+    /// Its name.
+    pub name: String,
+    /// The addresses that routes through it lead to.
+    pub addresses: Vec<IpAddr>,
+    /// The addresses of its endpoint; `None` where there is no endpoint.
+    pub endpoint: Option<Vec<IpAddr>>,
+}
+
+impl PodInterface {
+    /// Addresses that routes lead to and the endpoint does not have.
+    pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        let known = self.endpoint.as_deref().unwrap_or_default();
+        self.addresses.iter().filter(|address| !known.contains(address))
+    }
+
+    /// Whether it has an endpoint with all its addresses.
+    pub fn is_in_order(&self) -> bool {
+        self.endpoint.is_some() && self.stray_addresses().next().is_none()
+    }
+}
+
+/// A lock of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// What for.
+    pub name: &'static str,
+    /// Its file.
+    pub path: PathBuf,
+    /// Who has had it as long as it was looked at; `None`: it was free at some time.
+    pub holder: Option<Holder>,
+}
+
+/// The process that holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id; `None` for one that is not seen from here.
+    pub process: Option<u32>,
+    /// How it was started.
+    pub command: String,
+}
+
+/// What libcni keeps of containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// Where.
+    pub directory: PathBuf,
+    /// Results with an interface of Calico's.
+    pub results: usize,
+    /// Names of those whose interface is gone.
+    pub stale: Vec<String>,
 }
 
 /// One thing that the account must be allowed.
@@ -201,9 +330,12 @@ impl Default for Facts {
             cluster: None,
             configured_mtu: None,
             mtu_file: None,
-            uplinks: Vec::new(),
+            mtu_file_required: false,
+            uplinks: Ok(Vec::new()),
             settings: Vec::new(),
             journal: 0,
+            locks: Vec::new(),
+            cache: Ok(None),
         }
     }
 }

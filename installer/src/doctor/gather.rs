@@ -1,7 +1,12 @@
 //! Looks at the node and asks the cluster. Every answer stands alone: what fails is noted as the reason, and the rest is
 //! looked at all the same.
 
+mod api_server;
+mod cache;
 mod cluster;
+mod etcd;
+mod interfaces;
+mod locks;
 mod node;
 mod programs;
 
@@ -14,10 +19,10 @@ use ipam_plugin::node_name;
 use netconf::NetConf;
 
 use super::facts::{Chosen, Content, Facts, File, NodeName, TokenFile};
-use crate::host_network::HostNetwork;
+use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::token::claims::Claims;
-use crate::{kubeconfig, node_conf, runtime_choice, template};
+use crate::{kubeconfig, mtu, node_conf, runtime_choice, template};
 
 /// Looks at everything. `net_dir` is the configuration directory on the node.
 pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
@@ -48,14 +53,17 @@ pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -
         programs,
         token: conf.as_ref().and_then(token_file),
         cluster: match &conf {
-            Some(conf) => cluster::ask(conf, &name).await,
+            Some(conf) => Some(cluster::ask(conf, &name, network).await),
             None => None,
         },
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
-        mtu_file: fs::read_to_string(layout.state_dir().join("mtu")).ok(),
-        uplinks: node::uplinks(network),
+        mtu_file: fs::read_to_string(layout.state_dir().join(mtu::NAME)).ok(),
+        mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
+        uplinks: host_network::uplinks(network),
         settings: node::settings(),
         journal: node::journal(layout),
+        locks: node::locks(conf.as_ref(), layout).await,
+        cache: node::cache(layout, network),
         candidates,
         node,
     }

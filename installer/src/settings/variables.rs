@@ -36,8 +36,13 @@ const PLACEHOLDERS: [Variable; 13] = [
     variable("LOG_FILE_MAX_COUNT", "10", "__LOG_FILE_MAX_COUNT__"),
     variable("DATASTORE_TYPE", "kubernetes", "__DATASTORE_TYPE__"),
     variable("KUBERNETES_NODE_NAME", "the host's name", "__KUBERNETES_NODE_NAME__, and the nodename file if absent"),
-    variable("CNI_MTU", "1500", "__CNI_MTU__"),
-    variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__"),
+    variable(
+        "CNI_MTU",
+        "1500",
+        "__CNI_MTU__; 0: /var/lib/calico/mtu, which is written if absent: the lowest MTU of the uplinks without what the \
+         pools' encapsulation takes",
+    ),
+    variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__; true: that file is written if absent, too"),
     variable("CALICO_API_GROUP", "crd.projectcalico.org/v1", "__CALICO_API_GROUP__"),
     variable("ETCD_ENDPOINTS", "", "__ETCD_ENDPOINTS__"),
     variable("ETCD_DISCOVERY_SRV", "", "__ETCD_DISCOVERY_SRV__"),
@@ -67,3 +72,22 @@ const CLUSTER: [Variable; 3] = [
     ),
     variable("CALICO_IPV6POOL_CIDR", "none", "the same for IPv6, without _IPIP"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent;
+
+    const README: &str = include_str!("../../../deploy/README.md");
+
+    #[test]
+    fn the_readme_has_the_table_of_variables() {
+        let installers = GROUPS.iter().flat_map(|(_, variables)| variables.iter());
+        for Variable { name, default, meaning } in installers.chain(&agent::VARIABLES) {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            // Underscores would make it bold.
+            let row = format!("| `{name}` | {default} | {} |", meaning.replace("__", "\\_\\_"));
+            assert!(README.lines().any(|line| line == row), "deploy/README.md lacks: {row}");
+        }
+    }
+}

@@ -7,6 +7,7 @@
 mod rollout;
 #[cfg(test)]
 mod tests;
+mod twin;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,7 @@ use libcalico::api::{
 use libcalico::store::{Entry, Store, StoreError};
 
 use self::rollout::{Obstacle, Rollout};
+use self::twin::Twin;
 use super::work::Work;
 use crate::context::{Context, Controller};
 use crate::feed::Feeds;
@@ -109,21 +111,49 @@ impl Migrator {
         failure
     }
 
-    /// The new one first: at no moment is there none.
-    async fn rename<K: PolicyKind>(&self, policy: &Stored<K>) -> Result<(), Failure> {
-        let (old, new) = (&policy.key, policy.value.key());
+    /// The new one first: at no moment is there none. What others write to either meanwhile is not lost: see [`Twin`].
+    async fn rename<K: PolicyKind>(&self, seen: &Stored<K>) -> Result<(), Failure> {
+        // Long after it was listed, if many came before it: one that is gone is not brought back.
+        let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&seen.key).await {
+            Ok(old) if is_misnamed(&old) => old,
+            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let (key, new) = (&old.key, old.value.key());
         self.context.leadership.may_write()?;
-        match self.context.calico.create(&new, &policy.value).await {
-            Ok(_) | Err(StoreError::AlreadyExists { .. }) => {}
+        match self.context.calico.create(&new, &old.value).await {
+            Ok(_) => {}
+            Err(StoreError::AlreadyExists { .. }) => self.bring_up_to_date(&old, &new).await?,
             Err(error) => return Err(error.into()),
         }
         self.context.leadership.may_write()?;
-        match self.context.calico.delete::<Object<PolicySpec<K>>>(old, Some(&policy.revision)).await {
+        // Only what was copied. One that was written since is a conflict, and comes again.
+        match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = Self::NAME, kind = K::KIND, %old, %new, "stored under its own name");
+                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "stored under its own name");
                 Ok(())
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The policy is there under its own name already.
+    async fn bring_up_to_date<K: PolicyKind>(&self, old: &Stored<K>, key: &ObjectKey) -> Result<(), Failure> {
+        let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
+        match Twin::of(old, &new) {
+            Twin::Right => Ok(()),
+            Twin::Going => Err(Failure::Retry(format!("{} {key} is being deleted", K::KIND))),
+            Twin::Unclear => Err(Failure::Retry(format!(
+                "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: delete one of them",
+                old.key,
+                kind = K::KIND,
+            ))),
+            Twin::Outdated(value) => {
+                self.context.leadership.may_write()?;
+                self.context.calico.update(key, &*value, &new.revision).await?;
+                tracing::info!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, "changed as it was under its old name");
+                Ok(())
+            }
         }
     }
 }
@@ -178,6 +208,9 @@ fn readable<K: PolicyKind>(change: Change<Stored<K>, ObjectKey>) -> Option<Store
     }
 }
 
+/// One that is being deleted goes by itself, and is not to come back.
 fn is_misnamed<K: PolicyKind>(policy: &Stored<K>) -> bool {
-    policy.value.spec.tier() == Some(DEFAULT_TIER) && policy.key.name != policy.value.metadata.name
+    policy.value.spec.tier() == Some(DEFAULT_TIER)
+        && policy.key.name != policy.value.metadata.name
+        && policy.value.metadata.deletion_timestamp.is_none()
 }

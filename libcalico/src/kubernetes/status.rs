@@ -42,13 +42,19 @@ pub struct StatusCause {
 
 impl Status {
     /// What the answer means for the object that errors know as `key`. `None` for all that is no plain refusal: too
-    /// many requests, trouble inside the server, an object that does not pass validation. `credential` says who asked.
+    /// many requests, trouble inside the server, an object that does not pass validation. `credential` says who asked,
+    /// where that is the matter; else it is empty.
     pub fn refusal(&self, key: &str, credential: &str) -> Option<StoreError> {
         let key = key.to_owned();
         Some(match (self.code, self.reason.as_str()) {
             (_, "AlreadyExists") => StoreError::AlreadyExists { key },
             (404, _) => StoreError::NotFound { key },
-            (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
+            (401 | 403, _) => StoreError::Unauthorized {
+                reason: match credential {
+                    "" => self.message.clone(),
+                    known => format!("{} ({known})", self.message),
+                },
+            },
             // A namesake of the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
@@ -87,8 +93,20 @@ mod tests {
     use super::*;
 
     fn refusal(status: Value) -> Option<String> {
+        refusal_of("token of /t", status)
+    }
+
+    fn refusal_of(credential: &str, status: Value) -> Option<String> {
         let status: Status = serde_json::from_value(status).unwrap();
-        status.refusal("K(k)", "token of /t").map(|error| error.to_string())
+        status.refusal("K(k)", credential).map(|error| error.to_string())
+    }
+
+    /// The API server knows who asks, and says so itself.
+    #[test]
+    fn without_a_credential_nothing_is_said_of_one() {
+        let forbidden = json!({"code": 403, "message": "User \"u\" cannot get"});
+        let told = refusal_of("", forbidden).unwrap();
+        assert_eq!(told, "connection is unauthorized: User \"u\" cannot get");
     }
 
     #[test]

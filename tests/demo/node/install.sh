@@ -1,36 +1,37 @@
 # shellcheck shell=bash
-# Installation by the manifests of deploy/, and its end. Sourced by the steps of the demo, after node.sh.
+# Installation by the manifests of deploy/, in two versions. Sourced by the steps of the demo, after node.sh.
 #
-# A DaemonSet's pods are made by a controller and placed by a scheduler, which do not run here: the pod is made from its
-# template, for this node.
+# There is no older release. The former version is made of the same sources by another build, which calls itself so; its
+# manifest differs by the images and by the configuration's log_level.
 
-# The images, as deploy/images/build.sh has made them.
-images=target/images-here
+now=$(grep -m 1 -o 'calico/cni:v[0-9.]*' deploy/install.yaml | cut -d: -f2)
+former=v0.0.9
+# Of each version: its programs, and the images that deploy/images/build.sh has made of them.
+declare -A programs=([$now]=target/plugin [$former]=target/plugin-former)
+declare -A images=([$now]=target/images-here [$former]=target/images-former)
 
-apply_manifests() {
-    kubectl apply --server-side -f deploy/install.yaml
-    kubectl wait --for condition=established crd --all >/dev/null
-    # What controllers of Kubernetes give each namespace.
-    kubectl -n kube-system create configmap kube-root-ca.crt --from-file=ca.crt=$pki/ca.pem
-    # There is no kube-proxy: the API server is reached where it is (deploy/examples).
-    kubectl -n kube-system create configmap kubernetes-services-endpoint \
-        --from-literal=KUBERNETES_SERVICE_HOST=127.0.0.1 --from-literal=KUBERNETES_SERVICE_PORT=6443
+# import_images VERSION: what a registry would give
+import_images() {
+    for name in cni kube-controllers; do
+        tar -C "${images[$1]}/$name" -cf "$work/$name.tar" .
+        ctr -n k8s.io images import --local "$work/$name.tar"
+        rm "$work/$name.tar"
+    done
 }
 
-# import_image NAME: what a registry would give
-import_image() {
-    tar -C "$images/$1" -cf "$work/$1.tar" .
-    ctr -n k8s.io images import --local "$work/$1.tar"
+# The manifests, as an operator has them of each version.
+write_manifests() {
+    cp deploy/install.yaml "$work/install-$now.yaml"
+    sed "s/:$now$/:$former/; s/\"log_level\": \"info\"/\"log_level\": \"error\"/" deploy/install.yaml >"$work/install-$former.yaml"
 }
 
-# The agent of this node, by the DaemonSet's template.
-agent_pod() {
-    kubectl -n kube-system get daemonset calico-cni -o json | jq --arg node $node '{ apiVersion: "v1", kind: "Pod",
-        metadata: ({ name: ("calico-cni-" + $node), namespace: "kube-system" } + .spec.template.metadata),
-        spec: (.spec.template.spec + { nodeName: $node }) }'
+# There is no kube-proxy: the API server is reached where it is.
+tell_where_the_api_server_is() {
+    sed "s/api.example.com/$host_address/" deploy/examples/kubernetes-services-endpoint.yaml | kubectl apply -f -
 }
 
-install_plugins() { agent_pod | kubectl apply -f -; }
-agent_is_ready() {
-    [ "$(kubectl -n kube-system get pod calico-cni-$node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
-}
+# of_system KIND/NAME PATH: a field of an object in kube-system
+of_system() { kubectl -n kube-system get "$1" -o "jsonpath=$2"; }
+rolled_out() { run kubectl -n kube-system rollout status "$1" --timeout 180s | grep -v '^    Waiting'; }
+doctor() { kubectl -n kube-system exec daemonset/calico-cni -c cni-agent -- calico doctor; }
+digest() { sha256sum "$1" | cut -c 1-12; }

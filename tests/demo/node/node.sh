@@ -9,7 +9,10 @@ node_world() {
     mount -t tmpfs tmpfs /var/log
     mkdir -p $work/etc/upper $work/etc/work /var/lib/kubelet /var/lib/calico
     mount -t overlay overlay -o lowerdir=/etc,upperdir=$work/etc/upper,workdir=$work/etc/work /etc
-    mkdir -p /opt/cni/bin /etc/cni/net.d
+    # Without configurations that this machine has for itself.
+    mkdir -p /opt/cni/bin /etc/cni
+    mount -t tmpfs tmpfs /etc/cni
+    mkdir /etc/cni/net.d
     # The other side of the uplink: a machine outside of the cluster.
     ip netns add outside
     ip link set world netns outside
@@ -36,7 +39,7 @@ TOML
     cat >$work/kubelet.yaml <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: 127.0.0.1
+address: 0.0.0.0
 authentication: { anonymous: { enabled: false }, webhook: { enabled: false }, x509: { clientCAFile: $pki/ca.pem } }
 authorization: { mode: AlwaysAllow }
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -59,15 +62,21 @@ YAML
 }
 
 start_containerd() {
+    # A kubelet that asks it too early gives up, and systemd is not here to start it anew.
+    local boots
+    boots=$(containerd_boots)
     containerd --config $work/containerd.toml >>$work/containerd.log 2>&1 &
     containerd=$!
-    wait_for 30 containerd_answers || { tail $work/containerd.log >&2; return 1; }
+    wait_for 60 containerd_has_booted $((boots + 1)) || { tail $work/containerd.log >&2; return 1; }
 }
-containerd_answers() { ctr version >/dev/null 2>&1; }
+# It says of each host with the older cgroups that they will not do for ever.
+ctr() { command ctr "$@" 2> >(sed /DEPRECATION/d >&2); }
+containerd_boots() { grep -c 'containerd successfully booted' $work/containerd.log 2>/dev/null || true; }
+containerd_has_booted() { [ "$(containerd_boots)" = "$1" ]; }
 
 start_kubelet() {
     kubelet --config $work/kubelet.yaml --kubeconfig $work/kubelet.kubeconfig --hostname-override $node \
-        --node-ip 192.168.65.1 >>$work/kubelet.log 2>&1 &
+        --node-ip $host_address >>$work/kubelet.log 2>&1 &
     kubelet=$!
 }
 
@@ -85,7 +94,7 @@ power_off() {
     kill_containers
     wait_for 10 no_containers
     find /run/netns -name 'cni-*' -printf '%f\n' | xargs -r -n 1 ip netns delete
-    findmnt -rno TARGET | grep '^/run/containerd' | sort -r | xargs -r umount -l
+    findmnt -rno TARGET | grep '^/run/containerd' | sort -r | xargs -r umount -l 2>/dev/null || true
     rm -rf /run/containerd
     remove_cgroups
 }
@@ -95,9 +104,9 @@ containers() { cat /sys/fs/cgroup/pids/k8s.io/*/cgroup.procs /sys/fs/cgroup/k8s.
 kill_containers() { containers | xargs -r kill -KILL 2>/dev/null || true; }
 no_containers() { [ -z "$(containers)" ]; }
 
-# What containers leave on the machine that lent its cgroups.
-remove_cgroups() {
-    find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' -exec rmdir {} + 2>/dev/null || true
-}
+# What containers leave on the machine that lent its cgroups. One whose process has just ended may be busy for a moment.
+remove_cgroups() { wait_for 10 no_cgroups; }
+cgroups() { find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' "$@" 2>/dev/null || true; }
+no_cgroups() { cgroups -exec rmdir {} + && [ -z "$(cgroups)" ]; }
 
 is_ready() { [ "$(kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)" = True ]; }

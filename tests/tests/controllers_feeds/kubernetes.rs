@@ -125,6 +125,25 @@ fn pods_through_cuts_failing_requests_and_a_restart() {
     });
 }
 
+/// The server has forgotten the place where the second page begins.
+#[test]
+fn a_list_whose_place_is_forgotten_begins_anew() {
+    on_kubernetes(|_, kubernetes| {
+        kubernetes.api.namespace("default").unwrap();
+        let (proxy, kubeconfig) = behind_proxy(kubernetes);
+        let mut pods = Pods::new(kubernetes.api.admin());
+        for n in 0..60 {
+            pods.create(&format!("p{n:03}"));
+        }
+        proxy.arm(Some((Point::First("GET", "&continue="), Fault::Refuse(Refusal::of(410)))));
+        let (listening, heard) = listen_to_pods(kubeconfig);
+        heard.becomes(&pods.known);
+        assert!(proxy.fired(), "{:?}", proxy.requests());
+        assert!(heard.lost().is_empty(), "what was on the first page is there still");
+        assert_eq!(listening.health("Pod").watch().lists, 2);
+    });
+}
+
 #[test]
 fn over_http1_watches_and_requests_share_no_connection() {
     on_kubernetes(|_, kubernetes| {

@@ -2,6 +2,7 @@
 //! etcd, and what upstream's controllers were recorded to write.
 
 mod endpoints;
+mod names;
 mod policies;
 mod profiles;
 mod recordings;

@@ -1,20 +1,18 @@
-//! Network policies (KC-220 … KC-232), and names of an older Calico (KC-280).
+//! Network policies (KC-220 … KC-232).
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kube_controllers::context::Mode;
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, on_scene_of, only_at_first, stays};
+use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, only_at_first, stays};
 
 const POLICIES: &str = "networkpolicies/shop/";
 
 impl Scene<'_> {
     /// The port that each mirrored policy lets in.
-    fn ports(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn ports(&self) -> BTreeMap<String, u64> {
         let all = self.all().into_iter();
         let port = |policy: Value| policy.pointer("/spec/ingress/0/destination/ports/0").and_then(Value::as_u64);
         all.filter_map(|(key, policy)| Some((key.strip_prefix(POLICIES)?.to_owned(), port(policy)?))).collect()
@@ -25,27 +23,7 @@ impl Scene<'_> {
     }
 }
 
-impl Scene<'_> {
-    /// calico-node runs everywhere. The API server has no controller that would say so.
-    fn roll_out(&self) {
-        self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
-        let labels = json!({"k8s-app": "calico-node"});
-        self.apply(json!({
-            "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": {"name": "calico-node", "namespace": "calico-system"},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]},
-                },
-            },
-        }));
-        let path = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node/status";
-        self.admin.patch(path, &json!({"status": {"observedGeneration": 1}})).unwrap().success().unwrap();
-    }
-}
-
-fn mirrored(ports: &[(&str, u64)]) -> BTreeMap<String, u64> {
+pub(crate) fn mirrored(ports: &[(&str, u64)]) -> BTreeMap<String, u64> {
     ports.iter().map(|(name, port)| (format!("knp.default.{name}"), *port)).collect()
 }
 
@@ -162,63 +140,5 @@ fn a_writer_that_does_not_give_up_loses_in_the_end() {
             thread::sleep(Duration::from_millis(15));
         }
         becomes(mirrored(&[("a", 2)]), || scene.ports());
-    });
-}
-
-/// KC-282.
-#[test]
-fn old_names_go_when_every_node_has_the_new_version() {
-    on_scene(|scene| {
-        let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
-        scene.put("globalnetworkpolicies/default.g", old);
-        scene.put("globalnetworkpolicies/other.g", json!({"metadata": {"name": "other.g"}, "spec": {"tier": "other"}}));
-        // One that cannot be read stops no other.
-        scene.etcd.put(&format!("{OBJECTS}globalnetworkpolicies/default.bad"), b"{").unwrap();
-        scene.policy("a", 1);
-        let _running = scene.start(only_at_first);
-        becomes(mirrored(&[("a", 1)]), || scene.ports());
-        let names = || scene.keys("globalnetworkpolicies/");
-        stays(["default.bad", "default.g", "other.g"].map(str::to_owned).to_vec(), names);
-        scene.roll_out();
-        becomes(["default.bad", "g", "other.g"].map(str::to_owned).to_vec(), names);
-        let renamed = scene.get("globalnetworkpolicies/g").unwrap();
-        assert_eq!(renamed["metadata"]["annotations"]["projectcalico.org/metadata"], "{\"name\":\"g\"}");
-    });
-}
-
-/// The same where the policies are custom resources, which the API server keeps whole. Nothing is mirrored there.
-#[test]
-fn old_names_go_in_kubernetes_too() {
-    on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
-        let collection = "/apis/crd.projectcalico.org/v1/namespaces/shop/networkpolicies";
-        let spec = json!({
-            "tier": "default", "order": 7, "selector": "all()", "types": ["Ingress"],
-            "serviceAccountSelector": "all()",
-            "ingress": [{
-                "action": "Allow", "protocol": "TCP", "notICMP": {"type": 8},
-                "source": {"services": {"name": "s", "namespace": "n"}, "notPorts": [80, "81:82"]},
-                "http": {"paths": [{"prefix": "/a"}]},
-            }],
-        });
-        let old = json!({
-            "apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy",
-            "metadata": {"name": "default.a", "namespace": "shop", "annotations": {"projectcalico.org/metadata": "{}"}},
-            "spec": spec,
-        });
-        scene.admin.create(collection, &old).unwrap().success().unwrap();
-        scene.policy("k", 1);
-        // Definitions of a Calico that had no such kind.
-        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let staged = format!("{definitions}/stagedglobalnetworkpolicies.crd.projectcalico.org");
-        scene.admin.delete(&staged).unwrap().success().unwrap();
-        scene.roll_out();
-        let _running = scene.start(every_second);
-        let policies = || {
-            let list = scene.admin.get(collection).unwrap().success().unwrap();
-            let policy = |policy: &Value| (policy["metadata"]["name"].clone(), policy["spec"].clone());
-            list["items"].as_array().unwrap().iter().map(policy).collect::<Vec<_>>()
-        };
-        becomes(vec![(json!("a"), spec.clone())], policies);
-        stays(vec![(json!("a"), spec.clone())], policies);
     });
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::{ENDPOINT, Etcd};
-use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, on_kubernetes};
+use integration_tests::proxy::Proxy;
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::controllers::namespace::NamespaceController;
 use kube_controllers::controllers::policy::PolicyController;
@@ -38,6 +40,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Scene<'a> {
     pub(crate) admin: Client,
     pub(crate) etcd: &'a Etcd,
+    api: &'a ApiServer,
     mode: Mode,
     kubernetes: KubernetesConfig,
 }
@@ -64,7 +67,7 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
             api.define(group.api_version()).unwrap();
             kubernetes.group = Some(group);
         }
-        let scene = Scene { admin: api.admin().clone(), etcd, mode, kubernetes };
+        let scene = Scene { admin: api.admin().clone(), etcd, api, mode, kubernetes };
         api.namespace("shop").unwrap();
         scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
         test(&scene);
@@ -125,12 +128,35 @@ impl Scene<'_> {
 
     /// Starts all mirroring controllers.
     pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        self.start_with(self.kubernetes.clone(), change)
+    }
+
+    /// A proxy before the API server.
+    pub(crate) fn proxy(&self) -> Proxy {
+        self.api.proxy().unwrap()
+    }
+
+    /// The same through a proxy, as the account of `kube-system` that a manifest of roles is for.
+    pub(crate) fn start_as(
+        &self,
+        manifest: &Path,
+        account: &str,
+        proxy: &Proxy,
+        change: impl FnOnce(&mut Settings),
+    ) -> Running {
+        let user = self.api.service_account("kube-system", account).unwrap();
+        self.admin.apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+        let kubeconfig = self.api.kubeconfig_to(&proxy.endpoint(), account, &user.identity).unwrap();
+        self.start_with(KubernetesConfig { kubeconfig: vec![kubeconfig], ..self.kubernetes.clone() }, change)
+    }
+
+    fn start_with(&self, kubernetes: KubernetesConfig, change: impl FnOnce(&mut Settings)) -> Running {
         let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
         settings.orphan_endpoint_grace_period = GRACE;
         change(&mut settings);
         let (sender, settings) = watch::channel(Arc::new(settings));
         let stop = CancellationToken::new();
-        let (kubernetes, mode, token) = (self.kubernetes.clone(), self.mode, stop.clone());
+        let (mode, token) = (self.mode, stop.clone());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {

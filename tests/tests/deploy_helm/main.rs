@@ -1,6 +1,7 @@
 //! The chart renders what kustomize does, object by object, for the same options; and refuses values that it does not know.
 
 mod options;
+mod pods;
 mod same;
 mod values;
 

@@ -105,12 +105,18 @@ fn the_agent() {
     if !can_render() {
         return;
     }
-    let (objects, changed) =
-        with(&["agent.enabled=false", "agent.tokenRefreshInterval=6h", "agent.resources.limits.memory=1Gi"]);
+    let (objects, changed) = with(&[
+        "agent.enabled=false",
+        "agent.tokenRefreshInterval=6h",
+        "agent.listen=0.0.0.0:9097",
+        "agent.resources.limits.memory=1Gi",
+    ]);
     let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
     assert_eq!(changed, [format!("{agent}/env"), format!("{agent}/resources/limits/memory")]);
     let env = containers(&objects[DAEMON_SET])[1]["env"].as_array().unwrap();
-    for (name, value) in [("CALICO_MANAGE_CNI", "false"), ("CNI_TOKEN_REFRESH_INTERVAL", "6h")] {
+    let said =
+        [("CALICO_MANAGE_CNI", "false"), ("CNI_TOKEN_REFRESH_INTERVAL", "6h"), ("CNI_AGENT_LISTEN", "0.0.0.0:9097")];
+    for (name, value) in said {
         assert!(env.contains(&json!({ "name": name, "value": value })), "{name}");
     }
 }

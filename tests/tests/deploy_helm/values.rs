@@ -29,7 +29,14 @@ fn wrong_values_are_refused() {
         ("ipam.pools[0].blockSize=26", "cidr"),
         ("cni.confName=a/b.conf", "confName"),
         ("agent.tokenRefreshInterval=often", "tokenRefreshInterval"),
+        ("agent.listen=9097", "listen"),
         ("etcd.endpoints=10.0.0.1", "endpoints"),
+        ("etcd.certificates.ca=/etc/ca.pem", "ca"),
+        ("cni.logFile.path=cni.log", "path"),
+        ("cni.logFile.maxSize=-1", "maxSize"),
+        ("cni.updateStrategy.type=Recreate", "type"),
+        ("kubeControllers.logLevel=loud", "logLevel"),
+        ("metrics.interval=often", "interval"),
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
         assert!(error.contains("schema") && error.contains(named), "{value}: {error}");
@@ -74,6 +81,9 @@ fn a_dry_run_takes_many_options_at_once() {
             "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
              ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
             "datastore=etcd,cni.privileged=true,etcd.tls=false",
+            "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
+             kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
+             etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",
             "apiGroup=projectcalico.org/v3,crds.keep=false",
         ] {
             let objects: Vec<Value> = template(&["--set", values]).unwrap().into_values().collect();

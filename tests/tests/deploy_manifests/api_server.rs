@@ -46,6 +46,33 @@ fn a_dry_run_takes_every_rendering() {
     });
 }
 
+/// The DaemonSet that takes the plugins off, and the patch at the head of its file, which makes it do what it has said.
+#[test]
+fn the_uninstallation_is_taken_and_its_patch_fits() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        let file = deploy("uninstall/uninstall.yaml");
+        let text = fs::read_to_string(&file).unwrap();
+        let file = file.display().to_string();
+        assert_eq!(dry_run(&api, &file).unwrap().lines().count(), parse(&text).unwrap().len());
+        api.kubectl(&["apply", "-f", &file]).unwrap();
+        let name = ["-n", "kube-system", "daemonset", "calico-uninstall"];
+        let args = || {
+            let stored = api.kubectl(&["get", name[0], name[1], name[2], name[3], "-o", "json"]).unwrap();
+            let stored: Value = serde_json::from_str(&stored).unwrap();
+            stored["spec"]["template"]["spec"]["initContainers"][0]["args"].clone()
+        };
+        assert_eq!(args(), serde_json::json!(["uninstall"]), "by itself it does nothing");
+        let head: String = text.lines().take_while(|line| line.starts_with('#')).collect();
+        let patch = head.split('\'').nth(1).unwrap();
+        api.kubectl(&["patch", name[0], name[1], name[2], name[3], "--type=json", "--patch", patch]).unwrap();
+        assert_eq!(args(), serde_json::json!(["uninstall", "--yes"]));
+        api.kubectl(&["delete", "-f", &file]).unwrap();
+    });
+}
+
 /// The dry run sees a field that does not exist, one of the wrong type, and a value that is refused.
 #[test]
 fn a_dry_run_refuses_what_is_wrong() {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::api_server::{manifest, stored};
 use super::can_render;
@@ -24,12 +24,28 @@ fn upstream(name: &str) -> String {
 
 /// The overlay, as a person uses it: with upstream's manifest put beside its kustomization.
 fn swapped(overlay: &str, upstream: &str) -> Objects {
+    swapped_with(overlay, upstream, None)
+}
+
+/// The same with a component, as the overlay's last line.
+fn swapped_with(overlay: &str, upstream: &str, component: Option<&str>) -> Objects {
     let directory = tempfile::tempdir().unwrap();
-    for own in fs::read_dir(deploy("overlays").join(overlay)).unwrap().map(|file| file.unwrap()) {
-        fs::copy(own.path(), directory.path().join(own.file_name())).unwrap();
-    }
+    copy(&deploy("overlays").join(overlay), directory.path());
     fs::write(directory.path().join("calico.yaml"), upstream).unwrap();
+    if let Some(component) = component {
+        copy(&deploy("components").join(component), &directory.path().join("component"));
+        let kustomization = directory.path().join("kustomization.yaml");
+        let text = fs::read_to_string(&kustomization).unwrap() + "components: [component]\n";
+        fs::write(kustomization, text).unwrap();
+    }
     kustomize(directory.path()).unwrap()
+}
+
+fn copy(from: &Path, into: &Path) {
+    fs::create_dir_all(into).unwrap();
+    for file in fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
+        fs::copy(file.path(), into.join(file.file_name())).unwrap();
+    }
 }
 
 fn sorted(mut changed: Vec<String>) -> Vec<String> {
@@ -84,6 +100,34 @@ fn from_v3_33_two_containers_have_another_image() {
     let containers = &after[NODE]["spec"]["template"]["spec"];
     assert_eq!(containers["initContainers"][1]["args"], serde_json::json!(["component", "cni", "install"]));
     assert_eq!(containers["containers"][0]["image"], "quay.io/calico/calico:v3.33.0");
+}
+
+/// Upstream mounts the node's `/var/lib/calico` into calico-node alone (INST-77, INST-79): what install-cni notes there ends
+/// with its container, unless one more directory is asked for.
+#[test]
+fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
+    if !can_render() {
+        return;
+    }
+    for (overlay, file) in
+        [("beside-upstream", "upstream-v3.32.yaml"), ("beside-upstream-v3.33", "upstream-v3.33.yaml")]
+    {
+        let without = swapped(overlay, &upstream(file));
+        let with = swapped_with(overlay, &upstream(file), Some("keep-state"));
+        let mounts = format!("{NODE}/spec/template/spec/initContainers/1/volumeMounts");
+        assert_eq!(changes(&without, &with), [mounts], "{overlay}");
+        let noted = |objects: &Objects| -> Vec<Value> {
+            let install = &objects[NODE]["spec"]["template"]["spec"]["initContainers"][1];
+            let mounts = install["volumeMounts"].as_array().unwrap().iter();
+            mounts.filter(|mount| mount["mountPath"] == "/var/lib/calico").cloned().collect()
+        };
+        assert_eq!(noted(&without), Vec::<Value>::new(), "{overlay}");
+        let name = json!({ "name": "var-lib-calico", "mountPath": "/var/lib/calico" });
+        assert_eq!(noted(&with), [name], "{overlay}");
+        // The volume is there already.
+        let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+        assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{overlay}");
+    }
 }
 
 /// There and back again: upstream's, ours in it, upstream's. The server keeps the same before and after.

@@ -1,7 +1,7 @@
 //! Readiness, liveness, metrics, and the end.
 
 use integration_tests::kubernetes::on_kubernetes;
-use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{AGENT_PORT, Agent, NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::proxy::{Fault, Point};
 
 use crate::scene::{PLUGINS, in_pod};
@@ -67,5 +67,24 @@ fn sigterm_ends_it_in_the_middle_of_a_request() {
         let ended = agent.terminate().unwrap();
         assert!(ended.success(), "{ended}: {}", agent.log());
         assert!(!pod.kubeconfig().exists());
+    });
+}
+
+/// Whoever can reach the node can read metrics only if an operator says so.
+#[test]
+fn other_machines_are_answered_where_an_operator_says_so() {
+    in_pod(|host, _, mut pod| {
+        host.add_uplink().unwrap();
+        let from_outside = |agent: &Agent| host.in_pod("uplink", || agent.page_at("192.0.2.2", "/metrics"));
+        {
+            let agent = pod.agent().unwrap();
+            agent.await_page("/readiness", 200).unwrap();
+            assert!(from_outside(&agent).is_err(), "by default it listens on this node alone");
+        }
+        pod.set("CNI_AGENT_LISTEN", format!("0.0.0.0:{AGENT_PORT}"));
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let page = from_outside(&agent).unwrap();
+        assert!(page.body.contains("calico_cni_token_expiry_timestamp_seconds"), "{}", page.body);
     });
 }

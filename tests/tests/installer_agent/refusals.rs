@@ -52,10 +52,15 @@ fn where_another_one_refreshes_no_token_is_asked_for() {
 #[test]
 fn settings_that_make_no_sense_end_it() {
     in_pod(|_, _, mut pod| {
-        pod.set("CNI_AGENT_LISTEN", "9097");
-        let outcome = pod.calico(&["refresh-token"]).run().unwrap();
-        assert_eq!(outcome.exit, Some(1));
-        assert!(outcome.stderr.contains("CNI_AGENT_LISTEN=9097: write ADDRESS:PORT"), "{}", outcome.stderr);
-        assert_eq!(outcome.stdout, "");
+        for (address, words) in [
+            ("9097", "CNI_AGENT_LISTEN=9097: write ADDRESS:PORT"),
+            ("127.0.0.1:0", "CNI_AGENT_LISTEN=127.0.0.1:0: write ADDRESS:PORT"),
+            ("203.0.113.7:9097", "cannot listen on 203.0.113.7:9097: "),
+        ] {
+            pod.set("CNI_AGENT_LISTEN", address);
+            let outcome = pod.calico(&["refresh-token"]).run().unwrap();
+            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(1), ""), "{address}");
+            assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+        }
     });
 }

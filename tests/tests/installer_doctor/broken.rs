@@ -12,37 +12,7 @@ use integration_tests::kubernetes::{Permission, Role};
 use integration_tests::node_pod::NAMESPACE;
 use serde_json::json;
 
-use crate::scene::{NODE, Scene, make_executable, on_a_good_node};
-
-/// Something to break.
-struct Break<'a> {
-    /// The checks that are not well then.
-    found: &'a [&'a str],
-    /// Words of one of them.
-    words: (&'a str, &'a str),
-}
-
-impl Break<'_> {
-    /// Exactly these checks are not well, and doctor's exit status says so; afterwards all is well again.
-    #[track_caller]
-    fn and_mend(&self, scene: &Scene<'_>, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
-        break_it();
-        let said = scene.doctor();
-        assert_eq!(said.wrong(), self.found, "{said:#?}");
-        let fails = self.found.iter().any(|state| state.starts_with("fail "));
-        assert_eq!(said.exit, Some(i32::from(fails)), "{said:#?}");
-        let (check, words) = self.words;
-        assert!(said.words(check).contains(words), "{words} is not in {}", said.words(check));
-        mend_it();
-        is_good(scene);
-    }
-}
-
-#[track_caller]
-fn is_good(scene: &Scene<'_>) {
-    let said = scene.doctor();
-    assert_eq!((said.wrong(), said.exit), (Vec::new(), Some(0)), "{said:#?}");
-}
+use crate::scene::{Break, Examined, NODE, is_good, make_executable, on_a_good_node};
 
 fn rename(from: &Path, to: &Path) {
     fs::rename(from, to).unwrap();

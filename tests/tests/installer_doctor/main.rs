@@ -1,7 +1,9 @@
 //! `calico doctor` on a node that was installed by `calico install`, with a real API server and the role of `deploy/rbac`: a
-//! good node, and one thing broken at a time.
+//! good node, and one thing broken at a time; the same on an etcd; and what processes and pods left behind.
 
 mod broken;
+mod etcd;
+mod leftovers;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

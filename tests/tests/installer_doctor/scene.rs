@@ -8,6 +8,7 @@ use std::path::Path;
 use integration_tests::installation::OWN_BIN;
 use integration_tests::kubernetes::{Kubernetes, ServiceAccount, on_kubernetes};
 use integration_tests::node_pod::{NodePod, may_make_tokens};
+use integration_tests::plugin::Outcome;
 use integration_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
@@ -70,17 +71,19 @@ pub(crate) fn make_executable(path: &Path, yes: bool) {
     set_permissions(path, Permissions::from_mode(if yes { 0o755 } else { 0o644 })).unwrap();
 }
 
-impl Scene<'_> {
+/// A node that doctor can look at.
+pub(crate) trait Examined {
     /// Runs doctor.
-    pub(crate) fn doctor(&self) -> Said {
-        let outcome = self.pod.calico(&["doctor", "-o", "json"]).run().unwrap();
-        let document = serde_json::from_str::<Value>(&outcome.stdout);
-        let document = document.unwrap_or_else(|error| panic!("{error}: {}\n{}", outcome.stdout, outcome.stderr));
-        let checks = document["checks"].as_array().unwrap().iter();
-        let named = |check: &Value| (check["name"].as_str().unwrap().to_owned(), check.clone());
-        Said { exit: outcome.exit, checks: checks.map(named).collect() }
-    }
+    fn doctor(&self) -> Said;
+}
 
+impl Examined for Scene<'_> {
+    fn doctor(&self) -> Said {
+        Said::of(&self.pod.calico(&["doctor", "-o", "json"]).run().unwrap())
+    }
+}
+
+impl Scene<'_> {
     /// Changes an object of Calico's.
     pub(crate) fn patch(&self, path: &str, patch: &Value) {
         let path = format!("/apis/{GROUP}/{path}");
@@ -89,6 +92,16 @@ impl Scene<'_> {
 }
 
 impl Said {
+    /// Reads the JSON form.
+    #[track_caller]
+    pub(crate) fn of(outcome: &Outcome) -> Said {
+        let document = serde_json::from_str::<Value>(&outcome.stdout);
+        let document = document.unwrap_or_else(|error| panic!("{error}: {}\n{}", outcome.stdout, outcome.stderr));
+        let checks = document["checks"].as_array().unwrap().iter();
+        let named = |check: &Value| (check["name"].as_str().unwrap().to_owned(), check.clone());
+        Said { exit: outcome.exit, checks: checks.map(named).collect() }
+    }
+
     /// Names of the checks that are not well, with their states.
     pub(crate) fn wrong(&self) -> Vec<String> {
         let wrong = self.checks.iter().filter(|(_, check)| check["state"] != "ok");
@@ -103,4 +116,34 @@ impl Said {
         let check = &self.checks[name];
         format!("{} -> {}", check["seen"].as_str().unwrap(), check["wayOut"].as_str().unwrap_or_default())
     }
+}
+
+/// Something to break.
+pub(crate) struct Break<'a> {
+    /// The checks that are not well then, in order of their states and names.
+    pub(crate) found: &'a [&'a str],
+    /// A check, and words of it.
+    pub(crate) words: (&'a str, &'a str),
+}
+
+impl Break<'_> {
+    /// Exactly these checks are not well, and doctor's exit status says so; afterwards all is well again.
+    #[track_caller]
+    pub(crate) fn and_mend(&self, scene: &impl Examined, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
+        break_it();
+        let said = scene.doctor();
+        assert_eq!(said.wrong(), self.found, "{said:#?}");
+        let fails = self.found.iter().any(|state| state.starts_with("fail "));
+        assert_eq!(said.exit, Some(i32::from(fails)), "{said:#?}");
+        let (check, words) = self.words;
+        assert!(said.words(check).contains(words), "{words} is not in {}", said.words(check));
+        mend_it();
+        is_good(scene);
+    }
+}
+
+#[track_caller]
+pub(crate) fn is_good(scene: &impl Examined) {
+    let said = scene.doctor();
+    assert_eq!((said.wrong(), said.exit), (Vec::new(), Some(0)), "{said:#?}");
 }

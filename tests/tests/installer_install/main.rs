@@ -6,6 +6,7 @@ mod directories;
 mod environment;
 mod golden;
 mod killed;
+mod mtu;
 mod plugins;
 mod pod;
 mod readers;

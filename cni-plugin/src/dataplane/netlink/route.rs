@@ -21,6 +21,8 @@ pub(crate) struct KernelRoute {
     pub(crate) gateway: Option<IpAddr>,
     /// The interface it leaves by; `None` for a route that drops packets or has several next hops.
     pub(crate) interface: Option<u32>,
+    /// The interfaces of its next hops, where it has several.
+    pub(crate) next_hops: Vec<u32>,
     /// Its scope; the kernel says universe for every IPv6 route.
     pub(crate) scope: RouteScope,
     /// Unicast, or a kind of refusal.
@@ -104,12 +106,13 @@ impl KernelRoute {
         if header.table != RouteHeader::RT_TABLE_MAIN || header.flags.contains(RouteFlags::Cloned) {
             return None;
         }
-        let (mut network, mut gateway, mut interface) = (any, None, None);
+        let (mut network, mut gateway, mut interface, mut next_hops) = (any, None, None, Vec::new());
         for attribute in message.attributes {
             match attribute {
                 RouteAttribute::Destination(address) => network = ip(address).unwrap_or(any),
                 RouteAttribute::Gateway(address) => gateway = ip(address),
                 RouteAttribute::Oif(index) => interface = Some(index),
+                RouteAttribute::MultiPath(hops) => next_hops = hops.iter().map(|hop| hop.interface_index).collect(),
                 _ => {}
             }
         }
@@ -117,6 +120,7 @@ impl KernelRoute {
             destination: Cidr::new(network, header.destination_prefix_length)?,
             gateway,
             interface,
+            next_hops,
             scope: header.scope,
             kind: header.kind,
             protocol: header.protocol,

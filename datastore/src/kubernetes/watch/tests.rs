@@ -1,1 +1,95 @@
+//! [`ApiSource`] and an API server that answers from a script.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use hyper::Response;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Names of objects.
+struct Names;
+
+impl Decode for Names {
+    type Value = String;
+    type Key = String;
+
+    fn kind(&self) -> &'static str {
+        "Thing"
+    }
+
+    async fn collection(&mut self) -> Result<String, String> {
+        Ok("/things".into())
+    }
+
+    fn put(&mut self, object: &str) -> Option<Change<String, String>> {
+        self.key(object).map(Change::Put)
+    }
+
+    fn key(&mut self, object: &str) -> Option<String> {
+        Some(serde_json::from_str::<Value>(object).ok()?["name"].as_str()?.to_owned())
+    }
+}
+
+/// Answers in turn, and what was asked.
+#[derive(Clone, Default)]
+struct Server {
+    answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn source(&self, answers: impl IntoIterator<Item = (u16, Value)>) -> ApiSource<Names> {
+        self.answers.lock().unwrap().extend(answers);
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            server.asked.lock().unwrap().push(request.uri().to_string());
+            let (code, body) = server.answers.lock().unwrap().pop_front().unwrap();
+            let response = Response::builder().status(code).header("retry-after", "3");
+            let response = response.body(Body::from(body.to_string().into_bytes())).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(response) }
+        });
+        ApiSource::new(kube::Client::new(service, "default"), Names)
+    }
+}
+
+fn page(name: &str, token: &str) -> (u16, Value) {
+    (200, json!({"metadata": {"resourceVersion": "7", "continue": token}, "items": [{"name": name}]}))
+}
+
+fn refused(code: u16) -> (u16, Value) {
+    (code, json!({"kind": "Status", "code": code, "message": "no"}))
+}
+
+#[tokio::test]
+async fn a_page_says_where_the_next_begins_and_the_last_where_a_watch_does() {
+    let server = Server::default();
+    let mut source = server.source([page("a", "x/y="), page("b", "")]);
+    let first = source.list(None).await.unwrap();
+    assert_eq!(first.objects, [Change::Put("a".into())]);
+    let Next::Page(token) = first.next else { panic!("the last page") };
+    let second = source.list(Some(token)).await.unwrap();
+    assert_eq!(second.objects, [Change::Put("b".into())]);
+    assert!(matches!(second.next, Next::Watch(position) if position == "7"));
+    let asked = server.asked.lock().unwrap();
+    assert!(asked[0].starts_with("/things?limit=") && !asked[0].contains("continue"), "{asked:?}");
+    assert!(asked[1].ends_with("&continue=x%2Fy%3D"), "{asked:?}");
+}
+
+/// Whoever lists begins anew, waits, or gives up by these.
+#[tokio::test]
+async fn what_a_refusal_means() {
+    for code in [401, 403, 404, 410, 429, 500, 503] {
+        let mut source = Server::default().source([refused(code)]);
+        let failure = source.list(Some("x".into())).await.err().unwrap();
+        let expected = match code {
+            404 => matches!(failure, WatchFailure::Missing(_)),
+            410 => matches!(failure, WatchFailure::Expired(_)),
+            401 => matches!(failure, WatchFailure::Lost { retry_after: None, .. }),
+            403 => matches!(failure, WatchFailure::Refused(_)),
+            _ => matches!(failure, WatchFailure::Lost { retry_after: Some(Duration { .. }), .. }),
+        };
+        assert!(expected, "{code}: {failure:?}");
+    }
+}

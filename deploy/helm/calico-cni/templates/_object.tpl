@@ -45,12 +45,15 @@ Gives the pods of a workload their image, and what is said of all pods.
 */}}
 {{- define "calico-cni.setPod" -}}
 {{- $values := .root.Values -}}
+{{- $own := get $values .image -}}
 {{- $image := include "calico-cni.image" . -}}
 {{- $template := .object.spec.template -}}
 {{- range concat ($template.spec.initContainers | default list) $template.spec.containers -}}
   {{- $_ := set . "image" $image -}}
   {{- $_ := set . "imagePullPolicy" $values.image.pullPolicy -}}
+  {{- include "calico-cni.merge" (dict "into" .securityContext "patch" $own.securityContext) -}}
 {{- end -}}
+{{- with $own.affinity -}}{{- $_ := set $template.spec "affinity" . -}}{{- end -}}
 {{- if $values.image.pullSecrets -}}
   {{- $secrets := list -}}
   {{- range $values.image.pullSecrets -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- end -}}

@@ -1,6 +1,8 @@
 //! The API server and the datastore.
 
-use crate::doctor::facts::{BlockCount, Cluster, Facts, Pool};
+use std::time::Duration;
+
+use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Facts, Granted, Pool, TlsFile};
 use crate::doctor::finding::Finding;
 use crate::doctor::role::{MANIFEST_PATH, Permission};
 
@@ -9,28 +11,98 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let Some(cluster) = &facts.cluster else {
         return vec![Finding::skipped("datastore", "no configuration says where it is")];
     };
-    let reached = match &cluster.reached {
-        Ok(after) => Finding::ok("datastore", format!("{} answers after {} ms", cluster.place, after.as_millis())),
+    let mut findings: Vec<Finding> = tls(&cluster.tls).into_iter().collect();
+    match &cluster.reached {
+        Ok(after) => findings.push(reached(cluster, *after)),
         Err(reason) => {
-            let way_out = "can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT for the installer \
-                           (ConfigMap kubernetes-services-endpoint)";
+            let seen = format!("{}: {reason}", cluster.place);
+            findings.push(Finding::fail("datastore", seen, way_to(cluster)));
+            findings.extend(api_beside(cluster));
             let skipped = ["permissions", "cluster information", "pools", "blocks"];
-            let because = "nobody answers";
-            let mut findings = vec![Finding::fail("datastore", format!("{}: {reason}", cluster.place), way_out)];
-            findings.extend(skipped.map(|name| Finding::skipped(name, because)));
+            findings.extend(skipped.map(|name| Finding::skipped(name, "nobody answers")));
             return findings;
         }
-    };
-    let mut findings = vec![reached];
-    findings.extend(permissions(cluster));
+    }
+    findings.extend(permissions("etcd permissions", &cluster.granted_by_etcd, GRANT_ETCD));
+    findings.extend(api_beside(cluster));
+    findings.extend(permissions("permissions", &cluster.granted, &format!("kubectl apply -f {MANIFEST_PATH}")));
     findings.extend(node(cluster, facts));
     findings.extend([cluster_information(cluster), pools(cluster), blocks(cluster)]);
     findings
 }
 
-fn permissions(cluster: &Cluster) -> Option<Finding> {
-    const NAME: &str = "permissions";
-    let asked = &cluster.granted;
+/// How the user of an etcd gets what plugins need.
+const GRANT_ETCD: &str = "etcdctl role grant-permission ROLE --prefix=true readwrite /calico/, of a role of that user";
+
+fn reached(cluster: &Cluster, after: Duration) -> Finding {
+    const NAME: &str = "datastore";
+    let seen = format!("{} answers after {} ms", cluster.place, after.as_millis());
+    if cluster.silent.is_empty() {
+        return Finding::ok(NAME, seen);
+    }
+    let silent: Vec<String> =
+        cluster.silent.iter().map(|(endpoint, reason)| format!("{endpoint} does not: {reason}")).collect();
+    let way_out =
+        "`etcdctl endpoint health` says more; take members that are gone out of etcd_endpoints (ETCD_ENDPOINTS)";
+    Finding::warn(NAME, format!("{seen}, but {}", silent.join("; ")), way_out)
+}
+
+/// What to look at when a datastore does not answer.
+fn way_to(cluster: &Cluster) -> &'static str {
+    match cluster.kind {
+        DatastoreKind::Kubernetes => {
+            "can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT for the installer \
+             (ConfigMap kubernetes-services-endpoint)"
+        }
+        DatastoreKind::Etcd => {
+            "can this node reach it, and with these certificates? Addresses are those of ETCD_ENDPOINTS (ConfigMap \
+             calico-config), certificates those of the Secret calico-etcd-secrets; `etcdctl endpoint health` says more"
+        }
+        DatastoreKind::Local => "`calico-ipam init --datastore-path FILE` makes it; datastore_path is where it is",
+    }
+}
+
+fn tls(files: &[TlsFile]) -> Option<Finding> {
+    const NAME: &str = "TLS files";
+    if files.is_empty() {
+        return None;
+    }
+    let place = |file: &TlsFile| format!("{} {}", file.setting, file.path.display());
+    for file in files {
+        if let Err(reason) = &file.mode {
+            let way_out =
+                "give the Secret calico-etcd-secrets etcd-ca, etcd-cert and etcd-key, and run the installer again";
+            return Some(Finding::fail(NAME, format!("{}: {reason}", place(file)), way_out));
+        }
+    }
+    let is_open =
+        |file: &&TlsFile| file.setting == "etcd_key_file" && file.mode.as_ref().is_ok_and(|mode| mode & 0o077 != 0);
+    Some(match files.iter().find(is_open) {
+        Some(key) => Finding::warn(
+            NAME,
+            format!("{} can be read by others", place(key)),
+            format!("chmod 600 {}", key.path.display()),
+        ),
+        None => Finding::ok(NAME, files.iter().map(place).collect::<Vec<_>>().join(", ")),
+    })
+}
+
+/// Pods, namespaces and nodes are there, whatever the datastore.
+fn api_beside(cluster: &Cluster) -> Option<Finding> {
+    const NAME: &str = "API server";
+    let (place, reached) = cluster.api_beside.as_ref()?;
+    Some(match reached {
+        Ok(()) => Finding::ok(NAME, format!("{place} answers, beside the datastore")),
+        Err(reason) => Finding::fail(
+            NAME,
+            format!("{place}: {reason}"),
+            "plugins ask it for each pod. Can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT \
+             for the installer (ConfigMap kubernetes-services-endpoint)",
+        ),
+    })
+}
+
+fn permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> {
     let unsaid = asked.iter().find_map(|granted| granted.allowed.as_ref().err());
     let lacking: Vec<&Permission> =
         asked.iter().filter(|granted| granted.allowed == Ok(false)).map(|granted| &granted.permission).collect();
@@ -38,19 +110,27 @@ fn permissions(cluster: &Cluster) -> Option<Finding> {
         return None;
     }
     if let (Some(reason), true) = (unsaid, lacking.is_empty()) {
-        return Some(Finding::skipped(NAME, reason.clone()));
+        return Some(Finding::skipped(name, reason.clone()));
     }
     if lacking.is_empty() {
-        return Some(Finding::ok(NAME, format!("all {} that are needed", asked.len())));
+        return Some(Finding::ok(name, format!("all {} that are needed", asked.len())));
     }
     let texts: Vec<String> = lacking.iter().map(|permission| permission.to_string()).collect();
     let seen = format!("the account may not {}", texts.join(", "));
-    let way_out = format!("kubectl apply -f {MANIFEST_PATH}");
     // Only pods with a virtual machine need these.
     Some(match lacking.iter().all(|permission| permission.group == "kubevirt.io") {
-        true => Finding::warn(NAME, seen, format!("{way_out}, if there are virtual machines in this cluster")),
-        false => Finding::fail(NAME, seen, way_out),
+        true => Finding::warn(name, seen, format!("{way_out}, if there are virtual machines in this cluster")),
+        false => Finding::fail(name, seen, way_out),
     })
+}
+
+/// What to do when the datastore answers and does not tell.
+fn way_in(cluster: &Cluster) -> String {
+    match cluster.kind {
+        DatastoreKind::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
+        DatastoreKind::Etcd => GRANT_ETCD.into(),
+        DatastoreKind::Local => "look whether the file can be read, and is whole: `calico-ipam check`".into(),
+    }
 }
 
 fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
@@ -58,10 +138,15 @@ fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
     let name = facts.node.as_ref()?.name.as_ref().ok()?;
     Some(match cluster.node_exists.as_ref()? {
         Ok(true) => Finding::ok(NAME, format!("Node {name} exists")),
-        Ok(false) => Finding::fail(
+        Ok(false) if cluster.kind == DatastoreKind::Kubernetes => Finding::fail(
             NAME,
             format!("the API server has no Node {name}: its addresses are taken for leaked"),
             "correct nodename in the configuration and in the nodename file (KUBERNETES_NODE_NAME of the installer)",
+        ),
+        Ok(false) => Finding::fail(
+            NAME,
+            format!("the datastore has no Node {name}: no pod gets an address"),
+            format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename"),
         ),
         Err(reason) => Finding::skipped(NAME, reason.clone()),
     })
@@ -81,11 +166,7 @@ fn cluster_information(cluster: &Cluster) -> Finding {
             "there is no ClusterInformation default: every ADD and DEL fails",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
-        Err(reason) => Finding::fail(
-            NAME,
-            reason.clone(),
-            format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
-        ),
+        Err(reason) => Finding::fail(NAME, reason.clone(), way_in(cluster)),
     }
 }
 
@@ -93,11 +174,7 @@ fn pools(cluster: &Cluster) -> Finding {
     const NAME: &str = "pools";
     let way_out = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     match &cluster.pools {
-        Err(reason) => Finding::fail(
-            NAME,
-            reason.clone(),
-            format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
-        ),
+        Err(reason) => Finding::fail(NAME, reason.clone(), way_in(cluster)),
         Ok(pools) if pools.is_empty() => Finding::fail(NAME, "there is none: no pod gets an address", way_out),
         Ok(pools) => {
             let serving: Vec<String> = pools

@@ -36,12 +36,19 @@ pub(super) fn name(facts: &Facts) -> Finding {
 pub(super) fn mtu(facts: &Facts) -> Finding {
     const NAME: &str = "MTU";
     let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
+    if facts.mtu_file_required && facts.mtu_file.is_none() {
+        return Finding::fail(
+            NAME,
+            "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
+            "run the installer again, which writes it, or let calico-node write it",
+        );
+    }
     let written = match facts.mtu_file.as_deref().map(|text| text.trim().parse::<u32>()) {
         Some(Err(_)) if configured == 0 => {
             return Finding::fail(
                 NAME,
                 "/var/lib/calico/mtu holds no number: no pod starts",
-                "remove it, or let calico-node write it",
+                "remove it and run the installer again, or let calico-node write it",
             );
         }
         Some(Ok(mtu)) => mtu,
@@ -52,7 +59,13 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
         (0, mtu) => (mtu, "/var/lib/calico/mtu"),
         (mtu, _) => (mtu, "the configuration"),
     };
-    let Some(Interface { name, mtu }) = facts.uplinks.iter().min_by_key(|uplink| uplink.mtu) else {
+    let uplinks = match &facts.uplinks {
+        Ok(uplinks) => uplinks,
+        Err(reason) => {
+            return Finding::skipped(NAME, format!("{pods} by {place}; the kernel does not tell its routes: {reason}"));
+        }
+    };
+    let Some(Interface { name, mtu, .. }) = uplinks.iter().min_by_key(|uplink| uplink.mtu) else {
         return Finding::skipped(NAME, format!("{pods} by {place}; no interface has a default route to compare with"));
     };
     let pools = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());

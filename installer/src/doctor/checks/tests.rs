@@ -1,3 +1,6 @@
+mod cluster;
+mod leftovers;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,8 +49,14 @@ fn good() -> Facts {
             optional: false,
         }),
         cluster: Some(Cluster {
+            kind: DatastoreKind::Kubernetes,
             place: "https://10.96.0.1:443".into(),
             reached: Ok(Duration::from_millis(7)),
+            silent: Vec::new(),
+            tls: Vec::new(),
+            granted_by_etcd: Vec::new(),
+            api_beside: None,
+            interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
             granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
             ready: Ok(Some(Some(true))),
             pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
@@ -56,10 +65,33 @@ fn good() -> Facts {
         }),
         configured_mtu: Some(1450),
         mtu_file: None,
-        uplinks: vec![Interface { name: "eth0".into(), mtu: 1500 }],
+        mtu_file_required: false,
+        uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pods: false }]),
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
         journal: 0,
+        locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: None }],
+        cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
     }
+}
+
+fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> PodInterface {
+    let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    PodInterface { name: name.into(), addresses: parsed(addresses), endpoint: endpoint.map(parsed) }
+}
+
+/// The same node, with its data in an etcd beside the API server.
+fn on_etcd(facts: &mut Facts) -> &mut Cluster {
+    let file = |setting, path: &str| TlsFile { setting, path: path.into(), mode: Ok(0o600) };
+    let granted = |resource: &str| Granted {
+        permission: Permission { group: String::new(), resource: resource.into(), verb: "write".into() },
+        allowed: Ok(true),
+    };
+    let cluster = cluster(facts);
+    cluster.kind = DatastoreKind::Etcd;
+    cluster.tls = vec![file("etcd_ca_cert_file", "/x/etcd-ca"), file("etcd_key_file", "/x/etcd-key")];
+    cluster.granted_by_etcd = vec![granted("IPAMBlock"), granted("IPAMHandle")];
+    cluster.api_beside = Some(("https://10.96.0.1:443".into(), Ok(())));
+    cluster
 }
 
 fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
@@ -131,8 +163,19 @@ fn a_good_node_has_nothing_to_tell() {
             "MTU",
             "kernel settings",
             "journal",
+            "IPAM lock",
+            "libcni cache",
+            "interfaces of pods",
         ]
     );
+    let mut facts = good();
+    on_etcd(&mut facts);
+    let names: Vec<String> = all(&facts).into_iter().map(|finding| finding.name).collect();
+    assert_eq!(names[8..13], ["TLS files", "datastore", "etcd permissions", "API server", "permissions"]);
+    let nothing = wrong(|facts| {
+        on_etcd(facts);
+    });
+    assert_eq!(nothing, Vec::<String>::new());
 }
 
 #[test]
@@ -215,43 +258,6 @@ fn the_token_holds_for_long_enough() {
 }
 
 #[test]
-fn without_an_answer_the_rest_is_skipped() {
-    let found = wrong(|facts| cluster(facts).reached = Err("connection refused".into()));
-    assert_eq!(found[0], "FAIL datastore: https://10.96.0.1:443: connection refused");
-    assert!(found.len() == 5 && found[1..].iter().all(|told| told.starts_with("skipped ")), "{found:?}");
-    only("skipped datastore: ", |facts| facts.cluster = None);
-}
-
-#[test]
-fn permissions_that_lack() {
-    only("FAIL permissions: the account may not get pods", |facts| cluster(facts).granted[0].allowed = Ok(false));
-    only("warn permissions: the account may not get virtualmachines.kubevirt.io", |facts| {
-        cluster(facts).granted[1].allowed = Ok(false);
-    });
-    only("skipped permissions: forbidden", |facts| cluster(facts).granted[0].allowed = Err("forbidden".into()));
-    let none = wrong(|facts| cluster(facts).granted.clear());
-    assert!(none.is_empty(), "{none:?}");
-}
-
-#[test]
-fn what_the_datastore_says() {
-    only("FAIL cluster information: there is no", |facts| cluster(facts).ready = Ok(None));
-    only("FAIL cluster information: ClusterInformation default says", |facts| {
-        cluster(facts).ready = Ok(Some(Some(false)))
-    });
-    only("FAIL cluster information: ", |facts| cluster(facts).ready = Ok(Some(None)));
-    only("FAIL cluster information: refused", |facts| cluster(facts).ready = Err("refused".into()));
-    only("FAIL pools: there is none", |facts| cluster(facts).pools = Ok(Vec::new()));
-    only("FAIL pools: none of 1 is enabled", |facts| cluster(facts).pools = Ok(vec![pool("p", "10.0.0.0/8", false)]));
-    only("FAIL pools: refused", |facts| cluster(facts).pools = Err("refused".into()));
-    only("warn blocks: this node has 1, and 1 that", |facts| {
-        cluster(facts).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
-    });
-    only("skipped blocks: refused", |facts| cluster(facts).blocks = Err("refused".into()));
-    only("FAIL node object: the API server has no Node node1", |facts| cluster(facts).node_exists = Some(Ok(false)));
-}
-
-#[test]
 fn the_name_of_the_node() {
     only("FAIL nodename: nobody knows", |facts| {
         node(facts).name = Err("nobody knows".into());
@@ -280,7 +286,14 @@ fn packets_fit() {
     only("FAIL MTU: /var/lib/calico/mtu holds no number", |facts| {
         (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("15oo".into()));
     });
-    only("skipped MTU: 1450 by the configuration; no interface", |facts| facts.uplinks.clear());
+    only("skipped MTU: 1450 by the configuration; no interface", |facts| facts.uplinks = Ok(Vec::new()));
+    only("skipped MTU: 1450 by the configuration; the kernel does not tell its routes: no", |facts| {
+        facts.uplinks = Err("no".into());
+    });
+    only("FAIL MTU: /var/lib/calico/mtu does not exist and require_mtu_file is true", |facts| {
+        facts.mtu_file_required = true;
+    });
+    assert!(wrong(|facts| (facts.mtu_file_required, facts.mtu_file) = (true, Some("1450".into()))).is_empty());
 }
 
 #[test]
@@ -292,9 +305,4 @@ fn kernel_settings() {
     only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, and a pool has IPv6", |facts| {
         cluster(facts).pools = Ok(vec![pool("six", "fd65::/48", true)]);
     });
-}
-
-#[test]
-fn what_dels_owe() {
-    only("warn journal: 3 DELs", |facts| facts.journal = 3);
 }

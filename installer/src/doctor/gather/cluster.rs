@@ -1,152 +1,155 @@
-//! The API server and the datastore, asked with the credentials of the plugins.
+//! The datastore and the API server, asked with the credentials of the plugins. Nothing is written: what needs a write to be
+//! known is asked by one whose condition never holds.
 
 use std::time::{Duration, Instant};
 
-use datastore::{Datastore, DatastoreConfig, KubernetesConfig, kubernetes};
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, kubernetes_api};
-use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, ObjectKey, ObjectSelect};
+use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Owner};
 use libcalico::kubernetes::ApiGroup;
-use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
-use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::doctor::facts::{BlockCount, Cluster, Granted, Pool};
-use crate::doctor::role::{self, Permission, Scope};
-use crate::node_conf;
+use super::api_server::{self, ApiAnswers};
+use super::{etcd, interfaces};
+use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Pool};
+use crate::doctor::role::Scope;
+use crate::host_network::HostNetwork;
+use crate::{mtu, node_conf};
 
 /// How long one answer may take: a person waits.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-
-/// Asks where `conf` leads to; `None` when it leads nowhere that can be asked.
-pub(super) async fn ask(conf: &NetConf, node: &str) -> Option<Cluster> {
+/// Asks where `conf` leads to.
+pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
+    let tls = etcd::tls_files(conf);
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
         Ok(opened) => opened,
-        Err(reason) => return Some(unreached("the configuration".into(), reason)),
+        Err(reason) => {
+            let kind = DatastoreKind::from(conf.datastore.kind());
+            return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason) };
+        }
     };
-    let api = api_server(conf, &config);
+    let api = ask_api_server(conf, &config).await;
+    let cluster = match &config {
+        // To look for it is not to make it.
+        DatastoreConfig::Local(local) if !local.path.exists() => {
+            let reason = "there is no such file".to_owned();
+            Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
+        }
+        config => ask_datastore(conf, config, &store, node, network).await,
+    };
+    let mut cluster = Cluster { tls, ..cluster };
+    if let Some(ApiAnswers { place, reached, granted }) = api {
+        cluster.granted = granted;
+        cluster.api_beside = (cluster.kind != DatastoreKind::Kubernetes).then_some((place, reached));
+    }
+    cluster
+}
+
+async fn ask_datastore(
+    conf: &NetConf,
+    config: &DatastoreConfig,
+    store: &Datastore,
+    node: &str,
+    network: &dyn HostNetwork,
+) -> Cluster {
+    let (kind, place) = describe(config);
     let begun = Instant::now();
     let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
-    // A refusal is an answer.
-    if let Err(StoreError::Unavailable { datastore, reason, .. }) = &ready {
-        return Some(unreached(datastore.clone(), reason.clone()));
+    match &ready {
+        Err(StoreError::Unavailable { datastore, reason, .. }) => {
+            return Cluster::unreached(kind, datastore.clone(), reason.clone());
+        }
+        Err(StoreError::Unauthorized { reason }) if kind == DatastoreKind::Etcd && !etcd::is_answer(reason) => {
+            return Cluster::unreached(kind, place, reason.clone());
+        }
+        // Any other refusal is an answer.
+        _ => {}
     }
     let after = begun.elapsed();
-    let (granted, node_exists) = match &api {
-        Some((config, scope)) => ask_api_server(config, *scope, node).await,
-        None => (Vec::new(), None),
+    let (silent, granted_by_etcd) = match config {
+        DatastoreConfig::Etcd(config) => (silent(config).await, etcd::permissions(store, node).await),
+        DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
-    Some(Cluster {
-        place: place(&config),
+    let node_exists = match store.get::<Node>(&ObjectKey::global(node)).await {
+        _ if node.is_empty() => None,
+        Ok(_) => Some(Ok(true)),
+        Err(StoreError::NotFound { .. }) => Some(Ok(false)),
+        Err(error) => Some(Err(error.to_string())),
+    };
+    Cluster {
+        kind,
+        place,
         reached: Ok(after),
-        granted,
+        silent,
+        tls: Vec::new(),
+        granted: Vec::new(),
+        granted_by_etcd,
+        api_beside: None,
         ready: match ready {
             Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(format!("ClusterInformation: {error}")),
         },
-        pools: pools(&store).await,
-        blocks: blocks(&store, node).await,
+        pools: pools(store).await,
+        blocks: blocks(store, node).await,
         node_exists,
-    })
+        interfaces: interfaces::of_pods(conf, store, node, network).await,
+    }
 }
 
-fn place(config: &DatastoreConfig) -> String {
+fn describe(config: &DatastoreConfig) -> (DatastoreKind, String) {
     match config {
-        DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
-        DatastoreConfig::Local(local) => local.path.display().to_string(),
-        DatastoreConfig::Kubernetes(kubernetes) => format!("the API server of {kubernetes}"),
+        DatastoreConfig::Etcd(etcd) => (DatastoreKind::Etcd, etcd.endpoints.join(",")),
+        DatastoreConfig::Local(local) => (DatastoreKind::Local, local.path.display().to_string()),
+        DatastoreConfig::Kubernetes(kubernetes) => {
+            (DatastoreKind::Kubernetes, format!("the API server of {kubernetes}"))
+        }
     }
 }
 
-fn unreached(place: String, reason: String) -> Cluster {
-    let none = || reason.clone();
-    Cluster {
-        place,
-        granted: Vec::new(),
-        ready: Err(none()),
-        pools: Err(none()),
-        blocks: Err(none()),
-        node_exists: None,
-        reached: Err(reason),
+/// The members that do not answer by themselves. Requests go to the first one that does, so nobody else tells.
+async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
+    let mut silent = Vec::new();
+    for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
+        let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
+        let asked = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
+            Ok(store) => store.get::<ClusterInformation>(&ObjectKey::global("default")).await,
+            Err(error) => Err(StoreError::Other(error.to_string())),
+        };
+        match asked {
+            Err(StoreError::Unavailable { reason, .. }) => silent.push((endpoint.clone(), reason)),
+            Err(StoreError::Unauthorized { reason }) if !etcd::is_answer(&reason) => {
+                silent.push((endpoint.clone(), reason));
+            }
+            _ => {}
+        }
     }
+    silent
 }
 
-/// The API server, and what the plugins ask there.
-fn api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<(KubernetesConfig, Scope<'static>)> {
-    match datastore {
+/// The API server, where the plugins ask there, be it the datastore or beside it.
+async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
+    let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
             let scope = match config.group {
                 Some(ApiGroup::V3) => Scope::Calico("projectcalico.org"),
                 Some(ApiGroup::CrdV1) | None => Scope::Calico("crd.projectcalico.org"),
             };
-            Some((config.as_ref().clone(), scope))
+            (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_there(conf, datastore) => {
-            let config = datastore_settings::kubernetes_beside(conf, Some(DEADLINE)).ok()?;
-            Some((config, Scope::Pods))
+            match datastore_settings::kubernetes_beside(conf, Some(DEADLINE)) {
+                Ok(config) => (config, Scope::Pods),
+                Err(error) => return Some(ApiAnswers::none("the configuration".into(), error.to_string())),
+            }
         }
-        _ => None,
-    }
-}
-
-async fn ask_api_server(
-    config: &KubernetesConfig,
-    scope: Scope<'_>,
-    node: &str,
-) -> (Vec<Granted>, Option<Result<bool, String>>) {
-    let client = match kubernetes::client(config).await {
-        Ok(client) => client,
-        Err(error) => return (Vec::new(), Some(Err(error.to_string()))),
+        _ => return None,
     };
-    let mut granted = Vec::new();
-    for permission in role::permissions(scope) {
-        granted.push(Granted { allowed: may(&client, &permission).await, permission });
-    }
-    let exists = match request(&client, Request::get(format!("/api/v1/nodes/{node}")), Vec::new()).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-        Err(error) => Err(words(error)),
-    };
-    (granted, (!node.is_empty()).then_some(exists))
-}
-
-/// Whether the account of `client` may do something in all namespaces.
-async fn may(client: &kube::Client, permission: &Permission) -> Result<bool, String> {
-    let (resource, subresource) = permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": {
-            "verb": permission.verb, "group": permission.group, "resource": resource, "subresource": subresource,
-        }},
-    });
-    let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
-    let answer = request(client, post, review.to_string().into_bytes()).await.map_err(words)?;
-    Ok(answer["status"]["allowed"] == true)
-}
-
-async fn request(
-    client: &kube::Client,
-    request: hyper::http::request::Builder,
-    body: Vec<u8>,
-) -> Result<Value, kube::Error> {
-    let request = request.body(body).map_err(kube::Error::HttpError)?;
-    timeout(DEADLINE, client.request::<Value>(request))
-        .await
-        .unwrap_or_else(|_| Err(kube::Error::Service(format!("nothing came within {DEADLINE:?}").into())))
-}
-
-fn words(error: kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
-        error => datastore::error_chain::chain(&error),
-    }
+    Some(api_server::ask(&config, scope).await)
 }
 
 async fn pools(store: &Datastore) -> Result<Vec<Pool>, String> {
@@ -155,21 +158,9 @@ async fn pools(store: &Datastore) -> Result<Vec<Pool>, String> {
         name,
         cidr: spec.cidr.clone(),
         serves_pods: !spec.disabled && spec.allows(AllowedUse::Workload),
-        overhead: overhead(spec),
+        overhead: mtu::overhead(spec),
     };
     Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
-}
-
-/// What the encapsulation of a pool takes from each packet (INST-59).
-fn overhead(spec: &IpPoolSpec) -> u32 {
-    let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
-    let is_ipv6 = spec.range().is_ok_and(|range| range.version() == IpVersion::V6);
-    match (spec.disabled, is_on(&spec.vxlan_mode), is_on(&spec.ipip_mode)) {
-        (true, ..) | (_, false, false) => 0,
-        (_, true, _) if is_ipv6 => 70,
-        (_, true, _) => 50,
-        (_, false, true) => 20,
-    }
 }
 
 async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
@@ -185,28 +176,4 @@ async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
         }
     }
     Ok(count)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn encapsulation_takes_what_upstream_counts() {
-        let pool = |cidr: &str, vxlan: &str, ipip: &str| IpPoolSpec {
-            cidr: cidr.into(),
-            vxlan_mode: vxlan.into(),
-            ipip_mode: ipip.into(),
-            ..IpPoolSpec::default()
-        };
-        for (cidr, vxlan, ipip, expected) in [
-            ("10.0.0.0/16", "Never", "", 0),
-            ("10.0.0.0/16", "Never", "Always", 20),
-            ("10.0.0.0/16", "CrossSubnet", "Never", 50),
-            ("fd00::/48", "Always", "", 70),
-        ] {
-            assert_eq!(overhead(&pool(cidr, vxlan, ipip)), expected, "{cidr} {vxlan} {ipip}");
-        }
-        assert_eq!(overhead(&IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") }), 0);
-    }
 }

@@ -62,6 +62,22 @@ impl Host {
         all.into_iter().map(|policy| policy.key.to_string()).collect()
     }
 
+    /// Gives the policy of this key another order.
+    async fn change<K: PolicyKind>(&self, name: &str, order: u32) {
+        let calico = &self.migrator.context.calico;
+        let mut entry = calico.get::<Object<PolicySpec<K>>>(&ObjectKey::global(name)).await.unwrap();
+        entry.value.spec.order = Some(order.into());
+        calico.update(&entry.key, &entry.value, &entry.revision).await.unwrap();
+    }
+
+    /// Names and orders of all global policies.
+    async fn orders(&self) -> Vec<(String, u64)> {
+        let calico = &self.migrator.context.calico;
+        let all = calico.list::<GlobalNetworkPolicy>(&ObjectSelect::default()).await.unwrap();
+        let order = |policy: &Stored<Global>| policy.value.spec.order.as_ref().and_then(|order| order.as_u64());
+        all.into_iter().map(|policy| (policy.key.to_string(), order(&policy).unwrap())).collect()
+    }
+
     async fn pass(&self) -> Next {
         self.migrator.reconcile(&Work::All).await.unwrap()
     }
@@ -93,6 +109,52 @@ async fn only_old_names_of_the_default_tier_are_replaced() {
     assert_eq!(host.names::<StagedInNamespace>().await, ["ns/s"]);
     let renamed = host.migrator.context.calico.get::<NetworkPolicy>(&key("a")).await.unwrap().value;
     assert_eq!((renamed.metadata.uid.as_str(), &renamed.spec.unknown["newer"]), ("u", &json!(1)));
+}
+
+/// A rename that was broken off between its two writes, and someone who writes in the old name's place meanwhile.
+#[tokio::test]
+async fn a_change_between_the_copy_and_the_deletion_is_not_lost() {
+    let host = Host::new(true);
+    let key = |name: &str| ObjectKey::global(name);
+    let says = |name: &str, order: u32| json!({"metadata": {"name": name, "uid": "u"}, "spec": {"order": order}});
+    host.store::<GlobalNetworkPolicy>(&key("default.old"), says("default.old", 1)).await;
+    host.store::<GlobalNetworkPolicy>(&key("old"), says("old", 1)).await;
+    host.change::<Global>("default.old", 2).await;
+    host.store::<GlobalNetworkPolicy>(&key("default.new"), says("default.new", 1)).await;
+    host.store::<GlobalNetworkPolicy>(&key("new"), says("new", 1)).await;
+    host.change::<Global>("new", 3).await;
+    host.pass().await;
+    assert_eq!(host.orders().await, [("new".to_owned(), 3), ("old".to_owned(), 2)]);
+}
+
+#[tokio::test]
+async fn a_copy_that_is_right_is_not_written_again() {
+    let host = Host::new(true);
+    let key = |name: &str| ObjectKey::global(name);
+    let says = |name: &str| json!({"metadata": {"name": name, "uid": "u"}, "spec": {"order": 1}});
+    host.store::<GlobalNetworkPolicy>(&key("default.g"), says("default.g")).await;
+    host.store::<GlobalNetworkPolicy>(&key("g"), says("g")).await;
+    let revision =
+        || async { host.migrator.context.calico.get::<GlobalNetworkPolicy>(&key("g")).await.unwrap().revision };
+    let before = revision().await;
+    host.pass().await;
+    assert_eq!(host.names::<Global>().await, ["g"]);
+    assert_eq!(revision().await, before);
+}
+
+/// What was listed may be gone when its turn comes, and then it is not to be there again.
+#[tokio::test]
+async fn what_is_deleted_is_not_brought_back() {
+    let host = Host::new(true);
+    host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
+        .await;
+    let going = json!({"metadata": {"name": "default.h", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.h"), going).await;
+    let listed = Misnamed::read(&host.migrator.context.calico).await.unwrap();
+    assert_eq!(listed.global.len(), 1);
+    host.migrator.context.calico.delete::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), None).await.unwrap();
+    assert!(host.migrator.rename_all(listed.global).await.is_none());
+    assert_eq!(host.names::<Global>().await, ["default.h"]);
 }
 
 #[tokio::test]

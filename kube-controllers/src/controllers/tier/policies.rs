@@ -77,7 +77,41 @@ fn tier_of(policy: &DynamicObject) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::json;
+
     use super::*;
+    use crate::controllers::testing::refusing_kubernetes;
+
+    /// The policies of a tier in three pages, of which the last is refused once: its place in the list is forgotten.
+    #[tokio::test]
+    async fn policies_are_counted_page_by_page_and_never_in_part() {
+        let (asked, times) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new(1)));
+        let notes = asked.clone();
+        let kubernetes = refusing_kubernetes(move |uri| {
+            let policies = |token: &str| {
+                let items = ["t", "t", "other"].map(|tier| json!({"metadata": {"name": "p"}, "spec": {"tier": tier}}));
+                Ok(json!({"kind": "PolicyList", "metadata": {"continue": token}, "items": items}))
+            };
+            if !uri.path().ends_with("/globalnetworkpolicies") {
+                return Err(404);
+            }
+            let query = uri.query().unwrap_or_default();
+            notes.lock().unwrap().push(query.to_owned());
+            match query.split("continue=").nth(1) {
+                None => policies("two"),
+                Some("two") => policies("three"),
+                Some(_) if std::mem::take(&mut *times.lock().unwrap()) > 0 => Err(410),
+                Some(_) => policies(""),
+            }
+        });
+        assert!(matches!(count(&kubernetes, "t").await, Err(Failure::Retry(_))));
+        assert_eq!(count(&kubernetes, "t").await.unwrap(), Counts([6, 0, 0, 0]));
+        let begun = asked.lock().unwrap().iter().filter(|query| !query.contains("continue")).count();
+        assert_eq!(begun, 2, "it is begun anew");
+        assert!(asked.lock().unwrap().iter().all(|query| query.contains("limit=500")), "{asked:?}");
+    }
 
     /// TestPolicyCounts_Summary.
     #[test]

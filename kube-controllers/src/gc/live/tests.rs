@@ -156,10 +156,28 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
 async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
     let server = Server::default();
     let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
+    server.says(list, json!({"kind": "PodList", "metadata": {}, "items": []}));
     decide_among(&server, &suspects, 2_000).await;
-    assert_eq!(server.asked(), ["/api/v1/pods?fieldSelector=spec.nodeName%3Da"]);
+    assert_eq!(server.asked(), [list]);
     decide_among(&server, &suspects, 20_000).await;
     assert_eq!(server.asked().len(), usize::from(MANY));
+}
+
+/// The server has forgotten where the second page begins: what was on the first is not all.
+#[tokio::test]
+async fn half_a_list_proves_nothing() {
+    let server = Server::default();
+    let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
+    server.says(list, json!({"kind": "PodList", "metadata": {"continue": "more"}, "items": [pod(1, "a", "10.0.0.1")]}));
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired"});
+    server.fails(&format!("{list}&continue=more"), 410, gone);
+    for number in 1..=MANY {
+        server.has(&pod_path(number), pod(number, "a", &format!("10.0.0.{number}")));
+    }
+    let suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Pod); pods::MANY]);
+    assert_eq!(server.asked().len(), usize::from(MANY) + 2);
 }
 
 #[tokio::test]

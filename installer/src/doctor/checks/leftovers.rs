@@ -1,0 +1,98 @@
+//! What processes and pods that are gone left on the node (INST-138).
+
+use crate::doctor::facts::{Cache, Facts, Holder, Lock, PodInterface};
+use crate::doctor::finding::Finding;
+
+/// How many things of one kind are named.
+const NAMED: usize = 5;
+
+/// All of it. What the datastore would have to tell is left out without it: another finding says so.
+pub(super) fn all(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = facts.locks.iter().map(lock).collect();
+    findings.extend(cache(facts));
+    if let Some(cluster) = facts.cluster.as_ref().filter(|cluster| cluster.reached.is_ok()) {
+        findings.extend(interfaces(&cluster.interfaces));
+    }
+    findings
+}
+
+fn lock(Lock { name, path, holder }: &Lock) -> Finding {
+    let place = path.display();
+    let Some(Holder { process, command }) = holder else { return Finding::ok(*name, "free") };
+    let Some(process) = process else {
+        let seen = format!("{place} stays locked, by a process that is not seen from this container");
+        return Finding::warn(*name, seen, "run `calico doctor` on the node itself, or look into its /proc/locks");
+    };
+    Finding::warn(
+        *name,
+        format!("{place} stays locked by process {process} ({command})"),
+        format!("plugins wait up to 30 s for it, then go on without; if it is stuck: kill {process}"),
+    )
+}
+
+fn cache(facts: &Facts) -> Option<Finding> {
+    const NAME: &str = "libcni cache";
+    Some(match &facts.cache {
+        Ok(None) => return None,
+        Err(reason) => Finding::skipped(NAME, reason.clone()),
+        Ok(Some(Cache { results, stale, .. })) if stale.is_empty() => {
+            Finding::ok(NAME, format!("{results} results, each with its interface"))
+        }
+        Ok(Some(Cache { directory, results, stale })) => Finding::warn(
+            NAME,
+            format!("{} of {results} results are of containers whose interface is gone: {}", stale.len(), some(stale)),
+            format!(
+                "the runtime's DEL removes them, after a reboot within minutes; what stays and is of no container \
+                 (`crictl pods`) can be removed from {}",
+                directory.display()
+            ),
+        ),
+    })
+}
+
+fn interfaces(found: &Result<Vec<PodInterface>, String>) -> Vec<Finding> {
+    const NAME: &str = "interfaces of pods";
+    let found = match found {
+        Ok(found) => found,
+        Err(reason) => return vec![Finding::skipped(NAME, reason.clone())],
+    };
+    let (with, without): (Vec<_>, Vec<_>) = found.iter().partition(|interface| interface.endpoint.is_some());
+    let mut findings = Vec::new();
+    match without.first() {
+        None => findings.push(Finding::ok(NAME, format!("{}, each with its endpoint", found.len()))),
+        Some(first) => {
+            let told: Vec<String> = without.iter().map(|interface| told(interface)).collect();
+            findings.push(Finding::warn(
+                NAME,
+                format!("{} of {} have no endpoint: {}", without.len(), found.len(), some(&told)),
+                format!("if their pods are gone (`crictl pods`), delete them: ip link delete {}", first.name),
+            ));
+        }
+    }
+    let routes: Vec<(String, &str)> = with
+        .iter()
+        .flat_map(|interface| interface.stray_addresses().map(|address| (address.to_string(), interface.name.as_str())))
+        .collect();
+    if let Some((address, interface)) = routes.first() {
+        let told: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
+        findings.push(Finding::warn(
+            "routes to pods",
+            format!("{} lead to an address that their endpoint does not have: {}", routes.len(), some(&told)),
+            format!("delete them: ip route delete {address} dev {interface}"),
+        ));
+    }
+    findings
+}
+
+fn told(interface: &PodInterface) -> String {
+    let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
+    match addresses.is_empty() {
+        true => interface.name.clone(),
+        false => format!("{} ({})", interface.name, addresses.join(", ")),
+    }
+}
+
+fn some(names: &[String]) -> String {
+    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED { format!("{named} …") } else { named }
+}

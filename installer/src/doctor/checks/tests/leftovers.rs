@@ -1,0 +1,50 @@
+//! What processes and pods left.
+
+use super::*;
+
+#[test]
+fn locks_that_stay_held() {
+    let held = |process, command: &str| {
+        let holder = Some(Holder { process, command: command.into() });
+        move |facts: &mut Facts| facts.locks[0].holder = holder
+    };
+    only("warn IPAM lock: /var/run/calico/ipam.lock stays locked by process 47 (calico x)", held(Some(47), "calico x"));
+    only("warn IPAM lock: /var/run/calico/ipam.lock stays locked, by a process that is not seen", held(None, ""));
+}
+
+#[test]
+fn what_containers_left() {
+    let stale = |names: &[&str]| {
+        let stale: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        move |facts: &mut Facts| facts.cache = Ok(Some(Cache { directory: "/c".into(), results: 9, stale }))
+    };
+    only(
+        "warn libcni cache: 1 of 9 results are of containers whose interface is gone: net-a-eth0",
+        stale(&["net-a-eth0"]),
+    );
+    let many = wrong(stale(&["a", "b", "c", "d", "e", "f"]));
+    assert!(many[0].ends_with(": a, b, c, d, e …"), "{many:?}");
+    assert_eq!(wrong(|facts| facts.cache = Ok(None)), Vec::<String>::new());
+    only("skipped libcni cache: denied", |facts| facts.cache = Err("denied".into()));
+
+    let interfaces = |found: Vec<PodInterface>| move |facts: &mut Facts| cluster(facts).interfaces = Ok(found);
+    let good = || pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1"]));
+    only(
+        "warn interfaces of pods: 2 of 3 have no endpoint: cali2 (10.65.0.2, fd65::2), cali3",
+        interfaces(vec![
+            good(),
+            pod_interface("cali2", &["10.65.0.2", "fd65::2"], None),
+            pod_interface("cali3", &[], None),
+        ]),
+    );
+    only(
+        "warn routes to pods: 1 lead to an address that their endpoint does not have: 10.65.0.9 through cali1",
+        interfaces(vec![pod_interface("cali1", &["10.65.0.1", "10.65.0.9"], Some(&["10.65.0.1"]))]),
+    );
+    only("skipped interfaces of pods: refused", |facts| cluster(facts).interfaces = Err("refused".into()));
+}
+
+#[test]
+fn what_dels_owe() {
+    only("warn journal: 3 DELs", |facts| facts.journal = 3);
+}

@@ -1,0 +1,206 @@
+//! The interfaces of pods that the kernel has, beside what the datastore says of pods.
+//!
+//! etcd and the file have an endpoint for each interface. On Kubernetes an endpoint is its pod, and the plugins may not list
+//! pods: there the addresses that routes lead to are looked for in the blocks, which tell the pod, and the pod is asked for.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{Block, Claim};
+use libcalico::names::{EndpointIdentifiers, interface_prefix, pod_interface};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{ReadBatch, Store, StoreError};
+use netconf::NetConf;
+use tokio::time::sleep;
+
+use crate::doctor::facts::PodInterface;
+use crate::host_network::HostNetwork;
+
+/// IPAM that tells whose an address is.
+const CALICO_IPAM: &str = "calico-ipam";
+
+/// How long an ADD that was seen in the middle may take to write what it owes.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What an endpoint should have, by its interface: its addresses.
+type Endpoints = BTreeMap<String, Vec<IpAddr>>;
+
+/// Those of this node. What looks stray at first is looked at once more: an ADD makes the interface before the endpoint.
+pub(super) async fn of_pods(
+    conf: &NetConf,
+    store: &Datastore,
+    node: &str,
+    network: &dyn HostNetwork,
+) -> Result<Vec<PodInterface>, String> {
+    if node.is_empty() {
+        return Err("nobody knows which node this is".into());
+    }
+    if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
+        return Err(format!("addresses are given by {}, which says nothing of pods", conf.ipam.ipam_type));
+    }
+    let found = look(store, node, network).await?;
+    if found.iter().all(PodInterface::is_in_order) {
+        return Ok(found);
+    }
+    sleep(PATIENCE).await;
+    look(store, node, network).await
+}
+
+async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+    let mut interfaces = of_kernel(network)?;
+    let words = |error: StoreError| error.to_string();
+    let endpoints = match store {
+        Datastore::Kubernetes(_) => of_blocks(store, node, &interfaces).await.map_err(words)?,
+        Datastore::Etcd(_) | Datastore::Local(_) => of_endpoints(store, node).await.map_err(words)?,
+    };
+    for interface in &mut interfaces {
+        interface.endpoint = endpoints.get(&interface.name).cloned();
+    }
+    Ok(interfaces)
+}
+
+/// With the addresses that routes lead to. Who they are for is not known yet.
+fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let prefix = interface_prefix(prefixes.as_deref());
+    let routes = network.routes()?;
+    let mut interfaces = network.interfaces()?;
+    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(prefix));
+    let with_addresses = interfaces.into_iter().map(|interface| {
+        let through = routes.iter().filter(|route| route.interfaces.contains(&interface.name));
+        let addresses = through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network());
+        PodInterface { addresses: addresses.collect(), name: interface.name, endpoint: None }
+    });
+    Ok(with_addresses.collect())
+}
+
+/// The endpoints of this node.
+async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
+    let mut names = ReadBatch::new();
+    let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&names).await?;
+    let of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|found| found.node == node);
+    let mut batch = ReadBatch::new();
+    let keys = answers.listed_keys(&keys).filter(|key| of_node(&key.name));
+    let tickets: Vec<_> = keys.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
+    let answers = store.read(&batch).await?;
+    let mut endpoints = Endpoints::new();
+    for ticket in &tickets {
+        let Some(endpoint) = answers.get(ticket)? else { continue };
+        let spec = endpoint.value.spec;
+        let addresses = spec.ip_networks.iter().filter_map(|text| Some(text.parse::<Cidr>().ok()?.network()));
+        endpoints.entry(spec.interface_name).or_default().extend(addresses);
+    }
+    Ok(endpoints)
+}
+
+/// The pods that have the addresses of `interfaces`, as far as there are such pods.
+async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -> Result<Endpoints, StoreError> {
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
+    let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
+    let mut endpoints = Endpoints::new();
+    for interface in interfaces {
+        for address in &interface.addresses {
+            let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
+            let block = match blocks.entry(cidr) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unread) => {
+                    unread.insert(found(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
+                }
+            };
+            let allocation = block.as_ref().and_then(|block| block.allocation(*address));
+            let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
+                continue;
+            };
+            if names(&interface.name, namespace, pod) && exists(store, node, namespace, pod).await? {
+                endpoints.entry(interface.name.clone()).or_default().push(*address);
+            }
+        }
+    }
+    Ok(endpoints)
+}
+
+/// The block that an address is in, if it is of a pool.
+fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
+    let version = IpVersion::of(address);
+    let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
+    Cidr::new(address, pools.next()?.spec.block_prefix(version))
+}
+
+fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
+    let owner = [&attribute.active_owner, &attribute.alternate_owner].into_iter().find(|owner| !owner.is_empty())?;
+    match Claim::of(attribute).0 {
+        Claim::Pod { namespace, name } => Some((namespace, name)),
+        // The pod that the machine runs in.
+        Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
+        _ => None,
+    }
+}
+
+fn names(interface: &str, namespace: &str, pod: &str) -> bool {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
+}
+
+/// Whether there is this pod, on this node. One that has ended keeps its interface until kubelet removes its sandbox.
+async fn exists(store: &Datastore, node: &str, namespace: &str, pod: &str) -> Result<bool, StoreError> {
+    let identifiers = EndpointIdentifiers {
+        node: node.to_owned(),
+        orchestrator: "k8s".into(),
+        endpoint: "eth0".into(),
+        pod: pod.to_owned(),
+        ..EndpointIdentifiers::default()
+    };
+    let Ok(name) = identifiers.name() else { return Ok(false) };
+    Ok(found(store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await)?.is_some())
+}
+
+fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::IpPoolSpec;
+
+    use super::*;
+    use crate::host_network::Interface;
+    use crate::host_network::testing::{Known, interface, route};
+
+    #[test]
+    fn addresses_of_pods_are_where_routes_to_one_address_lead() {
+        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let network = Known {
+            interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
+            routes: vec![
+                route("10.65.0.1/32", &["cali1"]),
+                route("fd65::1/128", &["cali1"]),
+                route("10.65.0.2/32", &["cali-theirs"]),
+                route("fe80::/64", &["cali1"]),
+            ],
+        };
+        let found = of_kernel(&network).unwrap();
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.addresses.len())).collect();
+        assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
+    }
+
+    #[test]
+    fn the_block_of_an_address_is_its_pools() {
+        let pool = |cidr: &str, block_size| {
+            IpPool::new("p", IpPoolSpec { cidr: cidr.into(), block_size, ..IpPoolSpec::default() })
+        };
+        let pools = [pool("10.65.0.0/16", Some(28)), pool("fd65::/64", None)];
+        let block = |address: &str| block_of(address.parse().unwrap(), pools.iter()).map(|block| block.to_string());
+        assert_eq!(block("10.65.0.19").as_deref(), Some("10.65.0.16/28"));
+        assert_eq!(block("fd65::7f").as_deref(), Some("fd65::40/122"));
+        assert_eq!(block("10.66.0.1"), None);
+    }
+}

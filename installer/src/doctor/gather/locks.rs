@@ -1,0 +1,95 @@
+//! Who holds the locks of this node (IPAM-43). They are taken for milliseconds: who is seen twice is slow, or stuck.
+
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::stat::{major, minor};
+use tokio::time::sleep;
+
+use crate::doctor::facts::{Holder, Lock};
+
+/// How long a holder is waited for. An ADD holds the lock of addresses as long as it asks the datastore.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 30;
+
+/// Looks at a lock until it is free, or was held by the same process all the time.
+pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
+    let mut holder = look_once(path);
+    let first = holder.clone();
+    for _ in 0..LOOKS {
+        if holder.is_none() || holder != first {
+            return Lock { name, path: path.to_owned(), holder: None };
+        }
+        sleep(PATIENCE / LOOKS).await;
+        holder = look_once(path);
+    }
+    Lock { name, path: path.to_owned(), holder }
+}
+
+/// Takes the lock and gives it back, if nobody has it. A file that is not there is not made.
+fn look_once(path: &Path) -> Option<Holder> {
+    let file = File::options().read(true).open(path).ok()?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {}
+        Ok(()) | Err(TryLockError::Error(_)) => return None,
+    }
+    let found = file.metadata().ok()?;
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let process = process(&locks, major(found.dev()), minor(found.dev()), found.ino());
+    Some(Holder { command: process.map(command).unwrap_or_default(), process })
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`; who waits has an arrow behind the number. A process of another namespace
+/// is not there.
+fn process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, process, file, ..] = fields[..] else { return None };
+        let mut file = file.split(':');
+        let (at_major, at_minor, at_inode) = (file.next()?, file.next()?, file.next()?);
+        let device = (u64::from_str_radix(at_major, 16).ok()?, u64::from_str_radix(at_minor, 16).ok()?);
+        (device == (major, minor) && at_inode.parse() == Ok(inode)).then(|| process.parse().ok())?
+    };
+    locks.lines().find_map(of)
+}
+
+/// As it was started, or the name that the kernel has for it.
+fn command(process: u32) -> String {
+    let read = |name: &str| fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+    let line = if line.trim().is_empty() { String::from_utf8_lossy(&read("comm")).into_owned() } else { line };
+    line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_by_device_and_inode_and_whoever_waits_is_none() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 08:01:1234 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 11 00:1a:1234 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 12 08:01:1234 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 13 08:01:1234 0 EOF\n";
+        assert_eq!(process(locks, 8, 1, 1234), Some(13));
+        assert_eq!(process(locks, 0, 26, 1234), Some(11));
+        assert_eq!(process(locks, 8, 1, 1), None);
+        assert_eq!(process("nonsense\n1: FLOCK a b c d\n", 8, 1, 1), None);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_has_its_process_and_a_free_one_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ipam.lock");
+        assert_eq!(look_once(&path), None);
+        assert!(!path.exists(), "to look for it is not to make it");
+        let file = File::create(&path).unwrap();
+        assert_eq!(look_once(&path), None);
+        file.lock().unwrap();
+        let holder = look_once(&path).unwrap();
+        assert_eq!(holder.process, Some(std::process::id()));
+        assert!(holder.command.contains("installer"), "{}", holder.command);
+    }
+}

@@ -1,0 +1,107 @@
+//! [`Twin`]: a policy that is there twice, under its old name and its own.
+//!
+//! A rename that was broken off leaves both, and until it is done people change either. Upstream takes the new one whatever it
+//! says (KC-282), and a change of the old one is lost; here what was written last counts. Revisions tell which: those of one
+//! kind grow, in etcd and in an API server.
+
+use std::collections::BTreeMap;
+
+use libcalico::api::{Object, ObjectMeta, PolicyKind, PolicySpec};
+use libcalico::store::Revision;
+
+use super::Stored;
+
+/// What a policy under its own name is to the one under the old name. `V` is a policy.
+#[derive(Debug, PartialEq)]
+pub(super) enum Twin<V> {
+    /// It says the same, or something newer.
+    Right,
+    /// The old one was written later: this is to be in the place of the new one.
+    Outdated(Box<V>),
+    /// It is being deleted; the old one is the policy.
+    Going,
+    /// They differ, and their revisions have no order.
+    Unclear,
+}
+
+impl<K: PolicyKind> Twin<Object<PolicySpec<K>>> {
+    /// Compares `old` with `new`, which has its name.
+    pub(super) fn of(old: &Stored<K>, new: &Stored<K>) -> Self {
+        if new.value.metadata.deletion_timestamp.is_some() {
+            return Twin::Going;
+        }
+        let mut value = old.value.clone();
+        // Who an object is stays.
+        value.metadata.uid = new.value.metadata.uid.clone();
+        value.metadata.creation_timestamp = new.value.metadata.creation_timestamp.clone();
+        if says(&value) == says(&new.value) {
+            return Twin::Right;
+        }
+        match (number(&old.revision), number(&new.revision)) {
+            (Some(old), Some(new)) if old < new => Twin::Right,
+            (Some(_), Some(_)) => Twin::Outdated(Box::new(value)),
+            _ => Twin::Unclear,
+        }
+    }
+}
+
+/// What people write into a policy.
+fn says<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
+    let ObjectMeta { labels, annotations, .. } = &policy.metadata;
+    (&policy.spec, [labels, annotations])
+}
+
+fn number(revision: &Revision) -> Option<u128> {
+    revision.resource_version().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::{InNamespace, NetworkPolicy, ObjectKey};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stored(revision: &str, change: Value) -> Stored<InNamespace> {
+        let mut policy = json!({"metadata": {"name": "a", "namespace": "ns", "uid": revision}, "spec": {"order": 1}});
+        for (field, value) in change.as_object().unwrap() {
+            policy[field].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+        }
+        let value: NetworkPolicy = serde_json::from_value(policy).unwrap();
+        Stored { key: ObjectKey::namespaced("ns", "any"), value, revision: Revision(revision.into()) }
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        let same = json!({});
+        for other in [
+            json!({"spec": {"order": 2}}),
+            json!({"spec": {"yet": {"to": "come"}}}),
+            json!({"metadata": {"labels": {"a": "b"}}}),
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+        ] {
+            let of = |old, new| Twin::of(&stored(old, other.clone()), &stored(new, same.clone()));
+            assert_eq!(of("9", "10"), Twin::Right, "{other}");
+            assert_eq!(of("9@u", "10@v{}"), Twin::Right, "{other}");
+            let Twin::Outdated(value) = of("10", "9") else { panic!("{other}") };
+            assert_eq!(value.metadata.uid, "9", "the object stays who it is");
+            let mut expected = stored("9", other.clone()).value;
+            expected.metadata.resource_version = value.metadata.resource_version.clone();
+            assert_eq!(*value, expected);
+            assert_eq!(of("ten", "9"), Twin::Unclear);
+        }
+    }
+
+    #[test]
+    fn what_says_the_same_is_right_whoever_it_is() {
+        for (old, new) in [("9", "10"), ("10", "9"), ("ten", "nine")] {
+            assert_eq!(Twin::of(&stored(old, json!({})), &stored(new, json!({}))), Twin::Right);
+        }
+    }
+
+    #[test]
+    fn one_that_is_being_deleted_is_nobodys_successor() {
+        let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(Twin::of(&stored("1", json!({})), &stored("2", going)), Twin::Going);
+    }
+}

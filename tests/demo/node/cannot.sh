@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# What this machine refuses, found out before it is needed: such a part is left out by name, and the rest still runs. Sourced
+# by the steps of the demo, after $work is set.
+
+skipped=()
+# skip PART REASON: said again at the end
+skip() {
+    skipped+=("$1: $2")
+    echo "    SKIPPED on this machine: $2"
+}
+
+# Why no kubelet can run here; nothing if it can.
+node_refusal() {
+    local cgroups=/sys/fs/cgroup program
+    [ ! -d $cgroups/pids ] || cgroups=$cgroups/pids
+    for program in kubelet containerd containerd-shim-runc-v2 ctr runc; do
+        type $program >/dev/null 2>&1 || { echo "there is no $program"; return; }
+    done
+    [ -z "$(containers)" ] || { echo "another containerd has pods on this machine"; return; }
+    # shellcheck disable=SC2015 # either of them
+    mkdir $cgroups/demo-node 2>$work/refusal && rmdir $cgroups/demo-node || echo "a kubelet makes cgroups: $(<$work/refusal)"
+}
+
+# Why portmap cannot work here.
+portmap_refusal() {
+    iptables -w -t nat -S >/dev/null 2>$work/refusal || echo "portmap needs iptables' table nat: $(tail -1 $work/refusal)"
+}
+
+# The end of a run, whole or not.
+say_what_was_skipped() {
+    [ ${#skipped[@]} -gt 0 ] || return 0
+    printf '\nnot shown on this machine:\n'
+    printf '    %s\n' "${skipped[@]}"
+    [ "${CI:-}" != true ] || { echo "what is skipped fails in CI" >&2; return 1; }
+}

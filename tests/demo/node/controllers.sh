@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# kube-controllers in its image, as the Deployment says. Sourced by the steps of the demo, after install.sh.
+
+controllers=calico-kube-controllers
+# The pod that writes; the Lease has its name, and what tells it from others of that name.
+leader() { of_system lease/$controllers '{.spec.holderIdentity}' | cut -d_ -f1; }
+leads() { [ -n "$(leader 2>/dev/null)" ]; }
+replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
+# metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md
+metrics() { run kubectl get --raw "/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics" | grep -E "[$]|^    $2"; }
+
+# What the kernel says that its processes may.
+confinement() {
+    pgrep -f '^/usr/bin/kube-controllers' | while read -r process; do
+        sed -n 's/^\(Uid\|CapEff\|CapBnd\|NoNewPrivs\|Seccomp\):\t\([^\t]*\).*/\1 \2/p' "/proc/$process/status" | paste -sd ' '
+    done | sort -u
+}
+
+show_controllers() {
+    rolled_out deployment/$controllers
+    run kubectl -n kube-system get pods -l k8s-app=$controllers -o wide --no-headers | sed 's/ *<none> *<none>$//'
+    wait_for 60 leads
+    run kubectl -n kube-system get lease $controllers --no-headers
+    local pod
+    pod=$(leader)
+    run kubectl get --raw "/api/v1/namespaces/kube-system/pods/$pod:9440/proxy/readyz"
+    echo
+    echo "    in the kernel's words (user, capabilities, privileges, seccomp): $(confinement)"
+    [[ "$(confinement)" =~ ^Uid\ 999\ CapEff\ 0*\ CapBnd\ 0*\ NoNewPrivs\ 1\ Seccomp\ 2$ ]]
+}

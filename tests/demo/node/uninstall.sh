@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# The end of an installation, in the order of deploy/README.md. Sourced by the steps of the demo, after install.sh.
+
+said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }
+
+uninstall() {
+    run kubectl -n kube-system delete daemonset/calico-cni deployment/calico-kube-controllers
+    wait_for 60 no_pods_of calico-kube-controllers
+    wait_for 60 no_pods_of calico-cni
+    run kubectl apply -f deploy/uninstall/uninstall.yaml
+    rolled_out daemonset/calico-uninstall
+    said_by_uninstall
+    run kubectl -n kube-system patch daemonset calico-uninstall --type=json --patch \
+        '[{ "op": "replace", "path": "/spec/template/spec/initContainers/0/args", "value": ["uninstall", "--yes"] }]'
+    rolled_out daemonset/calico-uninstall
+    said_by_uninstall
+    run kubectl delete -f deploy/uninstall/uninstall.yaml
+    wait_for 60 no_pods_of calico-uninstall
+    run ls -lA /opt/cni/bin /etc/cni/net.d /var/lib/calico
+}
+no_pods_of() { [ -z "$(kubectl -n kube-system get pods -l k8s-app="$1" -o name)" ]; }
+
+# What is left in the API server then: the rest of the manifests, the definitions last.
+remove_objects() {
+    run kubectl delete --ignore-not-found -k deploy/base
+    run kubectl delete -k deploy/rbac/kubernetes
+    run kubectl -n kube-system delete lease/$controllers
+    run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
+    echo "    left of Calico: $(kubectl api-resources -o name | grep -c projectcalico.org || true) kinds," \
+        "$(kubectl get all,configmaps,serviceaccounts,roles,rolebindings,leases -n kube-system -o name | grep -c calico || true) objects," \
+        "$(kubectl get clusterroles,clusterrolebindings -o name | grep -c calico || true) roles of the cluster"
+}

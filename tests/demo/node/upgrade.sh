@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# From one version to another while pods run and talk. Sourced by the steps of the demo, after install.sh and pods.sh.
+
+conflist=/etc/cni/net.d/10-calico.conflist
+
+# Reads the configuration and runs the plugin, without pause, until $work/watched is there. Notes what it sees when that is not
+# what it saw before, and each look that failed. The configuration first: programs are replaced before it.
+watch_node() {
+    local looks=0 last='' seen version level
+    while [ ! -e $work/watched ]; do
+        looks=$((looks + 1))
+        if level=$(jq -er '.plugins[0].log_level' $conflist 2>&1) && version=$(/opt/cni/bin/calico -v 2>&1); then
+            seen="$version, log_level $level"
+        else
+            seen="FAILED: $level; ${version:-}"
+        fi
+        [ "$seen" = "$last" ] || echo "$seen"
+        last=$seen
+    done >$work/seen
+    echo $looks >$work/looks
+}
+
+# A pod pings another one, 50 times a second, and prints each answer.
+start_pinging() {
+    ip netns exec "$(namespace_of "$(address web-2)")" ping -i 0.02 "$(address web-1)" >$work/pings &
+    pinging=$!
+}
+# All were answered if there are as many answers as the last one has for its number.
+answers() { grep -c icmp_seq= $work/pings; }
+last_answer() { sed -n 's/.*icmp_seq=\([0-9]*\).*/\1/p' $work/pings | tail -1; }
+
+# Since when kubelet has said that the node is ready.
+ready_since() { kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].lastTransitionTime}'; }
+
+# level_of VERSION: what its manifest has for log_level
+level_of() { sed -n 's/.*"log_level": "\(.*\)",/\1/p' "$work/install-$1.yaml"; }
+
+# roll FROM TO: applies its manifest and waits, as an operator does; one pod is made in the middle and one right after
+roll() {
+    local from=$1 to=$2 since watching
+    since=$(ready_since)
+    rm -f $work/watched
+    watch_node &
+    watching=$!
+    start_pinging
+    run kubectl apply --server-side -f "$work/install-$to.yaml" | grep -E '[$]|daemonset|deployment|configmap'
+    pods in-the-middle | kubectl apply -f - >/dev/null
+    rolled_out daemonset/calico-cni
+    pods right-after | kubectl apply -f - >/dev/null
+    rolled_out deployment/calico-kube-controllers
+    wait_for 60 running 1 in-the-middle
+    wait_for 60 running 1 right-after
+    kill -INT $pinging
+    wait $pinging || true
+    touch $work/watched
+    wait $watching
+
+    echo "    pods made in the middle and right after: $(address in-the-middle), $(address right-after)"
+    echo "    pings from web-2 to web-1: $(answers) answered of $(last_answer)"
+    echo "    plugin and configuration looked at $(<$work/looks) times, each time whole. In turn:"
+    sed 's/^/      /' $work/seen
+    echo "    /opt/cni/bin/calico: sha256 $(digest /opt/cni/bin/calico)…, in the image: $(digest "${programs[$to]}/calico")…"
+    echo "    the node has been ready since $(ready_since), before: $since"
+    [ "$(answers)" = "$(last_answer)" ]
+    not grep FAILED $work/seen
+    # Both were replaced before its eyes, and never was the new configuration there with the old program.
+    [ "$(head -1 $work/seen)" = "$from, log_level $(level_of "$from")" ]
+    [ "$(tail -1 $work/seen)" = "$to, log_level $(level_of "$to")" ]
+    not grep "$from, log_level $(level_of "$to")" $work/seen
+    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$to]}/calico")" ]
+    [ "$(ready_since)" = "$since" ]
+    doctor | tail -1 | sed 's/^/    calico doctor: /'
+    kubectl -n shop delete pod in-the-middle right-after --wait=false >/dev/null
+    wait_for 60 gone in-the-middle
+    wait_for 60 gone right-after
+    wait_for 30 has_taken "$(count true)"
+}

@@ -1,0 +1,89 @@
+//! Setting the clock of one process while it runs. The machine has one clock for all, and time namespaces shift the others
+//! only, before a process begins: so the process itself is told another time.
+//!
+//! Programs ask for the time in the vDSO, code of the kernel's in their own memory. There a few instructions are put that ask
+//! the kernel and add something: the process reads, by its own ways, what it would read if somebody had set the clock.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result};
+
+/// What the process asks for the time.
+const FUNCTION: &[u8] = b"__vdso_clock_gettime\0";
+
+/// Program headers and tags of the dynamic section (ELF).
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+
+/// How far the clocks of a process are ahead of the machine's, in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ahead {
+    /// The calendar (CLOCK_REALTIME).
+    pub calendar: i32,
+    /// Time since the machine was started (CLOCK_BOOTTIME), as if it had slept.
+    pub boot: i32,
+}
+
+/// Whether this machine's instructions are known here.
+pub const KNOWN: bool = cfg!(target_arch = "x86_64");
+
+/// Sets the clocks of a process that stands still. What it was told before is forgotten.
+pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("the process has no vDSO")?;
+    let (begin, end) = line.split_whitespace().next().and_then(|range| range.split_once('-')).context("no range")?;
+    let (begin, end) = (u64::from_str_radix(begin, 16)?, u64::from_str_radix(end, 16)?);
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+    let mut image = vec![0; usize::try_from(end - begin)?];
+    memory.read_exact_at(&mut image, begin)?;
+    let at = Image(&image).function().context("the vDSO has no clock_gettime")?;
+    memory.write_all_at(&code(ahead), begin + at).context("the vDSO cannot be written")
+}
+
+/// `clock_gettime(clock in edi, result in rsi)`.
+fn code(ahead: Ahead) -> Vec<u8> {
+    let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
+    code.extend([0x0f, 0x05]); // syscall
+    code.extend([0x85, 0xff, 0x75, 0x08]); // test edi, edi; jne past the ret
+    code.extend([0x48, 0x81, 0x06]); // add qword [rsi], …
+    code.extend(ahead.calendar.to_le_bytes());
+    code.push(0xc3); // ret
+    code.extend([0x83, 0xff, 0x07, 0x75, 0x07]); // cmp edi, 7; jne to the ret
+    code.extend([0x48, 0x81, 0x06]); // add qword [rsi], …
+    code.extend(ahead.boot.to_le_bytes());
+    code.push(0xc3); // ret
+    code
+}
+
+/// An ELF file of 64 bits.
+struct Image<'a>(&'a [u8]);
+
+impl Image<'_> {
+    fn number(&self, at: u64, bytes: usize) -> Option<u64> {
+        let at = usize::try_from(at).ok()?;
+        let bytes = self.0.get(at..at + bytes)?;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// Where [`FUNCTION`] is in the image.
+    fn function(&self) -> Option<u64> {
+        let (headers, count) = (self.number(32, 8)?, self.number(56, 2)?);
+        let header = |kind| (0..count).map(|n| headers + 56 * n).find(|&at| self.number(at, 4) == Some(kind));
+        let load = header(PT_LOAD)?;
+        let base = self.number(load + 16, 8)?.checked_sub(self.number(load + 8, 8)?)?;
+        let dynamic = self.number(header(PT_DYNAMIC)? + 8, 8)?;
+        let tags = (0..).map(|n| dynamic + 16 * n).take_while(|&at| self.number(at, 8).is_some_and(|tag| tag != 0));
+        let tag = |wanted| tags.clone().find(|&at| self.number(at, 8) == Some(wanted));
+        let names = self.number(tag(DT_STRTAB)? + 8, 8)?.checked_sub(base)?;
+        let symbols = self.number(tag(DT_SYMTAB)? + 8, 8)?.checked_sub(base)?;
+        let is_wanted = |symbol: &u64| {
+            let name = self.number(*symbol, 4).and_then(|name| usize::try_from(names + name).ok());
+            name.and_then(|name| self.0.get(name..name + FUNCTION.len())) == Some(FUNCTION)
+        };
+        let mut symbols = (0..).map(|n| symbols + 24 * n).take_while(|&at| at + 24 <= self.0.len() as u64);
+        self.number(symbols.find(is_wanted)? + 8, 8)?.checked_sub(base)
+    }
+}

@@ -1,0 +1,143 @@
+//! Where pods run and as whom, and what operators say of their logs, certificates and monitors.
+
+use std::fs;
+
+use integration_tests::manifests::{Objects, changes, containers, template};
+use serde_json::{Value, json};
+
+use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render};
+
+/// The chart with these values, and where it differs from the chart without.
+fn with(values: &Value) -> (Objects, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.yaml");
+    fs::write(&file, values.to_string()).unwrap();
+    let objects = template(&["--values", &file.display().to_string()]).unwrap();
+    let mut changed = changes(&template(&[]).unwrap(), &objects);
+    changed.sort();
+    (objects, changed)
+}
+
+#[test]
+fn where_the_pods_of_nodes_run() {
+    if !can_render() {
+        return;
+    }
+    let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+        { "matchExpressions": [{ "key": "type", "operator": "NotIn", "values": ["virtual-kubelet"] }] },
+    ] } } });
+    let tolerations = json!([{ "key": "a", "operator": "Exists" }]);
+    let (objects, changed) = with(&json!({ "cni": {
+        "affinity": affinity, "tolerations": tolerations, "updateStrategy": { "type": "OnDelete" },
+    } }));
+    let pod = format!("{DAEMON_SET}/spec/template/spec");
+    let strategy = format!("{DAEMON_SET}/spec/updateStrategy");
+    for change in &changed {
+        let places = [format!("{pod}/affinity"), format!("{pod}/tolerations"), strategy.clone()];
+        assert!(places.iter().any(|place| change.starts_with(place)), "{change}");
+    }
+    let spec = &objects[DAEMON_SET]["spec"];
+    assert_eq!(spec["updateStrategy"], json!({ "type": "OnDelete" }));
+    assert_eq!(
+        (&spec["template"]["spec"]["affinity"], &spec["template"]["spec"]["tolerations"]),
+        (&affinity, &tolerations)
+    );
+}
+
+#[test]
+fn where_kube_controllers_runs() {
+    if !can_render() {
+        return;
+    }
+    let spread = json!([{ "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": { "k8s-app": "calico-kube-controllers" } } }]);
+    let affinity = json!({ "nodeAffinity": {} });
+    let (objects, _) = with(&json!({ "kubeControllers": {
+        "nodeSelector": { "role": "infra" }, "affinity": affinity, "topologySpreadConstraints": spread, "logLevel": "debug",
+    } }));
+    let pod = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"], json!({ "kubernetes.io/os": "linux", "role": "infra" }));
+    assert_eq!((&pod["affinity"], &pod["topologySpreadConstraints"]), (&affinity, &spread));
+    let env = pod["containers"][0]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({ "name": "LOG_LEVEL", "value": "debug" })), "{env:?}");
+    assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux" }));
+}
+
+#[test]
+fn as_whom_they_run() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&json!({
+        "cni": { "securityContext": { "seLinuxOptions": { "type": "spc_t" } } },
+        "kubeControllers": { "securityContext": { "runAsUser": 1000, "runAsGroup": null } },
+    }));
+    for container in containers(&objects[DAEMON_SET]) {
+        let context = &container["securityContext"];
+        assert_eq!((&context["seLinuxOptions"]["type"], &context["runAsUser"]), (&json!("spc_t"), &json!(0)));
+        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"] }), "what is not named stays");
+    }
+    let context = &containers(&objects[DEPLOYMENT])[0]["securityContext"];
+    assert_eq!(
+        (&context["runAsUser"], &context["runAsGroup"], &context["runAsNonRoot"]),
+        (&json!(1000), &Value::Null, &json!(true))
+    );
+}
+
+#[test]
+fn the_log_on_the_node() {
+    if !can_render() {
+        return;
+    }
+    let plugin = |objects: &Objects| -> Value {
+        let text = objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap().replace("__CNI_MTU__", "0");
+        serde_json::from_str::<Value>(&text).unwrap()["plugins"][0].clone()
+    };
+    for datastore in ["kubernetes", "etcd"] {
+        let (objects, _) = with(&json!({ "datastore": datastore,
+            "cni": { "logFile": { "path": "/var/log/cni.log", "maxSize": 5, "maxAge": 6, "maxCount": 7 } } }));
+        let plugin = plugin(&objects);
+        let said = ["path", "max_size", "max_age", "max_count"].map(|key| plugin[format!("log_file_{key}")].clone());
+        assert_eq!(said, [json!("/var/log/cni.log"), json!(5), json!(6), json!(7)], "{datastore}");
+    }
+    let (objects, changed) = with(&json!({ "cni": { "logFile": { "path": "", "maxSize": 5 } } }));
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    let none = plugin(&objects);
+    assert!(none.as_object().unwrap().keys().all(|key| !key.starts_with("log_file")), "{none}");
+}
+
+#[test]
+fn etcds_certificates() {
+    if !can_render() {
+        return;
+    }
+    let certificates =
+        json!({ "ca": "-----BEGIN CA-----", "cert": "-----BEGIN CERT-----", "key": "-----BEGIN KEY-----" });
+    let (objects, _) =
+        with(&json!({ "datastore": "etcd", "etcd": { "secretName": "mine", "certificates": certificates } }));
+    let data = json!({ "etcd-ca": "LS0tLS1CRUdJTiBDQS0tLS0t", "etcd-cert": "LS0tLS1CRUdJTiBDRVJULS0tLS0=",
+        "etcd-key": "LS0tLS1CRUdJTiBLRVktLS0tLQ==" });
+    assert_eq!(objects["Secret kube-system/mine"]["data"], data);
+    for workload in [DAEMON_SET, DEPLOYMENT] {
+        let volumes = objects[workload]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+        let certs = volumes.iter().find(|volume| volume["name"] == "etcd-certs").unwrap();
+        assert_eq!(certs["secret"]["secretName"], "mine", "{workload}");
+    }
+    let without = |values: &[&str]| template(values).unwrap().keys().all(|name| !name.starts_with("Secret"));
+    assert!(without(&["--set", "datastore=etcd"]) && without(&[]), "by itself the chart makes none");
+    let half = ["--set", "datastore=etcd", "--set", "etcd.certificates.ca=-----BEGIN CERTIFICATE-----"];
+    assert!(template(&half).unwrap_err().to_string().contains("etcd.certificates.cert is missing"));
+}
+
+#[test]
+fn the_monitor_has_the_labels_by_which_it_is_selected() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&json!({ "metrics": {
+        "serviceMonitor": true, "serviceMonitorLabels": { "release": "prometheus" }, "interval": "1m",
+    } }));
+    let (_, monitor) = objects.iter().find(|(name, _)| name.starts_with("ServiceMonitor")).unwrap();
+    let labels = json!({ "k8s-app": "calico-kube-controllers", "release": "prometheus" });
+    assert_eq!((&monitor["metadata"]["labels"], &monitor["spec"]["endpoints"][0]["interval"]), (&labels, &json!("1m")));
+}

@@ -1,0 +1,62 @@
+//! Clocks that are set while the agent runs.
+
+use integration_tests::clock::{Ahead, KNOWN};
+use integration_tests::skip::skipped;
+
+use crate::scene::{asked, in_pod, user};
+
+const REASON: &str = "the instructions of this machine are not known, so no clock can be set for one process";
+
+const HOUR: i32 = 3600;
+
+/// The token that the plugins have may have ended or not begun: a new one is asked for at once, and the end of it is counted
+/// by the clock that nobody sets.
+#[test]
+fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, kubernetes, pod| {
+        let audit = kubernetes.api.audit().unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let first = pod.token().unwrap();
+        assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);
+
+        agent.set_clocks(Ahead { calendar: 3 * HOUR, boot: 0 }).unwrap();
+        agent.await_metric("clock_jumps_total", 1).unwrap();
+        agent.await_metric("token_refreshes_total", 2).unwrap();
+        assert_ne!(pod.token().unwrap(), first);
+        assert!(agent.log().contains("the clock was set"), "{}", agent.log());
+
+        agent.set_clocks(Ahead::default()).unwrap();
+        agent.await_metric("clock_jumps_total", 2).unwrap();
+        agent.await_metric("token_refreshes_total", 3).unwrap();
+        assert!(user(kubernetes, &pod).is_some(), "the token opens");
+        // Neither wrong clock made it doubt its token, nor ask without end.
+        assert_eq!(agent.page("/readiness").unwrap().code, 200);
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        assert_eq!(asked(&audit, &pod).unwrap(), 3);
+        assert_eq!(agent.metric("token_refresh_failures_total").unwrap(), 0);
+    });
+}
+
+/// Both clocks are ahead then. No clock was set, but the token is old.
+#[test]
+fn a_machine_that_slept_has_a_new_token_when_it_wakes() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, kubernetes, pod| {
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let first = pod.token().unwrap();
+        // A token for a day is renewed after half of it at the latest.
+        agent.set_clocks(Ahead { calendar: 13 * HOUR, boot: 13 * HOUR }).unwrap();
+        agent.await_metric("token_refreshes_total", 2).unwrap();
+        assert_ne!(pod.token().unwrap(), first);
+        assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);
+        assert!(user(kubernetes, &pod).is_some());
+        agent.await_page("/readiness", 200).unwrap();
+    });
+}

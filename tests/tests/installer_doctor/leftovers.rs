@@ -1,0 +1,156 @@
+//! What processes and pods that are gone leave on a node, with real locks, interfaces and routes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use integration_tests::command::ip;
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::etcd::ENDPOINT;
+use integration_tests::namespaces::NETNS_DIR;
+use integration_tests::plugin::Plugins;
+use serde_json::{Value, json};
+
+use crate::etcd::on_etcd;
+use crate::scene::{Break, Examined, NODE, is_good, on_a_good_node};
+
+/// Holds a lock until it is dropped.
+struct Held(Child);
+
+impl Held {
+    fn new(file: &Path) -> Held {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mut command = Command::new("flock");
+        // One process, which keeps the lock as `sleep`.
+        command.arg("--no-fork").arg(file).args(["sleep", "1000"]).stdin(Stdio::null());
+        let held = Held(command.spawn().unwrap());
+        let is_locked = || !Command::new("flock").arg("--nonblock").arg(file).arg("true").status().unwrap().success();
+        await_that(PATIENCE, || Ok(is_locked())).unwrap();
+        held
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_holds_the_locks() {
+    on_etcd(json!({}), |_, node| {
+        let node = &*node;
+        let files = [
+            ("IPAM lock", node.container.path("var/run/calico/ipam.lock")),
+            ("journal lock", node.container.path("var/lib/calico/cni-journal/lock")),
+        ];
+        for (name, file) in files {
+            let held = Held::new(&file);
+            let said = node.doctor();
+            assert_eq!((said.wrong(), said.exit), (vec![format!("warn {name}")], Some(0)), "{said:#?}");
+            let words = format!("stays locked by process {} (sleep 1000) -> ", held.0.id());
+            assert!(said.words(name).contains(&words), "{said:#?}");
+            drop(held);
+            is_good(node);
+        }
+    });
+}
+
+/// For a pod of the etcd's node.
+fn conf() -> Value {
+    json!({
+        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error", "nodename": "node1",
+        "nodename_file_optional": true, "ipam": { "type": "calico-ipam" }, "datastore_type": "etcdv3",
+        "etcd_endpoints": ENDPOINT,
+    })
+}
+
+fn interface() -> String {
+    let links = integration_tests::command::ip_json("link show").unwrap();
+    let mut names = links.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
+    names.find(|name| name.starts_with("cali")).unwrap().to_owned()
+}
+
+#[test]
+fn interfaces_and_routes_without_an_endpoint() {
+    on_etcd(json!({}), |host, node| {
+        let node = &*node;
+        let netns = host.add_pod("pod1").unwrap();
+        Plugins::locate().unwrap().verb("calico", "ADD", "pod1", &netns, &conf()).run().unwrap().success();
+        is_good(node);
+        assert!(node.doctor().words("interfaces of pods").starts_with("1, each"), "{:#?}", node.doctor());
+        let interface = interface();
+        let route = |verb: &str| ip(&format!("route {verb} 10.65.99.1/32 dev {interface} scope link")).unwrap();
+        let words = format!("delete them: ip route delete 10.65.99.1 dev {interface}");
+        Break { found: &["warn routes to pods"], words: ("routes to pods", &words) }.and_mend(
+            node,
+            || route("add"),
+            || route("delete"),
+        );
+        let stored = node.etcd.dump().unwrap();
+        let key = stored.keys().find(|key| key.contains("/workloadendpoints/")).unwrap();
+        let words = format!("ip link delete {interface}");
+        Break { found: &["warn interfaces of pods"], words: ("interfaces of pods", &words) }.and_mend(
+            node,
+            || node.etcd.delete(key).unwrap(),
+            || node.etcd.put(key, stored[key].to_string().as_bytes()).unwrap(),
+        );
+        // Somebody else's, named like one of ours.
+        ip("link add cali-theirs type veth peer name theirs").unwrap();
+        is_good(node);
+    });
+}
+
+#[test]
+fn results_that_libcni_kept() {
+    on_etcd(json!({}), |_, node| {
+        let node = &*node;
+        let directory = node.container.path("var/lib/cni/results");
+        fs::create_dir_all(&directory).unwrap();
+        is_good(node);
+        let result =
+            json!({ "interfaces": [{ "name": "cali0123456789a" }, { "name": "eth0", "sandbox": "/run/netns/x" }] });
+        let file = directory.join("k8s-pod-network-abc-eth0");
+        let kept = json!({ "kind": "cniCacheV1", "containerId": "abc", "result": result }).to_string();
+        Break { found: &["warn libcni cache"], words: ("libcni cache", "is gone: k8s-pod-network-abc-eth0") }.and_mend(
+            node,
+            || fs::write(&file, kept).unwrap(),
+            || fs::remove_file(&file).unwrap(),
+        );
+    });
+}
+
+/// On Kubernetes the endpoint is the pod, which the plugins' account may get and not list.
+#[test]
+fn an_interface_whose_pod_is_gone() {
+    on_a_good_node(|scene| {
+        let api = &scene.kubernetes.api;
+        api.namespace("shop").unwrap();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": "shop" },
+            "spec": { "nodeName": NODE, "containers": [{ "name": "c", "image": "none" }] },
+        });
+        let create = || drop(api.admin().create("/api/v1/namespaces/shop/pods", &pod).unwrap().success().unwrap());
+        create();
+        ip("netns add sandbox").unwrap();
+        let netns = Path::new(NETNS_DIR).join("sandbox");
+        let conf = json!({
+            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+            "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
+            "kubernetes": { "kubeconfig": scene.pod.kubeconfig() }, "nodename": NODE, "nodename_file_optional": true,
+            "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
+        });
+        let call = Plugins::locate().unwrap().verb("calico", "ADD", "sandbox", &netns, &conf);
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web";
+        call.env("CNI_ARGS", args).run().unwrap().success();
+        is_good(scene);
+        assert!(scene.doctor().words("interfaces of pods").starts_with("1, each"), "{:#?}", scene.doctor());
+        let words = format!("ip link delete {}", interface());
+        Break { found: &["warn interfaces of pods"], words: ("interfaces of pods", &words) }.and_mend(
+            scene,
+            || drop(api.admin().delete("/api/v1/namespaces/shop/pods/web").unwrap().success().unwrap()),
+            create,
+        );
+    });
+}

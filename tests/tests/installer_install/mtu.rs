@@ -1,0 +1,127 @@
+//! `/var/lib/calico/mtu`, where the configuration leaves the MTU to it (INST-59): a real uplink, pools of a real datastore.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use integration_tests::command::ip;
+use integration_tests::installation::Container;
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::plugin::Plugins;
+use serde_json::{Value, json};
+
+use super::succeeded;
+
+/// A node whose datastore is a file.
+struct Node {
+    container: Container,
+}
+
+impl Node {
+    fn new(host: &Host) -> Node {
+        Node { container: Container::new(host, "c").unwrap() }
+    }
+
+    /// Installs, with `more` in the configuration; what is logged.
+    fn install(&self, more: Value) -> String {
+        let mut plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
+        plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let list = json!({ "name": "net", "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+        let outcome = self.container.run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")]).unwrap();
+        succeeded(&outcome);
+        outcome.stderr
+    }
+
+    fn file(&self) -> PathBuf {
+        self.container.path("var/lib/calico/mtu")
+    }
+
+    fn written(&self) -> Option<String> {
+        fs::read_to_string(self.file()).ok()
+    }
+
+    /// Puts a pool with VXLAN into the datastore.
+    fn encapsulate(&self) {
+        let pool = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },
+            "spec": { "cidr": "10.66.0.0/16", "vxlanMode": "Always" },
+        });
+        let file = self.container.file("pool.json", pool.to_string()).unwrap();
+        let database = self.container.path("var/lib/calico/calico.db");
+        let words = ["apply", "-f", file.to_str().unwrap(), "--datastore-path", database.to_str().unwrap()];
+        let outcome = Plugins::locate().unwrap().call("calico-ipam").args(words).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+    }
+
+    fn uninstall(&self) -> String {
+        let root = self.container.path("").display().to_string();
+        let call = Plugins::locate().unwrap().call("calico").args(["uninstall", "--yes", "--root", root.as_str()]);
+        let outcome = call.run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
+        outcome.stdout
+    }
+}
+
+#[test]
+fn it_is_the_uplinks_without_what_encapsulation_takes() {
+    isolated(|host| {
+        host.add_uplink().unwrap();
+        let node = Node::new(host);
+        let log = node.install(json!({}));
+        assert_eq!(node.written().as_deref(), Some("1500"));
+        assert!(log.contains("wrote /var/lib/calico/mtu: pods have 1500"), "{log}");
+        assert!(
+            !node.container.path("var/lib/calico/calico.db").exists(),
+            "to look for pools is not to make a datastore"
+        );
+        node.encapsulate();
+        node.install(json!({}));
+        assert_eq!(node.written().as_deref(), Some("1450"));
+        ip("link set uplink0 mtu 1400").unwrap();
+        node.install(json!({ "mtu": 1400, "require_mtu_file": true }));
+        assert_eq!(node.written().as_deref(), Some("1350"));
+        let inode = || fs::metadata(node.file()).unwrap().ino();
+        let before = inode();
+        node.install(json!({ "mtu": 1400, "require_mtu_file": true }));
+        assert_eq!(inode(), before, "what is right is not written again");
+        node.uninstall();
+        assert_eq!(node.written(), None);
+    });
+}
+
+#[test]
+fn the_one_that_felix_keeps_stays() {
+    isolated(|host| {
+        host.add_uplink().unwrap();
+        let node = Node::new(host);
+        node.container.file("var/lib/calico/mtu", "1380").unwrap();
+        node.install(json!({}));
+        assert_eq!(node.written().as_deref(), Some("1380"));
+        fs::remove_file(node.file()).unwrap();
+        node.install(json!({}));
+        // Felix came later.
+        fs::write(node.file(), "1380").unwrap();
+        node.install(json!({}));
+        assert_eq!(node.written().as_deref(), Some("1380"));
+        let said = node.uninstall();
+        assert_eq!(node.written().as_deref(), Some("1380"), "{said}");
+        assert!(said.contains("var/lib/calico/mtu: it is not the file that was installed"), "{said}");
+    });
+}
+
+#[test]
+fn where_nobody_reads_it_or_nobody_knows_it_is_not_written() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let log = node.install(json!({}));
+        assert!(
+            log.contains("/var/lib/calico/mtu is not written: no interface has a default route; set CNI_MTU"),
+            "{log}"
+        );
+        host.add_uplink().unwrap();
+        node.install(json!({ "mtu": 1400 }));
+        let log = node.install(json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9" }));
+        assert!(log.contains("/var/lib/calico/mtu is not written: IPPools: datastore http://127.0.0.1:9"), "{log}");
+        assert_eq!(node.written(), None);
+    });
+}

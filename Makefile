@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image release generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ plugin:
 	@$(MAKE) --no-print-directory program PACKAGE=cni-plugin PROGRAM=calico ALIAS=calico-ipam
 
 controllers:
-	@$(MAKE) --no-print-directory program PACKAGE=kube-controllers PROGRAM=kube-controllers ALIAS=check-status
+	@$(MAKE) --no-print-directory program PACKAGE=kube-controllers PROGRAM=kube-controllers ALIAS=check-status NAMES=kube-controllers.debug
 
 program:
 	@if rustc --print target-libdir --target $(MUSL) 2>/dev/null | xargs -I{} test -d {}; then \
@@ -74,6 +74,7 @@ program:
 	fi; \
 	mkdir -p $(PLUGIN); \
 	install -m 0755 "$$built" $(PLUGIN)/.$(PROGRAM).new; \
+	$(if $(NAMES),deploy/names-apart.sh $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(NAMES);) \
 	mv -f $(PLUGIN)/.$(PROGRAM).new $(PLUGIN)/$(PROGRAM); \
 	ln -f $(PLUGIN)/$(PROGRAM) $(PLUGIN)/$(ALIAS); \
 	echo "$(PLUGIN)/$(PROGRAM) = $(PLUGIN)/$(ALIAS): $$(stat -c %s $(PLUGIN)/$(PROGRAM)) bytes ($(PROFILE))"
@@ -82,8 +83,14 @@ image: ## the images cni and kube-controllers for amd64 and arm64, as OCI layout
 	@tests/install-needs.sh build image
 	@deploy/images/build.sh
 
-generate: ## write deploy/ files that come from the code (JSON Schema of the configuration, CRDs) and deploy/install.yaml
+release: ## all that a release has, in target/release-VERSION, from a clean tree: programs, images, manifests, chart, checksums
+	@tests/install-needs.sh build image
+	@tests/install-go-tools.sh kubectl
+	@deploy/release.sh
+
+generate: ## write deploy/ files that come from the code (JSON Schema of the configuration, CRDs, version) and deploy/install.yaml
 	@mkdir -p target
+	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
 	@mv target/netconf.schema.json deploy/netconf.schema.json
 	@rm -rf target/crds

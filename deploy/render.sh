@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Prints deploy/install.yaml: the overlay kubernetes-v1, as kubectl renders it.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
-PATH="$(../tests/install-go-tools.sh --path):$PATH"
-cat <<'TEXT'
-# Made by `make generate` from deploy/overlays/kubernetes-v1; do not edit.
+# Prints an overlay as kubectl renders it; without words deploy/install.yaml, which is the overlay kubernetes-v1.
 #
-#   kubectl apply --server-side -f deploy/install.yaml
+#   deploy/render.sh [OVERLAY [DEPLOY]]       DEPLOY is another copy of this folder
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+overlay=${1:-kubernetes-v1} deploy=${2:-deploy}
+PATH="$(tests/install-go-tools.sh --path):$PATH"
+case $overlay in
+kubernetes-v1) file=deploy/install.yaml made='make generate' ;;
+*) file=install-$overlay.yaml made='make release' ;;
+esac
+cat <<TEXT
+# Made by \`$made\` from deploy/overlays/$overlay; do not edit.
+#
+#   kubectl apply --server-side -f $file
 TEXT
-kubectl kustomize overlays/kubernetes-v1
+kubectl kustomize "$deploy/overlays/$overlay"

@@ -31,12 +31,12 @@ if [ "${1:-}" = --path ]; then
     exit
 fi
 
-# Where a program is put. What stands in deploy/images is built anew when that changes.
+# Where a program is put. What stands in deploy/images is built anew when that changes; the digit is for what the folder has.
 place() {
     case $1 in
     cnitool | containerd | helm) echo "$CACHE/bin" ;;
-    images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)" ;;
+    images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-2" ;;
     *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
     esac
 }
@@ -99,16 +99,26 @@ build_images() {
     mv "$2/.images.new" "$2/images"
 }
 
-# The CNI project's plugins for an architecture, static, with their version.
+# The CNI project's plugins for an architecture, static, with their version, and the licences of all that is in them.
 build_cni_plugins() {
-    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs module folder
+    programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
     version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
     echo "building plugins of the CNI project $version for $arch into $into"
     rm -rf "$into.new"
     mkdir -p "$into.new"
     GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
-        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" \
-        $plugins/plugins/main/loopback $plugins/plugins/meta/{bandwidth,portmap,tuning} $plugins/plugins/ipam/host-local
+        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
+    # Modules do not stay here.
+    while read -r module folder; do
+        mkdir -p "$into.new/licenses/$module"
+        find "$folder" -maxdepth 1 -type f -regextype egrep -iregex '.*/(licen[cs]e|copying|notice)[^/]*' \
+            -exec install -m 0644 -t "$into.new/licenses/$module" {} +
+    done < <(
+        GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
+            -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u
+        echo "stdlib@$(go env GOVERSION | sed 's/^go//') $(go env GOROOT)"
+    )
     rm -rf "$into"
     mv "$into.new" "$into"
 }
@@ -130,7 +140,7 @@ missing() {
     for program in "$@"; do
         shows=$program
         case $program in
-        cni-plugins-*) shows=loopback ;;
+        cni-plugins-*) shows=licenses ;;
         cnitool | containerd | helm | images) ;;
         *)
             if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then

@@ -141,6 +141,9 @@ pub enum ConfigError {
         /// The type asked for.
         found: String,
     },
+    /// `local` in a program that is built without it.
+    #[error("datastore_type `local` is for the plugins: this program takes `kubernetes` or `etcdv3`")]
+    NoLocal,
     /// `etcdv3` without endpoints.
     #[error(
         "no etcd endpoints specified; set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the \

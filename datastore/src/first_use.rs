@@ -104,6 +104,7 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
 }
 
 /// The writes that fill a new datastore.
+#[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
     let mut writes = vec![create(cluster_information("", now))?];

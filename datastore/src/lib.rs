@@ -5,13 +5,18 @@
 //! third holds them as custom resources, pods and nodes. Which one a process
 //! uses comes from a [`DatastoreConfig`]. Nothing is opened before the first request, and each process has one
 //! connection; to etcd one more for each watch ([`watch`]).
+//!
+//! Without the feature `local` there is no SQLite: a configuration that names a file is refused.
 
 pub mod config;
 pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
 pub mod kubernetes;
+#[cfg(feature = "local")]
 pub mod local;
+#[cfg(not(feature = "local"))]
+mod no_local;
 mod pages;
 pub mod transfer;
 pub mod watch;
@@ -25,7 +30,10 @@ pub use config::{ConfigError, DatastoreConfig, Settings};
 pub use etcd::Etcd;
 pub use kubernetes::Kubernetes;
 pub use kubernetes::config::KubernetesConfig;
+#[cfg(feature = "local")]
 pub use local::Local;
+#[cfg(not(feature = "local"))]
+pub use no_local::Local;
 pub use pages::{Listed, Pages};
 
 /// The datastore of this process.
@@ -45,7 +53,7 @@ impl Datastore {
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
-            DatastoreConfig::Local(config) => Datastore::Local(Local::new(config)),
+            DatastoreConfig::Local(config) => Datastore::Local(Local::open(config)?),
             DatastoreConfig::Kubernetes(config) => {
                 Datastore::Kubernetes(Arc::new(Kubernetes::new(config, kubernetes::GROUP_FILE)))
             }

@@ -20,7 +20,7 @@ use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, Sto
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::check_distinct;
-use crate::config::LocalConfig;
+use crate::config::{ConfigError, LocalConfig};
 use wait::Wait;
 
 /// A SQLite file as a datastore. Opened, and created if need be, by the first request.
@@ -41,6 +41,10 @@ impl Local {
             requests: AtomicU64::new(0),
             connection: Mutex::new(None),
         }
+    }
+
+    pub(crate) fn open(config: &LocalConfig) -> Result<Self, ConfigError> {
+        Ok(Local::new(config))
     }
 
     /// The database file.

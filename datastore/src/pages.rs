@@ -5,11 +5,10 @@ use std::time::Duration;
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, decode_entry};
 use tokio::time::timeout;
 
-use crate::Datastore;
 use crate::etcd::EtcdSource;
 use crate::kubernetes::{ApiSource, CalicoObjects};
-use crate::local::Local;
 use crate::watch::{Change, Next, Source, WatchFailure};
+use crate::{Datastore, Local};
 
 /// One page may take this long.
 const DEADLINE: Duration = Duration::from_secs(60);

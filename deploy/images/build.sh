@@ -6,7 +6,10 @@
 # Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
 # REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
-# Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust and Go gives the same digests.
+# Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust, Go and Debian's C compiler
+# gives the same digests, wherever it lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of
+# quick builds. Beside the layouts, programs/<architecture> has our programs by themselves, with the names of their functions in
+# files of their own, bills of materials and notices.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -18,8 +21,10 @@ esac
 declare -A RUST=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 REGISTRY=${REGISTRY:-registry.example.com/calico}
-VERSION=${VERSION:-v$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
+VERSION=${VERSION:-v$(deploy/version.sh)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+# They would be in place of those in .cargo/config.toml.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS
 
 programs='' out=target/images archs=()
 while [ $# -gt 0 ]; do
@@ -60,22 +65,23 @@ SH
 
 # Builds our programs for an architecture into a folder. Paths of this machine stay out of them.
 build_programs() {
-    local arch=$1 into=$2 target=${RUST[$1]} name cross=() linker=()
+    local arch=$1 into=$2 target=${RUST[$1]} name cross=()
     if [ "$arch" != "$HERE" ]; then
         rustup target add --toolchain "$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)" "$target"
         require_cross_compiler "$arch"
         name=${target//-/_}
         cross=("CC_$name=$CACHE/zig-cc-$arch" "AR_$name=$CACHE/zig-ar")
-        # Rust's own linker, with the musl that comes with the target.
-        linker=(--config "target.$target.linker = 'rust-lld'" --config "target.$target.rustflags = ['-Clink-self-contained=yes']")
     fi
-    local paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src'"
+    # The last one that fits counts.
+    local built=${CARGO_TARGET_DIR:-$PWD/target}/image-build paths
+    paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src', '--remap-path-prefix=$built=/build'"
     for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do
         IFS=: read -r profile package program <<<"$build"
-        env "${cross[@]}" CARGO_TARGET_DIR=target/image-build cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
-            --target "$target" "${linker[@]}" --config "target.$target.rustflags = [$paths]"
-        install -m 0755 "target/image-build/$target/$profile/$program" "$into/$program"
+        env "${cross[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
+            --target "$target" --config "target.$target.rustflags = [$paths]"
+        install -m 0755 "$built/$target/$profile/$program" "$into/$program"
     done
+    deploy/names-apart.sh "$into/kube-controllers" "$into/kube-controllers.debug"
 }
 
 tests/install-go-tools.sh images "${archs[@]/#/cni-plugins-}"
@@ -87,16 +93,23 @@ for arch in "${archs[@]}"; do
     mkdir -p "$into"
     if [ -n "$programs" ]; then
         install -m 0755 -t "$into" "$programs/calico" "$programs/kube-controllers"
+        [ ! -f "$programs/kube-controllers.debug" ] || install -m 0644 -t "$into" "$programs/kube-controllers.debug"
     else
         build_programs "$arch" "$into"
     fi
-    install -m 0755 -t "$into" "$(tests/install-go-tools.sh --place "cni-plugins-$arch")"/*
+    rm -rf "$out/programs/$arch"
+    mkdir -p "$out/programs/$arch"
+    cp --preserve=mode -t "$out/programs/$arch" "$into"/*
+    foreign=$(tests/install-go-tools.sh --place "cni-plugins-$arch")
+    find "$foreign" -maxdepth 1 -type f -exec install -m 0755 -t "$into" {} +
 done
 mkdir -p "$staged/licenses" "$staged/crates"
 install -m 0644 LICENSE "$staged/licenses/LICENSE"
+cp -r "$foreign/licenses" "$staged/modules"
+cargo metadata --locked --format-version 1 --filter-platform "${RUST[${archs[0]}]}" >"$staged/metadata.json"
 for package in cni-plugin kube-controllers; do
     cargo tree --locked -p "$package" --target "${RUST[${archs[0]}]}" --edges normal,no-proc-macro --prefix none --format '{p};{l}' | sort -u |
         sed "s# ($PWD[^)]*)##" >"$staged/crates/$package"
 done
 "$(tests/install-go-tools.sh --place images)/images" -programs "$staged" -arch "$(IFS=, && echo "${archs[*]}")" \
-    -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -out "$out"
+    -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -out "$out" ${MOST_BYTES:+-most "$MOST_BYTES"}

@@ -9,9 +9,10 @@ type image struct {
 	// Programs of other projects first: they change seldom, and have a layer of their own.
 	foreign []file
 	own     []file
-	// What `cargo tree` was asked for each of our programs.
-	packages []string
-	config   v1.Config
+	// Our program, and its package in the workspace.
+	program string
+	crate   string
+	config  v1.Config
 }
 
 // file is a program, another name of one, or a folder.
@@ -45,7 +46,8 @@ var images = []image{
 			{path: "usr/bin/calico", link: "opt/cni/bin/calico"},
 			{path: "usr/bin/calico-ipam", link: "opt/cni/bin/calico"},
 		},
-		packages: []string{"cni-plugin"},
+		program: "calico",
+		crate:   "cni-plugin",
 		config: v1.Config{
 			Env:        []string{"PATH=/opt/cni/bin:/usr/bin"},
 			WorkingDir: "/opt/cni/bin",
@@ -65,7 +67,8 @@ var images = []image{
 			{path: "usr/bin/check-status", link: "usr/bin/kube-controllers"},
 			{path: "usr/bin/wrapper", link: "usr/bin/kube-controllers"},
 		},
-		packages: []string{"kube-controllers"},
+		program: "kube-controllers",
+		crate:   "kube-controllers",
 		config: v1.Config{
 			Env:        []string{"PATH=/usr/bin"},
 			WorkingDir: "/",

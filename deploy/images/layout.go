@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -13,7 +14,8 @@ import (
 )
 
 // write puts the layout of an image, with all its architectures, into a folder of the image's name, and returns the digest of
-// its index. A bill of materials for each architecture is put beside it.
+// its index. A bill of materials for each architecture is put beside it, and those of our program with its notices into
+// programs/<arch>.
 func (s settings) write(i image) (v1.Hash, error) {
 	folder := filepath.Join(s.out, i.name)
 	if err := os.RemoveAll(folder); err != nil {
@@ -45,14 +47,21 @@ func (s settings) write(i image) (v1.Hash, error) {
 
 // build makes the image of one architecture.
 func (s settings) build(i image, arch string) (v1.Image, error) {
-	bill, err := s.billOfMaterials(i, arch)
+	if err := s.checkSize(i, arch); err != nil {
+		return nil, err
+	}
+	components, err := s.components(i, arch, true)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.out, 0o755); err != nil {
+	bill, err := s.billOfMaterials(i.name, cdx.ComponentTypeContainer, arch, components)
+	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(s.out, fmt.Sprintf("%s-%s.cdx.json", i.name, arch)), bill, 0o644); err != nil {
+	if err := s.writeFile(fmt.Sprintf("%s-%s.cdx.json", i.name, arch), bill); err != nil {
+		return nil, err
+	}
+	if err := s.describeProgram(i, arch); err != nil {
 		return nil, err
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
@@ -70,7 +79,16 @@ func (s settings) build(i image, arch string) (v1.Image, error) {
 			}
 		}
 		if part.what == "programs of this project" {
-			if err := s.addTexts(archive, i, bill); err != nil {
+			notices, err := s.notices(i.name, components)
+			if err != nil {
+				return nil, err
+			}
+			if err := s.writeFile(i.name+".THIRD-PARTY", notices); err != nil {
+				return nil, err
+			}
+			archive.addText("licenses/THIRD-PARTY", notices)
+			archive.addText(fmt.Sprintf("usr/share/sbom/%s.cdx.json", i.name), bill)
+			if err := s.addLicenses(archive); err != nil {
 				return nil, err
 			}
 		}
@@ -86,9 +104,56 @@ func (s settings) build(i image, arch string) (v1.Image, error) {
 	return s.configure(img, i, arch)
 }
 
-// addTexts puts in the licences and the bill of materials.
-func (s settings) addTexts(archive *archive, i image, bill []byte) error {
-	archive.addText(fmt.Sprintf("usr/share/sbom/%s.cdx.json", i.name), bill)
+// checkSize keeps images small: nodes load them.
+func (s settings) checkSize(i image, arch string) error {
+	var size int64
+	for _, f := range i.own {
+		if f.program == "" {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(s.programs, arch, f.program))
+		if err != nil {
+			return err
+		}
+		size += info.Size()
+	}
+	if size > s.most {
+		return fmt.Errorf("our programs have %d bytes, of which an image may have %d", size, s.most)
+	}
+	return nil
+}
+
+// describeProgram writes the bill of materials of our program by itself, and the notices that go with it.
+func (s settings) describeProgram(i image, arch string) error {
+	components, err := s.components(i, arch, false)
+	if err != nil {
+		return err
+	}
+	bill, err := s.billOfMaterials(i.program, cdx.ComponentTypeApplication, arch, components)
+	if err != nil {
+		return err
+	}
+	if err := s.writeFile(filepath.Join("programs", arch, i.program+".cdx.json"), bill); err != nil {
+		return err
+	}
+	notices, err := s.notices(i.program, components)
+	if err != nil {
+		return err
+	}
+	return s.writeFile(filepath.Join("programs", arch, i.program+".THIRD-PARTY"), notices)
+}
+
+// writeFile writes a file of what is handed out.
+func (s settings) writeFile(name string, content []byte) error {
+	file := filepath.Join(s.out, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, content, 0o644)
+}
+
+// addLicenses puts in our own licence.
+func (s settings) addLicenses(archive *archive) error {
 	licenses, err := os.ReadDir(filepath.Join(s.programs, "licenses"))
 	if err != nil {
 		return err

@@ -2,10 +2,11 @@
 //
 // It needs no container engine and starts no program. The same programs, version and time give the same digests.
 //
-//	images -programs DIR -arch amd64,arm64 -version v0.1.0 -epoch 1700000000 -out DIR
+//	images -programs DIR -arch amd64,arm64 -version v1.2.3 -epoch 1700000000 -out DIR
 //
-// DIR/<arch>/ holds the programs of each architecture, DIR/licenses/ what is put below /licenses, and DIR/crates/<package>
-// what `cargo tree --prefix none --format '{p};{l}'` says that a program is made of.
+// DIR/<arch>/ holds the programs of each architecture, DIR/licenses/ what is put below /licenses, DIR/crates/<package>
+// what `cargo tree --prefix none --format '{p};{l}'` says that a program is made of, DIR/modules/<path>@<version>/ the licences
+// of Go modules, and DIR/metadata.json what `cargo metadata` says.
 package main
 
 import (
@@ -24,7 +25,11 @@ type settings struct {
 	version  string
 	registry string
 	created  time.Time
-	out      string
+	// Most bytes of our own programs in an image.
+	most int64
+	out  string
+	// By name and version.
+	sources map[string]source
 }
 
 func main() {
@@ -36,6 +41,7 @@ func main() {
 	flag.StringVar(&s.version, "version", "", "tag of the images")
 	flag.StringVar(&s.registry, "registry", "registry.example.com/calico", "what goes before the name of each image")
 	flag.Int64Var(&epoch, "epoch", 0, "when everything was made, in seconds since 1970")
+	flag.Int64Var(&s.most, "most", 12<<20, "most bytes of our own programs in an image")
 	flag.StringVar(&s.out, "out", "", "folder for the layouts")
 	flag.Parse()
 	if s.programs == "" || s.version == "" || s.out == "" || flag.NArg() > 0 {
@@ -43,6 +49,11 @@ func main() {
 		os.Exit(2)
 	}
 	s.archs, s.created = strings.Split(archs, ","), time.Unix(epoch, 0).UTC()
+	var err error
+	if s.sources, err = readSources(filepath.Join(s.programs, "metadata.json")); err != nil {
+		fmt.Fprintf(os.Stderr, "images: %v\n", err)
+		os.Exit(1)
+	}
 	for _, image := range images {
 		digest, err := s.write(image)
 		if err != nil {

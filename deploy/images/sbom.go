@@ -12,19 +12,20 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// billOfMaterials lists the crates and Go modules that are in an image, as CycloneDX.
-func (s settings) billOfMaterials(i image, arch string) ([]byte, error) {
+// components are the crates of our program of an image, and the Go modules of the others if they are asked for, in order.
+func (s settings) components(i image, arch string, foreign bool) ([]cdx.Component, error) {
 	components := map[string]cdx.Component{}
-	for _, name := range i.packages {
-		tree, err := os.ReadFile(filepath.Join(s.programs, "crates", name))
-		if err != nil {
-			return nil, err
-		}
-		if err := addCrates(components, string(tree)); err != nil {
-			return nil, fmt.Errorf("crates of %s: %w", name, err)
-		}
+	tree, err := os.ReadFile(filepath.Join(s.programs, "crates", i.crate))
+	if err != nil {
+		return nil, err
+	}
+	if err := addCrates(components, string(tree)); err != nil {
+		return nil, fmt.Errorf("crates of %s: %w", i.crate, err)
 	}
 	for _, f := range i.foreign {
+		if !foreign {
+			break
+		}
 		if err := addModules(components, filepath.Join(s.programs, arch, f.program)); err != nil {
 			return nil, err
 		}
@@ -34,17 +35,21 @@ func (s settings) billOfMaterials(i image, arch string) ([]byte, error) {
 		sorted = append(sorted, component)
 	}
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].BOMRef < sorted[j].BOMRef })
+	return sorted, nil
+}
 
+// billOfMaterials lists what a thing of this name is made of, as CycloneDX.
+func (s settings) billOfMaterials(name string, kind cdx.ComponentType, arch string, components []cdx.Component) ([]byte, error) {
 	bom := cdx.NewBOM()
 	// Without a serial number, which would be another one each time.
 	bom.Metadata = &cdx.Metadata{
 		Timestamp: s.created.Format("2006-01-02T15:04:05Z"),
 		Component: &cdx.Component{
-			BOMRef: i.name, Type: cdx.ComponentTypeContainer, Name: i.name, Version: s.version,
+			BOMRef: name, Type: kind, Name: name, Version: s.version,
 			Properties: &[]cdx.Property{{Name: "architecture", Value: arch}},
 		},
 	}
-	bom.Components = &sorted
+	bom.Components = &components
 	var text bytes.Buffer
 	encoder := cdx.NewBOMEncoder(&text, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
 	if err := encoder.EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {

@@ -14,6 +14,7 @@ pub mod content;
 pub mod controllers;
 pub mod etcd;
 pub mod golden;
+pub mod images;
 pub mod installation;
 pub mod kernel;
 pub mod kubernetes;

@@ -146,6 +146,17 @@ fn pure_crates_know_no_io() -> Result<()> {
     Ok(())
 }
 
+/// Nodes have the plugin; what it keeps in a file has no place in a Deployment.
+#[test]
+fn the_controllers_carry_no_embedded_datastore() -> Result<()> {
+    let tree = cargo(&["tree", "--package", "kube-controllers", "--edges=normal", "--prefix=none", "--format={lib}"])?;
+    for dependency in tree.lines() {
+        let dependency = dependency.replace('_', "-");
+        ensure!(dependency != "rusqlite" && dependency != "libsqlite3-sys", "kube-controllers depends on {dependency}");
+    }
+    Ok(())
+}
+
 /// A plugin process lives for milliseconds: what a process that runs for weeks has need of stays out of it.
 #[test]
 fn the_plugin_carries_nothing_of_the_controllers() -> Result<()> {

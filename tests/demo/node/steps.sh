@@ -46,11 +46,12 @@ not is_ready
 
 step "Installation of $former: its manifest, a pool; the DaemonSet's pod makes the node ready"
 tell_where_the_api_server_is >/dev/null
+begun=$SECONDS
 run kubectl apply --server-side -f "$work/install-$former.yaml" | grep -v customresourcedefinition
 kubectl wait --for condition=established crd --all >/dev/null
 kubectl apply -f tests/demo/node/cluster.yaml >/dev/null
 wait_for 120 is_ready
-echo "    the node is ready after $waited s"
+echo "    the node is ready $((SECONDS - begun)) s after the manifest was sent"
 rolled_out daemonset/calico-cni
 run kubectl -n kube-system logs daemonset/calico-cni -c install-cni
 run ls -l /opt/cni/bin /etc/cni/net.d
@@ -119,7 +120,8 @@ echo "    running then: $(count '.status.phase == "Running"')"
 start_containerd
 start_kubelet
 wait_for 180 running $many
-echo "    all running $waited s later, $(taken) addresses taken"
+echo "    all running $waited s later, $(taken) addresses taken; kubelet waits 3 s at its start for each container that containerd" \
+    "had not finished: $(grep -c 'Failed to create existing container' $work/kubelet.log || true)"
 wait_for 60 has_taken $many
 
 step "The node's power goes: no sandbox is left, its disk is as it was"

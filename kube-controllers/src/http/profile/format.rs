@@ -10,12 +10,16 @@ struct Profile {
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
     sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
+    #[prost(int64, tag = "7")]
+    drop_frames: i64,
     #[prost(int64, tag = "9")]
     time_nanos: i64,
     #[prost(int64, tag = "10")]
@@ -43,10 +47,30 @@ struct Sample {
     value: Vec<i64>,
 }
 
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    memory_limit: u64,
+    #[prost(uint64, tag = "4")]
+    file_offset: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(int64, tag = "6")]
+    build_id: i64,
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Location {
     #[prost(uint64, tag = "1")]
     id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
     #[prost(message, repeated, tag = "4")]
     line: Vec<Line>,
 }
@@ -55,8 +79,6 @@ struct Location {
 struct Line {
     #[prost(uint64, tag = "1")]
     function_id: u64,
-    #[prost(int64, tag = "2")]
-    line: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -67,36 +89,41 @@ struct Function {
     name: i64,
     #[prost(int64, tag = "3")]
     system_name: i64,
-    #[prost(int64, tag = "4")]
-    filename: i64,
 }
 
 /// Collects samples.
 pub(super) struct Builder {
     profile: Profile,
     strings: HashMap<String, i64>,
-    /// By function and line.
-    locations: HashMap<(u64, i64), u64>,
-    /// By name and file.
-    functions: HashMap<(i64, i64), u64>,
+    locations: HashMap<Frame, u64>,
 }
 
 /// Where a sample was taken.
-pub(super) struct Frame {
-    pub(super) function: String,
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Frame {
+    /// An instruction of a program, which the reader looks up in the program's file.
+    Address(u64),
+    /// What is in no file.
+    Name(String),
+}
+
+/// A part of a program's file in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Code {
+    /// First address, and the first one after it.
+    pub(super) memory: (u64, u64),
+    /// Where in the file the first address is, in bytes.
+    pub(super) offset: u64,
+    /// The file's path.
     pub(super) file: String,
-    pub(super) line: u32,
+    /// What its linker has called it, in hexadecimal; empty: nothing.
+    pub(super) build_id: String,
 }
 
 impl Builder {
     /// A profile whose samples have a value of each of these types, as `(type, unit)`.
     pub(super) fn new(types: &[(&str, &str)]) -> Self {
-        let mut this = Builder {
-            profile: Profile::default(),
-            strings: HashMap::new(),
-            locations: HashMap::new(),
-            functions: HashMap::new(),
-        };
+        let mut this = Builder { profile: Profile::default(), strings: HashMap::new(), locations: HashMap::new() };
         // The first string is the empty one.
         this.string("");
         for (kind, unit) in types {
@@ -114,6 +141,21 @@ impl Builder {
         self.profile.period = period;
     }
 
+    /// What the addresses of samples are in; before the samples, the program itself first.
+    pub(super) fn code(&mut self, code: &[Code]) {
+        for (id, one) in (1..).zip(code) {
+            let (filename, build_id) = (self.string(&one.file), self.string(&one.build_id));
+            let (memory_start, memory_limit) = one.memory;
+            let file_offset = one.offset;
+            self.profile.mapping.push(Mapping { id, memory_start, memory_limit, file_offset, filename, build_id });
+        }
+    }
+
+    /// Functions, as a regular expression of names, that the reader drops with all that they call.
+    pub(super) fn without(&mut self, names: &str) {
+        self.profile.drop_frames = self.string(names);
+    }
+
     /// Adds a sample: where, innermost first, and its values.
     pub(super) fn sample(&mut self, frames: impl IntoIterator<Item = Frame>, value: Vec<i64>) {
         let location_id = frames.into_iter().map(|frame| self.location(frame)).collect();
@@ -126,18 +168,26 @@ impl Builder {
     }
 
     fn location(&mut self, frame: Frame) -> u64 {
-        let (name, filename) = (self.string(&frame.function), self.string(&frame.file));
-        let next = self.functions.len() as u64 + 1;
-        let function_id = *self.functions.entry((name, filename)).or_insert_with(|| {
-            self.profile.function.push(Function { id: next, name, system_name: name, filename });
-            next
-        });
-        let line = i64::from(frame.line);
-        let next = self.locations.len() as u64 + 1;
-        *self.locations.entry((function_id, line)).or_insert_with(|| {
-            self.profile.location.push(Location { id: next, line: vec![Line { function_id, line }] });
-            next
-        })
+        if let Some(id) = self.locations.get(&frame) {
+            return *id;
+        }
+        let id = self.locations.len() as u64 + 1;
+        let location = match &frame {
+            Frame::Address(address) => {
+                let holds = |one: &&Mapping| (one.memory_start..one.memory_limit).contains(address);
+                let mapping_id = self.profile.mapping.iter().find(holds).map_or(0, |one| one.id);
+                Location { id, mapping_id, address: *address, line: Vec::new() }
+            }
+            Frame::Name(name) => {
+                let name = self.string(name);
+                // As many functions as there are names: the location has its number.
+                self.profile.function.push(Function { id, name, system_name: name });
+                Location { id, line: vec![Line { function_id: id }], ..Location::default() }
+            }
+        };
+        self.profile.location.push(location);
+        self.locations.insert(frame, id);
+        id
     }
 
     fn string(&mut self, text: &str) -> i64 {
@@ -155,15 +205,20 @@ impl Builder {
 pub(in crate::http) mod tests {
     use super::*;
 
-    /// Each sample as `outermost;…;innermost values`, as flame graphs are drawn from.
+    /// Each sample as `outermost;…;innermost values`, as flame graphs are drawn from. An address is in hexadecimal, with the
+    /// file that it is in.
     pub(in crate::http) fn folded(encoded: &[u8]) -> Vec<String> {
         let profile = Profile::decode(encoded).expect("a profile");
         assert_eq!(profile.string_table.first().map(String::as_str), Some(""));
+        let string = |index: i64| profile.string_table[usize::try_from(index).expect("an index")].as_str();
         let name = |location: &u64| {
             let location = profile.location.iter().find(|one| one.id == *location).expect("its location");
-            let function =
-                profile.function.iter().find(|one| one.id == location.line[0].function_id).expect("its function");
-            profile.string_table[usize::try_from(function.name).expect("an index")].clone()
+            let Some(line) = location.line.first() else {
+                let mapping = profile.mapping.iter().find(|one| one.id == location.mapping_id);
+                return format!("{:x}@{}", location.address, mapping.map_or("", |one| string(one.filename)));
+            };
+            let function = profile.function.iter().find(|one| one.id == line.function_id).expect("its function");
+            string(function.name).to_owned()
         };
         let fold = |sample: &Sample| {
             let names: Vec<_> = sample.location_id.iter().rev().map(name).collect();
@@ -175,17 +230,36 @@ pub(in crate::http) mod tests {
 
     #[test]
     fn what_is_the_same_is_stored_once() {
-        let frame = |function: &str, line| Frame { function: function.into(), file: "main.rs".into(), line };
+        let code =
+            |memory, offset, file: &str, id: &str| Code { memory, offset, file: file.into(), build_id: id.into() };
         let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);
         builder.timing(1, 2, 3);
-        builder.sample([frame("leaf", 7), frame("main", 1)], vec![2, 20]);
-        builder.sample([frame("leaf", 8), frame("main", 1)], vec![1, 10]);
+        builder.without("handler");
+        builder.code(&[code((0x1000, 0x2000), 16, "program", "ab"), code((0x8000, 0x9000), 0, "library", "")]);
+        let thread = || Frame::Name("thread 1".into());
+        builder.sample([Frame::Address(0x1fff), Frame::Address(0x1000), thread()], vec![2, 20]);
+        builder.sample([Frame::Address(0x8000), Frame::Address(0x1000), thread()], vec![1, 10]);
+        builder.sample([Frame::Address(0x2000), thread()], vec![1, 10]);
         let encoded = builder.encode();
-        assert_eq!(folded(&encoded), ["main;leaf [2, 20]", "main;leaf [1, 10]"]);
+        assert_eq!(
+            folded(&encoded),
+            [
+                "thread 1;1000@program;1fff@program [2, 20]",
+                "thread 1;1000@program;8000@library [1, 10]",
+                "thread 1;2000@ [1, 10]",
+            ]
+        );
         let profile = Profile::decode(encoded.as_slice()).expect("a profile");
-        assert_eq!((profile.function.len(), profile.location.len()), (2, 3));
-        assert_eq!(profile.string_table, ["", "samples", "count", "cpu", "nanoseconds", "leaf", "main.rs", "main"]);
+        assert_eq!((profile.function.len(), profile.location.len()), (1, 5));
+        assert_eq!(
+            profile.string_table,
+            ["", "samples", "count", "cpu", "nanoseconds", "handler", "program", "ab", "library", "thread 1"]
+        );
         assert_eq!((profile.time_nanos, profile.duration_nanos, profile.period), (1, 2, 3));
         assert_eq!(profile.period_type, Some(ValueType { kind: 3, unit: 4 }));
+        assert_eq!(profile.drop_frames, 5);
+        let program =
+            Mapping { id: 1, memory_start: 0x1000, memory_limit: 0x2000, file_offset: 16, filename: 6, build_id: 7 };
+        assert_eq!(profile.mapping[0], program);
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn profile(mappings: &BTreeMap<String, Mapping>) -> Vec<u8> {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     builder.timing(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX), 0, 1);
     for (name, mapping) in mappings {
-        let frame = Frame { function: name.clone(), file: String::new(), line: 0 };
+        let frame = Frame::Name(name.clone());
         let values = [mapping.size, mapping.private, mapping.resident];
         builder.sample([frame], values.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)).into());
     }

@@ -1,8 +1,10 @@
 //! Profiles in the format of `go tool pprof`, at the addresses that Go programs have (KC-151).
 //!
-//! `profile` is where processor time goes, sampled over some seconds. `heap` is where memory is, by mapping: Rust keeps no
+//! `profile` is where processor time goes, sampled over some seconds, as addresses: names of functions are in
+//! `kube-controllers.debug` of the release, which the reader of a profile gives to `go tool pprof`. `heap` is where memory is, by mapping: Rust keeps no
 //! record of who allocated what, and one that does costs memory all the time.
 
+mod code;
 mod cpu;
 mod format;
 mod memory;
@@ -16,7 +18,7 @@ use hyper::header::HeaderValue;
 use super::pages::{Page, page, text};
 
 /// What there is.
-pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for go tool pprof\n\
+pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for go tool pprof kube-controllers.debug URL\n\
                                 /debug/pprof/heap                memory by mapping, for go tool pprof; ?debug=1 as text\n";
 
 /// How long the processor is watched: Go's default, and so long that a forgotten request ends.

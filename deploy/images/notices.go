@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+// What compilers put into programs, which no list of packages has.
+//
+//go:embed notices.txt
+var always string
+
+// source is where a crate's own files are, and who says to have written it.
+type source struct {
+	Name         string   `json:"name"`
+	Version      string   `json:"version"`
+	Authors      []string `json:"authors"`
+	Repository   string   `json:"repository"`
+	ManifestPath string   `json:"manifest_path"`
+	// Empty: this workspace.
+	Registry string `json:"source"`
+}
+
+// What files with licences are called.
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|unlicense|copying|copyright|notice)`)
+
+// readSources reads what `cargo metadata` says, by name and version.
+func readSources(metadata string) (map[string]source, error) {
+	text, err := os.ReadFile(metadata)
+	if err != nil {
+		return nil, err
+	}
+	var read struct {
+		Packages []source `json:"packages"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return nil, fmt.Errorf("%s: %w", metadata, err)
+	}
+	sources := map[string]source{}
+	for _, one := range read.Packages {
+		sources[one.Name+" "+one.Version] = one
+	}
+	return sources, nil
+}
+
+// notices names what a thing is made of, with the licences that ask for their text to go with it. Where a package leaves a
+// choice it is the Apache License, which is ours too: its text goes along once.
+func (s settings) notices(name string, components []cdx.Component) ([]byte, error) {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "What %s %s has of other projects\n\n", name, s.version)
+	text.WriteString("Under the Apache License 2.0, whose text is in LICENSE:\n\n")
+	// Texts that are the same go in once.
+	var texts []string
+	holders := map[string][]string{}
+	for _, component := range components {
+		who, folder := component.Name+" "+component.Version, ""
+		expression := ""
+		if component.Licenses != nil {
+			expression = (*component.Licenses)[0].Expression
+			one, known := s.sources[who]
+			if !known {
+				return nil, fmt.Errorf("cargo metadata does not know %s", who)
+			}
+			if one.Registry == "" {
+				continue
+			}
+			folder = filepath.Dir(one.ManifestPath)
+		} else {
+			folder = filepath.Join(s.programs, "modules", component.Name+"@"+component.Version)
+		}
+		apache := slices.Contains(strings.Split(expression, " OR "), "Apache-2.0")
+		if apache {
+			fmt.Fprintf(&text, "  %s\n", who)
+		}
+		found, err := licenses(folder, apache)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", who, err)
+		}
+		if len(found) == 0 && !apache {
+			one, known := s.sources[who]
+			if !known {
+				return nil, fmt.Errorf("%s: no licence in %s", who, folder)
+			}
+			found = []string{fmt.Sprintf("%s. Its package has no text of it. %s %s", expression, strings.Join(one.Authors, ", "), one.Repository)}
+		}
+		for _, license := range found {
+			if holders[license] == nil {
+				texts = append(texts, license)
+			}
+			holders[license] = append(holders[license], who)
+		}
+	}
+	for _, license := range texts {
+		fmt.Fprintf(&text, "\n%s\n%s:\n\n%s\n", strings.Repeat("=", 80), strings.Join(holders[license], ", "), license)
+	}
+	fmt.Fprintf(&text, "\n%s\n%s", strings.Repeat("=", 80), always)
+	return text.Bytes(), nil
+}
+
+// licenses reads the files of a folder that are called like one; of a package whose licence is known only notices.
+func licenses(folder string, known bool) ([]string, error) {
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, file := range files {
+		name := file.Name()
+		if !file.Type().IsRegular() || !licenseFile.MatchString(name) || known && !strings.HasPrefix(strings.ToLower(name), "notice") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, strings.TrimSpace(strings.ReplaceAll(string(text), "\r\n", "\n")))
+	}
+	return found, nil
+}

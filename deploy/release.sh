@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# `make release`: everything that a release has, in target/release-VERSION, from a clean tree. deploy/README.md says what it is.
+#
+#   deploy/release.sh [--programs DIR] [--out DIR]
+#
+# The version is Cargo.toml's, and times are that of the last commit, or SOURCE_DATE_EPOCH: the same commit gives the same bytes
+# (deploy/images/build.sh says on what). REGISTRY, as ghcr.io/me/calico, is where manifests and chart look for the images.
+# With --programs the static programs in DIR, of this machine's architecture, are taken as they are, from a tree that need not be
+# clean: a trial, which nobody should hand out.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Names in the same order on every machine.
+export LC_ALL=C
+
+version=$(deploy/version.sh)
+tag=v$version
+programs=() out=target/release-$version
+while [ $# -gt 0 ]; do
+    case $1 in
+    --programs) programs=(--programs "$2") && shift 2 ;;
+    --out) out=$2 && shift 2 ;;
+    *) echo "unknown: $1 (--programs DIR, --out DIR)" >&2; exit 2 ;;
+    esac
+done
+
+fail() {
+    echo "no release: $*" >&2
+    exit 1
+}
+
+changes=$(git status --porcelain)
+if [ ${#programs[@]} -gt 0 ]; then
+    echo "a trial: with the programs in ${programs[1]}${changes:+, and changes that are not committed}"
+elif [ -n "$changes" ]; then
+    fail "commit or stash what is changed first, so that the release can be made again:"$'\n'"$changes"
+fi
+[ "$(git tag --points-at HEAD --list "$tag")" = "$tag" ] || echo "note: this commit has no tag $tag"
+! grep -q "^## $version, not released yet" CHANGELOG.md || echo "note: CHANGELOG.md says that $version is not released yet"
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+
+mkdir -p target
+staged=$(mktemp -d "$PWD/target/release.XXXXXX")
+trap 'rm -rf "$staged"' EXIT
+files=$staged/files
+mkdir "$files"
+
+# Packs names of a folder. Nothing of this machine, of its user or of now goes along.
+pack() {
+    local folder=$1
+    shift
+    tar --create --directory "$folder" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+        --mode=u+w,a+rX,go-w --format=ustar "$@"
+}
+
+pack_images() {
+    local image bill
+    VERSION=$tag deploy/images/build.sh "${programs[@]}" --out "$staged/images"
+    for image in cni kube-controllers; do
+        pack "$staged/images/$image" -- blobs index.json oci-layout >"$files/image-$image-$tag.tar"
+        cp "$staged/images/$image.THIRD-PARTY" "$files/image-$image-$tag.THIRD-PARTY"
+        for bill in "$staged/images/$image"-*.cdx.json; do
+            cp "$bill" "$files/image-$image-$tag-${bill##*-}"
+        done
+    done
+}
+
+# Our programs by themselves, each under its two names.
+pack_programs() {
+    local folder arch names program alias into name
+    for folder in "$staged"/images/programs/*; do
+        arch=${folder##*/}
+        for names in calico:calico-ipam kube-controllers:check-status; do
+            IFS=: read -r program alias <<<"$names"
+            name=$program-$tag-linux-$arch
+            into=$staged/packed/$name
+            mkdir -p "$into"
+            cp "$folder/$program" "$into/$program"
+            ln "$into/$program" "$into/$alias"
+            cp LICENSE "$into/LICENSE"
+            cp "$folder/$program.THIRD-PARTY" "$into/THIRD-PARTY"
+            pack "$staged/packed" -- "$name" | gzip --no-name --best >"$files/$name.tar.gz"
+            cp "$folder/$program.cdx.json" "$files/$name.cdx.json"
+        done
+        [ -f "$folder/kube-controllers.debug" ] || fail "${programs[1]} has no kube-controllers.debug: make build"
+        pack "$folder" -- kube-controllers.debug | gzip --no-name --best >"$files/kube-controllers-$tag-linux-$arch-names.tar.gz"
+    done
+}
+
+# The tracked files of deploy/, with the registry in the place of the name that nobody has.
+copy_deploy() {
+    git ls-files -z deploy LICENSE | tar --null --files-from=- --create | tar --extract --directory "$staged"
+    [ -n "${REGISTRY:-}" ] || return 0
+    grep --recursive --files-with-matches --null 'registry\.example\.com/calico' "$staged/deploy" |
+        xargs --null sed -i "s#registry\.example\.com/calico#$REGISTRY#g"
+    local prefix=''
+    [ "${REGISTRY%/*}" = "$REGISTRY" ] || prefix=${REGISTRY##*/}/
+    sed -i -e "s#^  registry: registry\.example\.com\$#  registry: ${REGISTRY%/*}#" \
+        -e "s#^  cni: calico/cni\$#  cni: ${prefix}cni#" -e "s#^  kubeControllers: calico/kube-controllers\$#  kubeControllers: ${prefix}kube-controllers#" \
+        "$staged/deploy/helm/calico-cni/values.yaml"
+}
+
+pack_manifests() {
+    local crds
+    deploy/render.sh kubernetes-v1 "$staged/deploy" >"$files/install.yaml"
+    [ -n "${REGISTRY:-}" ] || cmp "$files/install.yaml" deploy/install.yaml || fail "deploy/install.yaml is not what is rendered: make generate"
+    deploy/render.sh kubernetes-v3 "$staged/deploy" >"$files/install-kubernetes-v3.yaml"
+    deploy/render.sh etcd "$staged/deploy" >"$files/install-etcd.yaml"
+    for crds in v1 v3; do
+        PATH="$(tests/install-go-tools.sh --path):$PATH" kubectl kustomize "$staged/deploy/crds/$crds" >"$files/crds-$crds.yaml"
+    done
+    cp "$staged/deploy/uninstall/uninstall.yaml" "$files/uninstall.yaml"
+    # The overlay has been rendered with this registry; and what is kustomized by hand is.
+    cp "$files/install.yaml" "$staged/deploy/install.yaml"
+    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy LICENSE |
+        gzip --no-name --best >"$files/deploy-$tag.tar.gz"
+}
+
+# A chart without links, which helm's own packing would give the time of now.
+pack_chart() {
+    pack "$staged/deploy/helm" --dereference --exclude-from="$staged/deploy/helm/calico-cni/.helmignore" -- calico-cni |
+        gzip --no-name --best >"$files/calico-cni-$version.tgz"
+}
+
+# What is handed out is what was meant: one version, one registry, and files that are as they were summed.
+verify() {
+    local registry=${REGISTRY:-registry.example.com/calico} manifest wrong image
+    for manifest in "$files"/install*.yaml "$files/uninstall.yaml"; do
+        grep -q 'image: ' "$manifest" || fail "${manifest##*/} names no image"
+        wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxF -e "$registry/cni:$tag" -e "$registry/kube-controllers:$tag" |
+            # What keeps the pod of the uninstallation there is Kubernetes' own.
+            grep -v '^registry\.k8s\.io/pause:' || true)
+        [ -z "$wrong" ] || fail "${manifest##*/} has images that are not of this release: $wrong"
+    done
+    for image in cni kube-controllers; do
+        tar --extract --to-stdout --file "$files/image-$image-$tag.tar" index.json | grep -qF "\"$registry/$image:$tag\"" ||
+            fail "the archive of the image $image is not called $registry/$image:$tag"
+    done
+    tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -qx "appVersion: $version" ||
+        fail "the chart is of another version: deploy/version.sh --stamp"
+    (cd "$files" && sha256sum --check --strict --quiet SHA256SUMS)
+}
+
+pack_images
+pack_programs
+cp LICENSE "$files/LICENSE"
+copy_deploy
+pack_manifests
+pack_chart
+(cd "$files" && sha256sum -- * >"$staged/SHA256SUMS")
+mv "$staged/SHA256SUMS" "$files/SHA256SUMS"
+verify
+rm -rf "$out"
+mkdir -p "$(dirname "$out")"
+mv "$files" "$out"
+chmod 0755 "$out"
+du -ah --apparent-size "$out" | sort -k2
+echo "release $tag: $out"

@@ -1,0 +1,186 @@
+//! What a release has, and that a user can rely on it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use integration_tests::command::{present, run};
+use integration_tests::images::{ANY_SIZE, arch};
+use integration_tests::manifests::helm;
+use integration_tests::skip::skipped;
+
+use super::{can_release, release};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the release is called, with V for its version and A for this machine's architecture.
+fn named(name: &str) -> String {
+    name.replace("-V", &format!("-{VERSION}")).replace("-A", &format!("-{}", arch()))
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    folder.join("release").join(named(name)).display().to_string()
+}
+
+/// Unpacks an archive of the release into a folder of its own.
+fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
+    let into = folder.join("unpacked").join(named(name));
+    fs::create_dir_all(&into).unwrap();
+    run("tar", &["--extract", "--gzip", "--file", &path(folder, name), "--directory", &into.display().to_string()])
+        .unwrap();
+    into
+}
+
+/// Whole, in itself and to the byte what the next one is; and the sums, by which users see that, are of every file.
+#[test]
+fn made_twice_it_is_the_same_and_its_sums_hold() {
+    if !can_release() {
+        return;
+    }
+    let (first, second) = (release(&[ANY_SIZE]).unwrap(), release(&[ANY_SIZE]).unwrap());
+    let folders = [&first, &second].map(|one| one.path().join("release").display().to_string());
+    run("diff", &["--recursive", &folders[0], &folders[1]]).unwrap();
+
+    let found: BTreeSet<String> =
+        fs::read_dir(&folders[0]).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let expected: BTreeSet<String> = [
+        "LICENSE",
+        "SHA256SUMS",
+        "calico-cni-V.tgz",
+        "calico-vV-linux-A.cdx.json",
+        "calico-vV-linux-A.tar.gz",
+        "crds-v1.yaml",
+        "crds-v3.yaml",
+        "deploy-vV.tar.gz",
+        "image-cni-vV-A.cdx.json",
+        "image-cni-vV.THIRD-PARTY",
+        "image-cni-vV.tar",
+        "image-kube-controllers-vV-A.cdx.json",
+        "image-kube-controllers-vV.THIRD-PARTY",
+        "image-kube-controllers-vV.tar",
+        "install-etcd.yaml",
+        "install-kubernetes-v3.yaml",
+        "install.yaml",
+        "kube-controllers-vV-linux-A-names.tar.gz",
+        "kube-controllers-vV-linux-A.cdx.json",
+        "kube-controllers-vV-linux-A.tar.gz",
+        "uninstall.yaml",
+    ]
+    .map(|name| named(&name.replace("-vV", &format!("-v{VERSION}"))))
+    .into();
+    assert_eq!(found, expected);
+
+    let check = format!("cd '{}' && sha256sum --check --strict SHA256SUMS", folders[0]);
+    let checked = run("sh", &["-c", &check]).unwrap();
+    assert_eq!(checked.lines().count(), expected.len() - 1, "each file but the sums: {checked}");
+    fs::write(first.path().join("release/install.yaml"), "apiVersion: v1\n").unwrap();
+    let error = run("sh", &["-c", &check]).unwrap_err().to_string();
+    assert!(error.contains("1 computed checksum did NOT match"), "{error}");
+}
+
+/// Each tarball has the program under its two names, which are one file, and with it what its licences ask for.
+#[test]
+fn programs_run_out_of_their_tarballs() {
+    if !can_release() {
+        return;
+    }
+    let made = release(&[ANY_SIZE]).unwrap();
+    for (program, alias, version) in
+        [("calico", "calico-ipam", "-v"), ("kube-controllers", "check-status", "--version")]
+    {
+        let name = named(&format!("{program}-v{VERSION}-linux-A"));
+        let root = unpack(made.path(), &format!("{name}.tar.gz")).join(&name);
+        let own = root.join(program);
+        assert_eq!(fs::metadata(&own).unwrap().ino(), fs::metadata(root.join(alias)).unwrap().ino(), "{program}");
+        assert_eq!(fs::metadata(&own).unwrap().mode() & 0o7777, 0o755, "{program}");
+        assert!(run(&own.display().to_string(), &[version]).unwrap().contains(VERSION), "{program}");
+        assert!(fs::read_to_string(root.join("LICENSE")).unwrap().contains("Apache License"), "{program}");
+        let notices = fs::read_to_string(root.join("THIRD-PARTY")).unwrap();
+        // One by choice; one that has a text of its own; what no list of packages has; nothing of ours.
+        for wanted in ["\n  serde_json 1", "ring 0", "\nThe Rust standard library", "Rich Felker"] {
+            assert!(notices.contains(wanted), "{program}: {wanted}");
+        }
+        assert!(!notices.contains("libcalico"), "{program}");
+        let bill = fs::read_to_string(path(made.path(), &format!("{name}.cdx.json"))).unwrap();
+        assert!(bill.contains("\"type\": \"application\"") && bill.contains("pkg:cargo/serde_json@"), "{program}");
+        assert!(!bill.contains("pkg:golang/"), "{program} has nothing of the CNI project's plugins");
+    }
+}
+
+/// The program knows the file with its names, and what looks at a profile finds them there.
+#[test]
+fn names_of_functions_are_beside_the_program() {
+    if !can_release() {
+        return;
+    }
+    let made = release(&[ANY_SIZE]).unwrap();
+    let name = named(&format!("kube-controllers-v{VERSION}-linux-A"));
+    let program = unpack(made.path(), &format!("{name}.tar.gz")).join(&name).join("kube-controllers");
+    let names = unpack(made.path(), &format!("{name}-names.tar.gz")).join("kube-controllers.debug");
+    let [program, names] = [program, names].map(|path| path.display().to_string());
+    let build_id = |file: &str| {
+        let notes = run("readelf", &["--wide", "--notes", file]).unwrap();
+        notes.lines().find_map(|line| line.split("Build ID: ").nth(1)).map(str::to_owned)
+    };
+    assert!(build_id(&program).is_some());
+    assert_eq!(build_id(&program), build_id(&names));
+    let link = run("readelf", &["--string-dump=.gnu_debuglink", &program]).unwrap();
+    assert!(link.contains("kube-controllers.debug"), "{link}");
+    assert!(run("nm", &["--demangle", &names]).unwrap().contains("kube_controllers::run::main"));
+    let sections = run("readelf", &["--wide", "--sections", &program]).unwrap();
+    assert!(!sections.contains(".symtab") && !sections.contains(".debug_"), "{sections}");
+}
+
+#[test]
+fn an_archive_of_an_image_is_loaded_by_podman() {
+    if !can_release() {
+        return;
+    }
+    if !present("podman") {
+        skipped("there is no podman");
+        return;
+    }
+    let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
+    let storage = made.path().join("storage").display().to_string();
+    let podman = |words: &[&str]| {
+        let options =
+            ["--root", &storage, "--runroot", &storage, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"];
+        run("podman", &[&options, words].concat()).unwrap()
+    };
+    for (name, user) in [("cni", "0"), ("kube-controllers", "999")] {
+        let archive = path(made.path(), &format!("image-{name}-v{VERSION}.tar"));
+        let loaded = podman(&["load", "--quiet", "--input", &archive]);
+        let image = loaded.trim().rsplit(' ').next().unwrap();
+        assert_eq!(podman(&["image", "inspect", "--format", "{{.Config.User}}", image]).trim(), user, "{loaded}");
+    }
+}
+
+/// Who says where the images are finds that in every manifest and in the chart.
+#[test]
+fn the_registry_is_named_everywhere() {
+    if !can_release() {
+        return;
+    }
+    let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
+    for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "uninstall.yaml"] {
+        let text = fs::read_to_string(path(made.path(), name)).unwrap();
+        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");
+        assert!(!text.contains("registry.example.com"), "{name}");
+    }
+    let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
+    for name in ["install.yaml", "overlays/beside-upstream/kustomization.yaml", "components/upgrade-ipam/patch.yaml"] {
+        let text = fs::read_to_string(deploy.join(name)).unwrap();
+        assert!(text.contains("ghcr.io/me/calico/cni") && !text.contains("registry.example.com/calico"), "{name}");
+    }
+    let helm = match helm() {
+        Ok(helm) => helm.display().to_string(),
+        Err(missing) => return skipped(&missing.to_string()),
+    };
+    let chart = path(made.path(), &format!("calico-cni-{VERSION}.tgz"));
+    let rendered = run(&helm, &["template", "calico-cni", &chart, "--namespace", "kube-system"]).unwrap();
+    for image in ["cni", "kube-controllers"] {
+        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}:v{VERSION}\n")), "{image}");
+    }
+    assert!(!rendered.contains("registry.example.com"));
+}

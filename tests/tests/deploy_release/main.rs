@@ -1,0 +1,30 @@
+//! `make release`, of this machine's architecture and of the programs that `make build` has made.
+
+mod files;
+mod refused;
+
+use anyhow::Result;
+use integration_tests::command::run;
+use integration_tests::images::{can_be_made, in_tree};
+use integration_tests::kubernetes::program;
+use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
+use tempfile::TempDir;
+
+/// Whether this machine has what a release is made with; the test is skipped otherwise.
+fn can_release() -> bool {
+    can_be_made().unwrap() && program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
+}
+
+/// Makes a trial release with these variables.
+fn release(variables: &[&str]) -> Result<TempDir> {
+    let directory = tempfile::tempdir()?;
+    let script = in_tree("deploy/release.sh");
+    let programs = Plugins::locate()?.dir().display().to_string();
+    let out = directory.path().join("release").display().to_string();
+    let mut words = vec!["SOURCE_DATE_EPOCH=1700000000"];
+    words.extend(variables);
+    words.extend([script.as_str(), "--programs", &programs, "--out", &out]);
+    run("env", &words)?;
+    Ok(directory)
+}

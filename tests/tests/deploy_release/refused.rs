@@ -1,0 +1,42 @@
+//! What is no release.
+
+use std::fs;
+
+use integration_tests::command::run;
+use integration_tests::images::in_tree;
+
+use super::{can_release, release};
+
+/// Images are small: nodes load them.
+#[test]
+fn programs_that_are_too_large_are_in_no_image() {
+    if !can_release() {
+        return;
+    }
+    let error = release(&["MOST_BYTES=1000000"]).unwrap_err().to_string();
+    assert!(error.contains("images: cni: ") && error.contains("of which an image may have 1000000"), "{error}");
+}
+
+/// What is not committed, nobody can make again.
+#[test]
+fn a_tree_with_changes_is_named_file_by_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = directory.path().join("tree").display().to_string();
+    // Not the commit, which may lack what is tested: its files, as they are here.
+    run("git", &["init", "--quiet", &tree]).unwrap();
+    let from = in_tree("");
+    let copy = format!(
+        "cd '{from}' && git ls-files -z Cargo.toml CHANGELOG.md deploy | tar --null -T - -c | tar -x -C '{tree}'"
+    );
+    run("sh", &["-c", &copy]).unwrap();
+    run("git", &["-C", &tree, "add", "."]).unwrap();
+    let who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"];
+    run("git", &[&["-C", &tree], &who[..], &["commit", "--quiet", "--message=all"]].concat()).unwrap();
+    fs::write(directory.path().join("tree/deploy/README.md"), "another").unwrap();
+    fs::write(directory.path().join("tree/new"), "new").unwrap();
+    let error = run(&format!("{tree}/deploy/release.sh"), &[] as &[&str]).unwrap_err().to_string();
+    assert!(
+        error.contains("commit or stash") && error.contains("deploy/README.md") && error.contains("?? new"),
+        "{error}"
+    );
+}

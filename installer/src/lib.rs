@@ -24,6 +24,7 @@ pub mod doctor;
 pub mod health;
 pub mod host_network;
 pub mod install;
+mod journal;
 pub mod kubeconfig;
 pub mod layout;
 pub mod mtu;

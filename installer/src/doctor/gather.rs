@@ -22,7 +22,7 @@ use super::facts::{Chosen, Content, Facts, File, NodeName, TokenFile};
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::token::claims::Claims;
-use crate::{kubeconfig, mtu, node_conf, runtime_choice, template};
+use crate::{journal, kubeconfig, mtu, node_conf, runtime_choice, template};
 
 /// Looks at everything. `net_dir` is the configuration directory on the node.
 pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
@@ -61,7 +61,7 @@ pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
         uplinks: host_network::uplinks(network),
         settings: node::settings(),
-        journal: node::journal(layout),
+        journal: journal::entries(layout).unwrap_or_default(),
         locks: node::locks(conf.as_ref(), layout).await,
         cache: node::cache(layout, network),
         candidates,

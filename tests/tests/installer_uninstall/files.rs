@@ -49,6 +49,40 @@ fn without_yes_nothing_changes_and_everything_is_said() {
     });
 }
 
+/// The plugin remembers the cluster's API group, and what it owes.
+#[test]
+fn what_the_plugin_keeps_goes_with_it_but_for_its_debts() {
+    const GROUP: &str = "var/lib/calico/api-group.json";
+    const JOURNAL: &str = "var/lib/calico/cni-journal";
+    for (entry, is_owed) in [("lock", false), ("net-c1-eth0.json", true)] {
+        installed(|container| {
+            container.file(GROUP, "{}").unwrap();
+            container.file(&format!("{JOURNAL}/{entry}"), "{}").unwrap();
+            let before = container.fingerprint();
+            let dry = said(&container, &[], 0);
+            assert_eq!(container.fingerprint(), before);
+            assert!(dry.contains(&format!("would remove {}\n", container.path(GROUP).display())), "{dry}");
+            let told = said(&container, &["--yes"], 0);
+            assert!(!container.path(GROUP).exists());
+            let journal = container.path(JOURNAL);
+            assert_eq!(journal.exists(), is_owed);
+            let owed = format!("{}: 1 DELs could not give their addresses back yet", journal.display());
+            assert_eq!(told.contains(&owed), is_owed, "{told}");
+        });
+    }
+}
+
+/// What is still there goes by it.
+#[test]
+fn what_the_plugin_keeps_stays_with_a_program_that_was_changed() {
+    installed(|container| {
+        container.file("var/lib/calico/api-group.json", "{}").unwrap();
+        container.program(&format!("{BIN}/calico"), "changed").unwrap();
+        said(&container, &["--yes"], 0);
+        assert!(container.path("var/lib/calico/api-group.json").exists());
+    });
+}
+
 /// INST-202, 7.
 #[test]
 fn the_node_is_as_it_was_before_the_installation() {

@@ -9,18 +9,13 @@ use netconf::NetConf;
 use super::{cache, locks};
 use crate::doctor::facts::{Cache, Lock, SETTINGS, Setting};
 use crate::host_network::HostNetwork;
-use crate::layout::{JOURNAL, Layout};
+use crate::journal;
+use crate::layout::Layout;
 
 /// The kernel settings that matter, as they are.
 pub(super) fn settings() -> Vec<Setting> {
     let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
     SETTINGS.map(|name| Setting { name, value: value(name).map(|text| text.trim().to_owned()) }).into()
-}
-
-/// How many entries the journal of DELs has.
-pub(super) fn journal(layout: &Layout) -> usize {
-    let entries = fs::read_dir(layout.state_dir().join(JOURNAL)).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json")).count()
 }
 
 /// The lock of addresses, and that of the journal.
@@ -29,7 +24,7 @@ pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> 
     if let Some(conf) = conf {
         locks.push(locks::look("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
     }
-    locks.push(locks::look("journal lock", &layout.state_dir().join(JOURNAL).join("lock")).await);
+    locks.push(locks::look("journal lock", &journal::directory(layout).join("lock")).await);
     locks
 }
 

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 pub use cluster::{BlockCount, Cluster, DatastoreKind, Granted, Pool, TlsFile};
 pub use configuration::{Chosen, Content, File, Program, ProgramState, TokenFile};
-pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
 pub use node::{Cache, Holder, Lock, NodeName, PodInterface, Setting};
+pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
 
 use crate::host_network::Interface;
 
@@ -34,16 +34,16 @@ pub struct Facts {
     pub cluster: Option<Cluster>,
     /// MTU of the configuration, 0 where it does not say; `None` without one.
     pub configured_mtu: Option<u32>,
-    /// Content of Felix' MTU file.
-    pub mtu_file: Option<String>,
+    /// Content of Felix' MTU file; `None` where there is none.
+    pub mtu_file: Result<Option<String>, String>,
     /// Whether ADD fails without that file.
     pub mtu_file_required: bool,
     /// The interfaces with a default route, or why the kernel does not tell them.
     pub uplinks: Result<Vec<Interface>, String>,
     /// Kernel settings that matter.
     pub settings: Vec<Setting>,
-    /// How many DELs still owe the datastore something.
-    pub journal: usize,
+    /// How many DELs still owe the datastore something, or why the journal cannot be read.
+    pub journal: Result<usize, String>,
     /// The locks by which processes of this node take turns.
     pub locks: Vec<Lock>,
     /// What libcni keeps of containers; `None` where it keeps nothing, or nothing that is seen from here.
@@ -63,11 +63,11 @@ impl Default for Facts {
             node: None,
             cluster: None,
             configured_mtu: None,
-            mtu_file: None,
+            mtu_file: Ok(None),
             mtu_file_required: false,
             uplinks: Ok(Vec::new()),
             settings: Vec::new(),
-            journal: 0,
+            journal: Ok(0),
             locks: Vec::new(),
             cache: Ok(None),
         }

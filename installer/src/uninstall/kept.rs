@@ -23,9 +23,10 @@ pub(super) fn remove(tasks: &[Task], layout: &Layout, acts: bool, report: &mut R
     }
     let directory = journal::directory(layout);
     match journal::entries(layout) {
-        None => {}
-        Some(0) => settle(&directory, acts, remove_empty, report),
-        Some(n) => report.leave(
+        Ok(None) => {}
+        Err(error) => report.leave(directory.display(), format!("it cannot be looked at: {error}")),
+        Ok(Some(0)) => settle(&directory, acts, remove_empty, report),
+        Ok(Some(n)) => report.leave(
             directory.display(),
             format!(
                 "{n} DELs could not give their addresses back yet; kube-controllers collects these, and then it can go"

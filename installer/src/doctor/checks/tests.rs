@@ -65,12 +65,12 @@ fn good() -> Facts {
             node_exists: Some(Ok(true)),
         }),
         configured_mtu: Some(1450),
-        mtu_file: None,
+        mtu_file: Ok(None),
         mtu_file_required: false,
         uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pods: false }]),
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
-        journal: 0,
-        locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: None }],
+        journal: Ok(0),
+        locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
     }
 }
@@ -96,7 +96,7 @@ fn on_etcd(facts: &mut Facts) -> &mut Cluster {
 }
 
 fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
-    Pool { name: name.into(), cidr: cidr.into(), serves_pods, overhead: 0 }
+    Pool { name: name.into(), cidr: cidr.into(), serves_pods, selects_node: Ok(true), overhead: 0 }
 }
 
 fn setting(name: &'static str, value: &str) -> Setting {

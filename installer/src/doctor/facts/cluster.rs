@@ -108,10 +108,19 @@ pub struct Pool {
     pub name: String,
     /// Its range.
     pub cidr: String,
-    /// Whether pods get addresses from it.
+    /// Whether pods get addresses from it, where it is selected.
     pub serves_pods: bool,
+    /// Whether it selects this node, or why that is not known.
+    pub selects_node: Result<bool, String>,
     /// Bytes that its encapsulation takes from each packet.
     pub overhead: u32,
+}
+
+impl Pool {
+    /// Whether pods of this node get addresses from it, as far as that is known.
+    pub fn is_of_node(&self) -> bool {
+        self.serves_pods && self.selects_node != Ok(false)
+    }
 }
 
 /// Blocks by how far their claim has come.

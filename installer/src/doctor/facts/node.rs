@@ -58,8 +58,8 @@ pub struct Lock {
     pub name: &'static str,
     /// Its file.
     pub path: PathBuf,
-    /// Who has had it as long as it was looked at; `None`: it was free at some time.
-    pub holder: Option<Holder>,
+    /// Who has had it as long as it was looked at; `None`: it was free at some time. Or why nobody can tell.
+    pub holder: Result<Option<Holder>, String>,
 }
 
 /// The process that holds a lock.

@@ -26,11 +26,16 @@ fn packets_fit() {
         cluster(facts).pools.as_mut().unwrap()[0].overhead = 70;
     });
     only("warn MTU: pods have 9000 by /var/lib/calico/mtu", |facts| {
-        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("9000".into()));
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Ok(Some("9000".into())));
     });
     only("FAIL MTU: /var/lib/calico/mtu holds no number", |facts| {
-        (facts.configured_mtu, facts.mtu_file) = (Some(0), Some("15oo".into()));
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Ok(Some("15oo".into())));
     });
+    only("warn MTU: /var/lib/calico/mtu cannot be read: denied", |facts| {
+        (facts.configured_mtu, facts.mtu_file) = (Some(0), Err("denied".into()));
+    });
+    let configured = wrong(|facts| (facts.mtu_file_required, facts.mtu_file) = (true, Err("denied".into())));
+    assert!(configured.is_empty(), "{configured:?}");
     only("skipped MTU: 1450 by the configuration; no interface", |facts| facts.uplinks = Ok(Vec::new()));
     only("skipped MTU: 1450 by the configuration; the kernel does not tell its routes: no", |facts| {
         facts.uplinks = Err("no".into());
@@ -38,7 +43,7 @@ fn packets_fit() {
     only("FAIL MTU: /var/lib/calico/mtu does not exist and require_mtu_file is true", |facts| {
         facts.mtu_file_required = true;
     });
-    assert!(wrong(|facts| (facts.mtu_file_required, facts.mtu_file) = (true, Some("1450".into()))).is_empty());
+    assert!(wrong(|facts| (facts.mtu_file_required, facts.mtu_file) = (true, Ok(Some("1450".into())))).is_empty());
 }
 
 #[test]
@@ -50,4 +55,9 @@ fn kernel_settings() {
     only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, and a pool has IPv6", |facts| {
         cluster(facts).pools = Ok(vec![pool("six", "fd65::/48", true)]);
     });
+    let elsewhere = wrong(|facts| {
+        let six = Pool { selects_node: Ok(false), ..pool("six", "fd65::/48", true) };
+        cluster(facts).pools.as_mut().unwrap().push(six);
+    });
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
 }

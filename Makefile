@@ -27,12 +27,13 @@ demo-controllers: build ## leaks collected, a policy converted, a leader replace
 	@tests/install-needs.sh demo-controllers
 	@tests/demo/run.sh controllers
 
+# The images are called as in deploy/install.yaml, whatever the variables of this shell say. A quick build may be of any size.
 e2e: build ## a real node, kubelet and containerd: installed, upgraded, power failure, uninstalled (KEEP=1: leave it up)
 	@tests/install-needs.sh e2e image
-	@deploy/images/build.sh --programs $(PLUGIN) --out target/images-here
+	@env -u REGISTRY -u VERSION deploy/images/build.sh --programs $(PLUGIN) --out target/images-here
 	@CALICO_VERSION=v0.0.9 $(MAKE) --no-print-directory plugin PROFILE=quick PLUGIN=target/plugin-former
 	@install -m 0755 $(PLUGIN)/kube-controllers target/plugin-former/
-	@VERSION=v0.0.9 deploy/images/build.sh --programs target/plugin-former --out target/images-former
+	@env -u REGISTRY VERSION=v0.0.9 MOST_BYTES=1000000000 deploy/images/build.sh --programs target/plugin-former --out target/images-former
 	@tests/demo/run.sh node
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named

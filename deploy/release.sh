@@ -3,10 +3,11 @@
 #
 #   deploy/release.sh [--programs DIR] [--out DIR]
 #
-# The version is Cargo.toml's, and times are that of the last commit, or SOURCE_DATE_EPOCH: the same commit gives the same bytes
-# (deploy/images/build.sh says on what). REGISTRY, as ghcr.io/me/calico, is where manifests and chart look for the images.
+# The version is Cargo.toml's, and times are that of the last commit, or SOURCE_DATE_EPOCH: the same commit is to give the same
+# bytes (deploy/README.md says what of this is tested). REGISTRY, as ghcr.io/me/calico, is where manifests and chart look for the images.
 # With --programs the static programs in DIR, of this machine's architecture, are taken as they are, from a tree that need not be
-# clean: a trial, which nobody should hand out.
+# clean: a trial, which nobody should hand out, in target/release-VERSION-trial. A release that is there is replaced, anything else
+# is not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Names in the same order on every machine.
@@ -14,7 +15,7 @@ export LC_ALL=C
 
 version=$(deploy/version.sh)
 tag=v$version
-programs=() out=target/release-$version
+programs=() out=''
 while [ $# -gt 0 ]; do
     case $1 in
     --programs) programs=(--programs "$2") && shift 2 ;;
@@ -23,10 +24,16 @@ while [ $# -gt 0 ]; do
     esac
 done
 
+out=${out:-target/release-$version${programs[0]:+-trial}}
+
 fail() {
     echo "no release: $*" >&2
     exit 1
 }
+
+if [ -e "$out" ] && [ -n "$(find "$out" -maxdepth 0 '(' ! -type d -o ! -empty ')')" ] && [ ! -f "$out/SHA256SUMS" ]; then
+    fail "$out is there and has no SHA256SUMS, so it is no release that could be replaced: move it away, or say another --out"
+fi
 
 changes=$(git status --porcelain)
 if [ ${#programs[@]} -gt 0 ]; then

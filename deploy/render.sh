@@ -7,12 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 overlay=${1:-kubernetes-v1} deploy=${2:-deploy}
 PATH="$(tests/install-go-tools.sh --path):$PATH"
 case $overlay in
-kubernetes-v1) file=deploy/install.yaml made='make generate' ;;
-*) file=install-$overlay.yaml made='make release' ;;
+kubernetes-v1) made='make generate' ;;
+*) made='make release' ;;
 esac
 cat <<TEXT
 # Made by \`$made\` from deploy/overlays/$overlay; do not edit.
-#
-#   kubectl apply --server-side -f $file
+# The names of its images begin with those of a registry that may not be yours: deploy/README.md has the command for it.
 TEXT
 kubectl kustomize "$deploy/overlays/$overlay"

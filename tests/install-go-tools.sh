@@ -101,7 +101,7 @@ build_images() {
 
 # The CNI project's plugins for an architecture, static, with their version, and the licences of all that is in them.
 build_cni_plugins() {
-    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs module folder
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder
     programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
     version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
     echo "building plugins of the CNI project $version for $arch into $into"
@@ -109,16 +109,16 @@ build_cni_plugins() {
     mkdir -p "$into.new"
     GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
         -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
+    # By itself, so that its failure is one of this script: else the licences would be missing from now on.
+    modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
+        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
+    modules+=$'\n'$(go env GOVERSION GOROOT | sed '1s/^go/stdlib@/' | paste -sd ' ')
     # Modules do not stay here.
     while read -r module folder; do
         mkdir -p "$into.new/licenses/$module"
         find "$folder" -maxdepth 1 -type f -regextype egrep -iregex '.*/(licen[cs]e|copying|notice)[^/]*' \
             -exec install -m 0644 -t "$into.new/licenses/$module" {} +
-    done < <(
-        GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
-            -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u
-        echo "stdlib@$(go env GOVERSION | sed 's/^go//') $(go env GOROOT)"
-    )
+    done <<<"$modules"
     rm -rf "$into"
     mv "$into.new" "$into"
 }
@@ -140,7 +140,8 @@ missing() {
     for program in "$@"; do
         shows=$program
         case $program in
-        cni-plugins-*) shows=licenses ;;
+        # Not of the standard library alone.
+        cni-plugins-*) shows=licenses/github.com ;;
         cnitool | containerd | helm | images) ;;
         *)
             if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then

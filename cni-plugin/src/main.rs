@@ -13,7 +13,8 @@ use talc::TalcLock;
 use talc::source::GlobalAllocSource;
 
 /// musl's own allocator asks the kernel for memory, and gives it back, some hundred times in one ADD. A lock of the kernel's
-/// kind around each of 8,000 calls would be a sixth of the work; here one thread works at a time, and nobody ever spins.
+/// kind around each of 8,000 calls would be a sixth of the work. One that spins is enough: hardly ever do two threads work at a time,
+/// and then for as long as another plugin is fed and listened to.
 #[global_allocator]
 static ALLOCATOR: TalcLock<RawSpinlock, GlobalAllocSource<System>> = TalcLock::new(GlobalAllocSource::new(System));
 

@@ -7,7 +7,7 @@
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
 # REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
 # Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust, Go and Debian's C compiler
-# gives the same digests, wherever it lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of
+# is to give the same digests, wherever it lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of
 # quick builds. Beside the layouts, programs/<architecture> has our programs by themselves, with the names of their functions in
 # files of their own, bills of materials and notices.
 set -euo pipefail

@@ -266,8 +266,11 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
     }
 
     fn recent(&self) -> Recent {
-        let mut with_room: Vec<Cidr> = self.taken.iter().map(Take::cidr).filter(|cidr| self.has_room(cidr)).collect();
-        with_room.dedup();
+        let first_with_room = |family: &Family<'_>| {
+            let mut own = family.plan.affine_blocks(&self.known);
+            own.find(|cidr| self.has_room(cidr))
+        };
+        let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
         let looked_at = self.families.iter().flat_map(|family| family.plan.looked_at_first(&self.known));
         let others = looked_at.filter(|cidr| !with_room.contains(cidr)).collect();
         Recent { with_room, others }

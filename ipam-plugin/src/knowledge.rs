@@ -32,6 +32,8 @@ pub(crate) struct Knowledge {
     listed: BTreeSet<IpVersion>,
     ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
+    /// Blocks that were read beside the claims, and may be older than these.
+    beside_claims: BTreeSet<Cidr>,
     expected: Counts,
 }
 
@@ -93,6 +95,7 @@ impl Knowledge {
             listed: BTreeSet::new(),
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
+            beside_claims: blocks.iter().map(|(cidr, _)| *cidr).collect(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
@@ -134,6 +137,11 @@ impl Knowledge {
             Some(Known::There(entry)) => Some(entry),
             _ => None,
         }
+    }
+
+    /// Whether a block may be older than the claims that were read: what contradicts one may be so no more.
+    pub(crate) fn may_predate_claims(&self, cidr: &Cidr) -> bool {
+        self.beside_claims.contains(cidr)
     }
 
     /// Every block that was read.
@@ -194,6 +202,7 @@ impl Knowledge {
         }
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
+            self.beside_claims.remove(&cidr);
         }
         for (version, ticket) in ranges {
             self.ranges.insert(version, answers.listed_keys(&ticket).collect());

@@ -134,7 +134,7 @@ impl<'a> FamilyPlan<'a> {
     }
 
     /// Affine blocks to look at before a claim: they are wanted with the next read, whatever it is for.
-    fn affine_blocks<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
+    pub(crate) fn affine_blocks<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
         let affine = known.own_affinities(self.version).map(|entry| entry.key.cidr);
         affine.filter(|cidr| self.is_allowed(cidr) && !self.spared.contains(cidr) && !known.reservations.covers(cidr))
     }

@@ -1,4 +1,4 @@
-//! [`RecentBlocks`]: a file that remembers which blocks this node's last addresses came from.
+//! [`RecentBlocks`]: a file that remembers which blocks this node has, and which of them its next addresses will likely come from.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ struct Known {
 /// The blocks of one network and namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recent {
-    /// Those that addresses came from and that had more, at most one for each family.
+    /// The first with a free address, of each family.
     pub(crate) with_room: Vec<Cidr>,
     /// The node's other own blocks: which of all has room shows only when they were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

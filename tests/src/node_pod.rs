@@ -175,8 +175,9 @@ impl Agent {
 
     /// Sets its clocks, and those of no other process.
     pub fn set_clocks(&self, ahead: Ahead) -> Result<()> {
+        let pid = self.process.pid().context("the agent runs")?;
         self.process.freeze()?;
-        let set = clock::set(self.process.pid().context("the agent runs")?, ahead);
+        let set = clock::set(pid, ahead);
         self.process.thaw()?;
         set
     }

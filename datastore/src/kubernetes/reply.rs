@@ -57,10 +57,12 @@ impl<'de> Visitor<'de> for Part {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        if let Part::Items = self {
+            return Err(A::Error::invalid_type(Unexpected::Map, &self));
+        }
         let mut fields = Map::new();
         while let Some(key) = map.next_key::<String>()? {
             let value = match (self, key.as_str()) {
-                (Part::Items, _) => return Err(A::Error::custom("a list of objects is an object")),
                 (Part::Metadata, MANAGED_FIELDS) => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -137,7 +139,8 @@ mod tests {
             ("[]", "expected an object"),
             ("1", "expected an object"),
             (r#"{"metadata":[]}"#, "expected an object's metadata"),
-            (r#"{"items":{"a":1}}"#, "a list of objects is an object"),
+            (r#"{"items":{"a":1}}"#, "expected a list of objects"),
+            (r#"{"items":{}}"#, "expected a list of objects"),
             (r#"{"items":["a"]}"#, "expected an object"),
         ] {
             let told = read(json).unwrap_err();

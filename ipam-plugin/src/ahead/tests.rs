@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::ipam::{Block, HandleId, ReleaseRequest};
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, HandleId, Owner, ReleaseRequest};
 use netconf::{CniError, CniResult};
 
 use super::*;
@@ -108,6 +108,62 @@ async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
     release_addresses(&node.cluster.store, clock, &[request]).await.unwrap();
     assert_ne!(address, first);
     assert_eq!(node.address("first block").await, first);
+    node.assert_consistent();
+}
+
+/// The block that an address came from is full now, and another is not.
+#[tokio::test]
+async fn the_hint_is_the_first_block_with_room() {
+    let node = Node::new();
+    for number in 0..9 {
+        node.address(&number.to_string()).await;
+    }
+    let first = node.held_by("0")[0];
+    let request = ReleaseRequest { ip: first, handle: None, sequence: None };
+    release_addresses(&node.cluster.store, &node.cluster.clock, &[request]).await.unwrap();
+    assert_eq!(node.address("the last of the first block").await, first);
+    node.cluster.store.take_counts();
+    node.address("second block").await;
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    node.assert_consistent();
+}
+
+/// Whatever the last ADD took for the node's other blocks.
+#[tokio::test]
+async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
+    for wrong in ["10.65.0.0/29", "10.65.0.8/29", "10.99.0.0/29", "fd00::/122"] {
+        let node = Node::new();
+        let first = node.address("a").await;
+        node.cluster.one("node2", "net.other").await.unwrap();
+        let own = node.cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr);
+        let own: Vec<Cidr> = own.filter(|cidr| cidr.contains(first)).collect();
+        let recent = Recent { with_room: own, others: vec![cidr(wrong)] };
+        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", recent);
+        let address = node.address("b").await;
+        assert_eq!(node.held_by("b"), [address], "{wrong}");
+        node.assert_consistent();
+    }
+}
+
+/// Between the answers for the block and for the claims somebody gave the block up and claimed it back, as calico-node does for
+/// a tunnel, without the node's lock. The claim is not taken for one that another node won.
+#[tokio::test]
+async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
+    let node = Node::new();
+    let first = node.address("a").await;
+    let (store, clock) = (&node.cluster.store, &node.cluster.clock);
+    let claims = || store.pairs().list::<BlockAffinity>(&AffinitySelect::of(Owner::Host("node1".into())));
+    let (before, (block, _)) = (claims(), store.pairs().list::<Block>(&None).remove(0));
+    let call = node.call("b");
+    let query = PreludeQuery { blocks: vec![block], ..call.prelude_query().sparing(store) };
+    let mut batch = ReadBatch::new();
+    let tickets = Prelude::ask(&mut batch, &query);
+    let mut prelude = Prelude::from_answers(&store.read(&batch).await.unwrap(), &tickets).unwrap();
+    let (_, Ok(Some(older))) = &mut prelude.blocks[0] else { panic!("the block is there") };
+    older.value.affinity = Some("host:node2".into());
+    let address = cni::add(store, clock, &call, prelude, None).await.unwrap().ips[0].address.addr();
+    assert!(block.contains(first) && block.contains(address), "{address}");
+    assert_eq!(claims(), before);
     node.assert_consistent();
 }
 

@@ -48,6 +48,9 @@ impl FamilyPlan<'_> {
             Some(Known::There(block)) => block,
         };
         if block.value.owner().as_ref() != Some(&self.owner) {
+            if known.may_predate_claims(cidr) {
+                return Ok(Some(Step::Read(Wants::blocks([*cidr]))));
+            }
             return Ok(Some(Step::Mend(Mend::Drop { affinity: affinity.clone() })));
         }
         let claim = match affinity.value.state {

@@ -151,7 +151,8 @@ impl Migrator {
             Twin::Outdated(value) => {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
-                tracing::info!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, "changed as it was under its old name");
+                tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
+                    over = %new.revision.0, "replaced as a whole by what was written later under its old name");
                 Ok(())
             }
         }

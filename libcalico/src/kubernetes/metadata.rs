@@ -19,7 +19,7 @@ const ANNOTATION: &str = "projectcalico.org/metadata";
 /// Labels and annotations with these in their key stand on the v1 resource as well as in the annotation.
 const SHOWN: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// What the API server keeps by itself, whatever is written.
+/// What the API server keeps by itself, and nobody copies from what was read; see also [`forget_field_managers`].
 const SERVERS_OWN: [&str; 3] = ["generation", "managedFields", "selfLink"];
 
 /// What names an object and its state: never foreign.

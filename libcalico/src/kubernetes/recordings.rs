@@ -106,9 +106,10 @@ fn as_ours(object: &Value, kind: &str) -> Value {
 
 /// What the API server fills in, whatever it is sent, or is told not to. A uid is sent or not, but never another one.
 fn without_servers_own(mut object: Value) -> Value {
+    let told = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
     let metadata = object["metadata"].as_object_mut().unwrap();
-    for key in ["creationTimestamp", "generation", "managedFields", "uid"] {
-        metadata.remove(key);
+    for key in ["creationTimestamp", "generation", "uid"].iter().chain(told) {
+        metadata.remove(*key);
     }
     object
 }

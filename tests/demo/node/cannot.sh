@@ -16,9 +16,22 @@ node_refusal() {
     for program in kubelet containerd containerd-shim-runc-v2 ctr runc; do
         type $program >/dev/null 2>&1 || { echo "there is no $program"; return; }
     done
+    world_refusal >$work/refused
+    [ ! -s $work/refused ] || { cat $work/refused; return; }
     [ -z "$(containers)" ] || { echo "another containerd has pods on this machine"; return; }
     # shellcheck disable=SC2015 # either of them
     mkdir $cgroups/demo-node 2>$work/refusal && rmdir $cgroups/demo-node || echo "a kubelet makes cgroups: $(<$work/refusal)"
+}
+
+# Why a node cannot have an /etc and namespaces of its own here (node_world).
+world_refusal() {
+    local probe=$work/probe
+    mkdir -p $probe/{upper,work,etc}
+    mount -t overlay overlay -o lowerdir=/etc,upperdir=$probe/upper,workdir=$probe/work $probe/etc 2>$work/refusal ||
+        { echo "a node has files of its own over /etc: $(tail -1 $work/refusal)"; return; }
+    umount $probe/etc
+    { ip netns add probe && ip netns exec probe true && ip netns delete probe; } 2>$work/refusal ||
+        echo "pods have network namespaces: $(tail -1 $work/refusal)"
 }
 
 # Why portmap cannot work here.

@@ -6,8 +6,13 @@ controllers=calico-kube-controllers
 leader() { of_system lease/$controllers '{.spec.holderIdentity}' | cut -d_ -f1; }
 leads() { [ -n "$(leader 2>/dev/null)" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
-# metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md
-metrics() { run kubectl get --raw "/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics" | grep -E "[$]|^    $2"; }
+# metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md; a failure if it tells nothing of that name
+metrics() {
+    local path=/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics
+    wait_for 10 has_metric "$path" "$2"
+    run kubectl get --raw "$path" | grep -E "^    ([$] |$2)"
+}
+has_metric() { kubectl get --raw "$1" | grep "^$2" >/dev/null; }
 
 # What the kernel says that its processes may.
 confinement() {

@@ -4,7 +4,7 @@
 # There is no older release. The former version is made of the same sources by another build, which calls itself so; its
 # manifest differs by the images and by the configuration's log_level.
 
-now=$(grep -m 1 -o 'calico/cni:v[0-9.]*' deploy/install.yaml | cut -d: -f2)
+now=$(grep -m 1 -o 'calico/cni:v[0-9A-Za-z.-]*' deploy/install.yaml | cut -d: -f2)
 former=v0.0.9
 # Of each version: its programs, and the images that deploy/images/build.sh has made of them.
 declare -A programs=([$now]=target/plugin [$former]=target/plugin-former)

@@ -12,7 +12,8 @@ export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 for part in cannot image node install pods controllers upgrade uninstall; do . tests/demo/node/$part.sh; done
 
 private_world
-node_world
+refusal=$(node_refusal)
+[ -n "$refusal" ] || node_world
 echo "KUBECONFIG=$KUBECONFIG DATASTORE_TYPE=kubernetes HOME=$work bash
     # then: kubectl get pods -A -o wide; calico-ipam show; ctr -n k8s.io containers list; less $work/kubelet.log" >$work/look-around
 
@@ -22,7 +23,6 @@ start_controllers
 kubectl version | sed -n 's/^Server/    kube-apiserver/p'
 write_manifests
 
-refusal=$(node_refusal)
 if [ -n "$refusal" ]; then
     step "A node"
     skip "a node and all that runs on it" "$refusal"
@@ -136,7 +136,10 @@ wait_for 60 has_taken $many
 rolled_out deployment/$controllers
 run calico-ipam check
 
-[ "$keep" != 1 ] || exit 0
+if [ "$keep" = 1 ]; then
+    say_what_was_skipped
+    exit
+fi
 
 step "A pod deleted by force while kubelet is down: kube-controllers takes its address back"
 stop $kubelet

@@ -17,6 +17,9 @@ uninstall() {
     run kubectl delete -f deploy/uninstall/uninstall.yaml
     wait_for 60 no_pods_of calico-uninstall
     run ls -lA /opt/cni/bin /etc/cni/net.d /var/lib/calico
+    [ -z "$(find /opt/cni/bin /etc/cni/net.d -mindepth 1)" ]
+    # What the plugin kept there is gone, the journal too, for nothing is owed.
+    [ "$(ls -A /var/lib/calico)" = nodename ]
 }
 no_pods_of() { [ -z "$(kubectl -n kube-system get pods -l k8s-app="$1" -o name)" ]; }
 
@@ -26,7 +29,23 @@ remove_objects() {
     run kubectl delete -k deploy/rbac/kubernetes
     run kubectl -n kube-system delete lease/$controllers
     run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
-    echo "    left of Calico: $(kubectl api-resources -o name | grep -c projectcalico.org || true) kinds," \
-        "$(kubectl get all,configmaps,serviceaccounts,roles,rolebindings,leases -n kube-system -o name | grep -c calico || true) objects," \
-        "$(kubectl get clusterroles,clusterrolebindings -o name | grep -c calico || true) roles of the cluster"
+    # The API server says for a moment that it serves what was just deleted.
+    wait_for 10 nothing_is_left || true
+    echo "    left of Calico: $kinds kinds, $objects objects, $roles roles of the cluster"
+    nothing_is_left
+}
+
+# Counts what the API server has of Calico's.
+nothing_is_left() {
+    kinds=$(named projectcalico.org kubectl api-resources -o name) &&
+        objects=$(named calico kubectl get all,configmaps,poddisruptionbudgets,serviceaccounts,roles,rolebindings,leases -n kube-system -o name) &&
+        roles=$(named calico kubectl get clusterroles,clusterrolebindings -o name) &&
+        [ "$kinds $objects $roles" = "0 0 0" ]
+}
+# named PART COMMAND...: how many of the names that it prints have this part; who cannot ask has not counted none
+named() {
+    local part=$1 names
+    shift
+    names=$("$@") || return
+    grep -cF "$part" <<<"$names" || true
 }

@@ -3,6 +3,7 @@
 mod api_server;
 mod beside_upstream;
 mod components;
+mod documented;
 mod metrics;
 mod overlays;
 mod references;

@@ -17,6 +17,18 @@ fn programs_that_are_too_large_are_in_no_image() {
     assert!(error.contains("images: cni: ") && error.contains("of which an image may have 1000000"), "{error}");
 }
 
+/// A folder of the user's own, named by mistake.
+#[test]
+fn what_is_no_release_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let mine = directory.path().join("mine");
+    fs::write(&mine, "mine").unwrap();
+    let out = directory.path().display().to_string();
+    let error = run(&in_tree("deploy/release.sh"), &["--programs", "/nowhere", "--out", &out]).unwrap_err().to_string();
+    assert!(error.contains(&out) && error.contains("has no SHA256SUMS"), "{error}");
+    assert_eq!(fs::read_to_string(mine).unwrap(), "mine");
+}
+
 /// What is not committed, nobody can make again.
 #[test]
 fn a_tree_with_changes_is_named_file_by_file() {

@@ -1,8 +1,8 @@
 //! Profiles in the format of `go tool pprof`, at the addresses that Go programs have (KC-151).
 //!
 //! `profile` is where processor time goes, sampled over some seconds, as addresses: names of functions are in
-//! `kube-controllers.debug` of the release, which the reader of a profile gives to `go tool pprof`. `heap` is where memory is, by mapping: Rust keeps no
-//! record of who allocated what, and one that does costs memory all the time.
+//! `kube-controllers.debug` of the release, which the reader of a profile gives to `go tool pprof`. `heap` is where memory is,
+//! by mapping: Rust keeps no record of who allocated what, and one that does costs memory all the time.
 
 mod code;
 mod cpu;

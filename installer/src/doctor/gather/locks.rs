@@ -21,6 +21,7 @@ pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
     Lock { name, path: path.to_owned(), holder }
 }
 
+/// Who holds it after all this time; `None` as soon as it is free, or another one has it.
 async fn wait(path: &Path) -> io::Result<Option<Holder>> {
     let mut holder = look_once(path)?;
     let first = holder.clone();

@@ -177,7 +177,7 @@ impl Installation<'_> {
     }
 
     /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
-    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer.
+    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there is no pool.
     fn write_mtu(&self, conflist: &Conflist, state: &mut State) -> Result<(), String> {
         let Installation { settings, layout, network, .. } = *self;
         let path_of = |path: &Path| layout.of_node(path, Path::new(&settings.net_dir));
@@ -186,13 +186,17 @@ impl Installation<'_> {
         let ours =
             plugin.filter(|plugin| template::kind(plugin) == CALICO).and_then(|plugin| node_conf::read(plugin).ok());
         let Some(conf) = ours.filter(mtu::is_read) else { return Ok(()) };
+        if !layout.keeps_state() {
+            // Beside upstream, where calico-node has the directory and Felix writes the file.
+            let directory = layout.state_dir();
+            tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+            return Ok(());
+        }
         let way_out = "set CNI_MTU, or let calico-node write it";
         let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
         let uplinks = host_network::uplinks(network).map_err(unknown)?;
         let pools = node_conf::pools(&conf, ANSWER).map_err(unknown)?;
-        let Some(mtu) = mtu::of_pods(&uplinks, &pools) else {
-            return Err(unknown("no interface has a default route".into()));
-        };
+        let mtu = mtu::of_pods(&uplinks, &pools).map_err(|error| unknown(error.to_string()))?;
         match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
             MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
             MtuFile::Same | MtuFile::Theirs => {}

@@ -4,6 +4,7 @@
 //! while an image of a node is built, there is no `/host`: the node's directories are where the node has them. Everything is
 //! below one root, `/` unless the command line gives another (INST-200).
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,25 @@ impl Layout {
         self.path("/var/lib/calico")
     }
 
+    /// Whether this process is in a container, with the node below `host`.
+    #[must_use]
+    pub fn is_container(&self) -> bool {
+        self.is_container
+    }
+
+    /// Whether [`state_dir`](Layout::state_dir) is the node's, as far as that can be told: in a container something must be
+    /// mounted there, or what is written ends with the container. Another root was given by somebody who knows.
+    #[must_use]
+    pub fn keeps_state(&self) -> bool {
+        if !self.is_container || self.root != Path::new("/") {
+            return true;
+        }
+        match fs::read_to_string("/proc/self/mountinfo") {
+            Ok(mounts) => is_mounted(&mounts, &self.state_dir()),
+            Err(_) => true,
+        }
+    }
+
     /// Where the pod's service account is mounted.
     #[must_use]
     pub fn service_account_dir(&self) -> PathBuf {
@@ -127,9 +147,37 @@ impl Layout {
     }
 }
 
+/// Whether a directory, or one above it but the root, is in `/proc/self/mountinfo`: `36 35 98:0 /mnt1 /mnt2 rw,noatime …`.
+fn is_mounted(mounts: &str, directory: &Path) -> bool {
+    let points = mounts.lines().filter_map(|line| line.split_ascii_whitespace().nth(4));
+    points.filter(|point| *point != "/").any(|point| directory.starts_with(point))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_state_of_a_container_is_kept_where_something_is_mounted() {
+        let root = "21 1 0:30 / / rw,relatime - overlay overlay rw\n";
+        let is_mounted = |points: &[&str]| {
+            let line = |point: &&str| format!("22 21 8:1 /var/lib {point} rw,relatime - ext4 /dev/sda1 rw\n");
+            let mounts = format!("{root}{}", points.iter().map(line).collect::<String>());
+            super::is_mounted(&mounts, Path::new("/var/lib/calico"))
+        };
+        assert!(!is_mounted(&[]));
+        assert!(!is_mounted(&["/host/opt/cni/bin", "/var/lib/calico-other", "/var/lib/calico/inside"]));
+        assert!(is_mounted(&["/proc", "/var/lib/calico"]) && is_mounted(&["/var/lib"]));
+    }
+
+    #[test]
+    fn a_node_and_another_root_keep_state() {
+        assert!(Layout::node().keeps_state());
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("host")).unwrap();
+        let layout = Layout::below(root.path());
+        assert!(layout.is_container() && layout.keeps_state());
+    }
 
     #[test]
     fn in_the_container_the_node_is_below_host() {

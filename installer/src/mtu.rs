@@ -2,6 +2,7 @@
 //! configuration says no MTU.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use libcalico::api::IpPoolSpec;
 use libcalico::net::IpVersion;
@@ -29,17 +30,31 @@ pub enum MtuFile {
     Theirs,
 }
 
+/// Why the MTU of pods is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// Nothing leads out of the node.
+    #[error("no interface has a default route")]
+    NoUplink,
+    /// The pools come later, and with them the encapsulation: the quick start makes them after the DaemonSet.
+    #[error("there is no IPPool yet that says what encapsulation takes (the next run of the installer looks again)")]
+    NoPool,
+}
+
 /// Whether the plugins look for the file: their configuration says no MTU, or that the file must be there.
 pub fn is_read(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
-/// The MTU of pods with which every packet fits through every uplink, in the encapsulation that takes most. `None` without an
-/// uplink.
-pub fn of_pods<'a>(uplinks: &[Interface], pools: impl IntoIterator<Item = &'a IpPoolSpec>) -> Option<u32> {
-    let lowest = uplinks.iter().map(|uplink| uplink.mtu).min()?;
-    let overhead = pools.into_iter().map(overhead).max().unwrap_or(0);
-    Some(lowest.saturating_sub(overhead))
+/// The MTU of pods with which every packet fits through every uplink, in the encapsulation that takes most.
+///
+/// # Errors
+/// There is no uplink, or no pool that is enabled: pods would keep too large a number when one with encapsulation comes.
+pub fn of_pods(uplinks: &[Interface], pools: &[IpPoolSpec]) -> Result<u32, Unknown> {
+    let lowest = uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(Unknown::NoUplink)?;
+    let enabled = pools.iter().filter(|pool| !pool.disabled);
+    let overhead = enabled.map(overhead).max().ok_or(Unknown::NoPool)?;
+    Ok(lowest.saturating_sub(overhead))
 }
 
 /// What the encapsulation of a pool takes from each packet, in bytes. Pools say nothing of WireGuard, which only Felix sets
@@ -55,26 +70,48 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
     }
 }
 
-/// Writes `mtu` where there is no file, or one of ours with another number; notes it as installed first.
+/// Writes `mtu` where there is no file, or one of ours with another number; notes it as installed first, beside the one that
+/// it replaces, so that a run that is killed at any moment leaves a file that is known as ours.
+///
+/// A file of ours that Felix writes again with the same number stays ours: nobody can tell. It goes with `calico uninstall`, and
+/// Felix writes it again when it starts.
 ///
 /// # Errors
 /// `/var/lib/calico` cannot be read or written.
 pub fn ensure(layout: &Layout, mtu: u32, state: &mut State) -> Result<MtuFile, AtomicFileError> {
+    ensure_by(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
+}
+
+/// [`ensure`], with who puts the file in place.
+fn ensure_by(
+    layout: &Layout,
+    mtu: u32,
+    state: &mut State,
+    put: impl FnOnce(&Path, &[u8]) -> Result<(), AtomicFileError>,
+) -> Result<MtuFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
     let text = mtu.to_string();
     let wanted = digest::of_bytes(text.as_bytes());
-    match digest::of_file(&path) {
-        Ok(there) if there == wanted => return Ok(MtuFile::Same),
-        Ok(there) if !state.is_ours(Place::State, NAME, &there) => return Ok(MtuFile::Theirs),
-        Err(source) if source.kind() != ErrorKind::NotFound => {
-            return Err(AtomicFileError { action: "read", path, source });
+    let there = match digest::of_file(&path) {
+        Ok(there) => Some(there),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(source) => return Err(AtomicFileError { action: "read", path, source }),
+    };
+    let is_ours = there.as_ref().is_none_or(|there| state.is_ours(Place::State, NAME, there));
+    let change = match (is_ours, there.as_ref() == Some(&wanted)) {
+        (false, true) => return Ok(MtuFile::Same),
+        (false, false) => return Ok(MtuFile::Theirs),
+        (true, true) => MtuFile::Same,
+        (true, false) => {
+            state.note_over(Place::State, NAME, wanted.clone(), there);
+            state.save(layout)?;
+            put(&path, text.as_bytes())?;
+            MtuFile::Written
         }
-        Ok(_) | Err(_) => {}
-    }
+    };
+    // It is in place, and no other is ours any more; whoever calls saves that with the rest.
     state.note(Place::State, NAME, Some(wanted), false);
-    state.save(layout)?;
-    atomic_file::replace(&path, text.as_bytes(), MODE)?;
-    Ok(MtuFile::Written)
+    Ok(change)
 }
 
 #[cfg(test)]
@@ -105,9 +142,17 @@ mod tests {
     fn the_narrowest_uplink_and_the_largest_overhead_count() {
         let uplinks = [interface("eth0", 9000), interface("eth1", 1500)];
         let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
-        assert_eq!(of_pods(&uplinks, &pools), Some(1430));
-        assert_eq!(of_pods(&uplinks[..1], &[]), Some(9000));
-        assert_eq!(of_pods(&[], &pools), None);
+        assert_eq!(of_pods(&uplinks, &pools), Ok(1430));
+        assert_eq!(of_pods(&uplinks[..1], &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
+        assert_eq!(of_pods(&[], &pools), Err(Unknown::NoUplink));
+    }
+
+    #[test]
+    fn without_a_pool_nobody_knows_what_encapsulation_will_take() {
+        let uplinks = [interface("eth0", 9000)];
+        assert_eq!(of_pods(&uplinks, &[]), Err(Unknown::NoPool));
+        let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
+        assert_eq!(of_pods(&uplinks, &[disabled]), Err(Unknown::NoPool));
     }
 
     #[test]
@@ -138,6 +183,59 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"1380\n");
         fs::remove_file(&file).unwrap();
         assert_eq!(ensure(&layout, 1450, &mut State::default()).unwrap(), MtuFile::Written);
+    }
+
+    /// As runs leave it that were killed after the note and before the file, and after the file.
+    #[test]
+    fn what_a_killed_run_leaves_is_still_ours() {
+        for (there, noted) in [("1450", "1430"), ("1430", "1430")] {
+            for wanted in [1430, 1450, 1400] {
+                let root = tempfile::tempdir().unwrap();
+                let layout = Layout::below(root.path());
+                ensure(&layout, 1450, &mut State::default()).unwrap();
+                let mut state = State::load(&layout).unwrap();
+                let digest = |text: &str| digest::of_bytes(text.as_bytes());
+                state.note_over(Place::State, NAME, digest(noted), Some(digest("1450")));
+                let file = layout.state_dir().join(NAME);
+                fs::write(&file, there).unwrap();
+
+                let expected = if there == wanted.to_string() { MtuFile::Same } else { MtuFile::Written };
+                assert_eq!(ensure(&layout, wanted, &mut state).unwrap(), expected, "{there} {wanted}");
+                assert_eq!(fs::read_to_string(&file).unwrap(), wanted.to_string());
+                assert_eq!(state.get(Place::State, NAME).unwrap().former, None);
+                assert!(state.is_ours(Place::State, NAME, &digest(&wanted.to_string())), "{there} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_digests_are_noted_while_the_file_is_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let mut state = State::default();
+        ensure(&layout, 1450, &mut state).unwrap();
+        let is_noted = |number: &str| {
+            let noted = State::load(&layout).unwrap();
+            noted.is_ours(Place::State, NAME, &digest::of_bytes(number.as_bytes()))
+        };
+        let put = |path: &Path, text: &[u8]| {
+            assert!(is_noted("1450") && is_noted("1430"));
+            atomic_file::replace(path, text, MODE).map(drop)
+        };
+        assert_eq!(ensure_by(&layout, 1430, &mut state, put).unwrap(), MtuFile::Written);
+        state.save(&layout).unwrap();
+        assert!(!is_noted("1450") && is_noted("1430"), "what Felix writes from now on is its own");
+    }
+
+    #[test]
+    fn a_number_that_somebody_else_wrote_first_is_not_noted() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        fs::write(layout.state_dir().join(NAME), "1450").unwrap();
+        let mut state = State::default();
+        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Same);
+        assert_eq!(state, State::default());
     }
 
     #[test]

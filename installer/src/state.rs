@@ -2,7 +2,8 @@
 //! back (INST-40).
 //!
 //! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there, not
-//! something that nobody knows of. So whoever removes a file compares its digest first.
+//! something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of ours whose
+//! place it takes can stay noted until then ([`State::note_over`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,9 +39,20 @@ pub struct Installed {
     /// SHA-256 in hexadecimal digits; none for a file that changes by itself, like the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The same of an earlier file of ours, which is there until this one takes its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub former: Option<String>,
     /// Whether another file was there before, which is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
+}
+
+impl Installed {
+    /// Whether a file with this digest is the one that was installed, or the one of ours before it.
+    #[must_use]
+    pub fn is(&self, digest: &str) -> bool {
+        [&self.digest, &self.former].into_iter().flatten().any(|known| known == digest)
+    }
 }
 
 /// Why the state cannot be read.
@@ -103,14 +115,23 @@ impl State {
     /// Whether the file that is there now, with this digest, is the one that was installed.
     #[must_use]
     pub fn is_ours(&self, place: Place, name: &str, digest: &str) -> bool {
-        self.get(place, name).is_some_and(|known| known.digest.as_deref() == Some(digest))
+        self.get(place, name).is_some_and(|known| known.is(digest))
     }
 
     /// Notes a file. `replaces`: what is there now is not ours. That there once was something stays noted.
     pub fn note(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
-        files.insert(name.to_owned(), Installed { digest, replaced });
+        files.insert(name.to_owned(), Installed { digest, former: None, replaced });
+    }
+
+    /// Notes a file that is going to take the place of `former`, the digest of one of ours: whichever a killed run leaves is
+    /// ours, until [`note`](State::note) says that the new one is there.
+    pub fn note_over(&mut self, place: Place, name: &str, digest: String, former: Option<String>) {
+        self.note(place, name, Some(digest), false);
+        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            noted.former = former;
+        }
     }
 
     /// Forgets a file that was taken away.
@@ -149,6 +170,19 @@ mod tests {
         assert!(!state.is_ours(Place::SecondaryBin, "portmap", "bb"));
         state.forget(Place::Bin, "portmap");
         assert_eq!(state.files.len(), 1);
+    }
+
+    #[test]
+    fn the_former_file_is_ours_until_the_new_one_is_in_place() {
+        let is_ours = |state: &State, digest: &str| state.is_ours(Place::State, "mtu", digest);
+        let mut state = State::default();
+        state.note(Place::State, "mtu", Some("aa".into()), false);
+        state.note_over(Place::State, "mtu", "bb".into(), Some("aa".into()));
+        let text = serde_json::to_string(&state).unwrap();
+        let mut state: State = serde_json::from_str(&text).unwrap();
+        assert!(is_ours(&state, "aa") && is_ours(&state, "bb") && !is_ours(&state, "cc"));
+        state.note(Place::State, "mtu", Some("bb".into()), false);
+        assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
     }
 
     #[test]

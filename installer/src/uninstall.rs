@@ -82,7 +82,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             report.leave(task.path.display(), "what was there before the installation is not brought back");
         }
     }
-    kept::remove(&tasks, layout, options.yes, &mut report);
+    kept::remove(&tasks, &state, layout, options.yes, &mut report);
     let nodename = layout.state_dir().join(nodename::NAME);
     if nodename.exists() {
         report.leave(nodename.display(), "calico-node goes by it, too; another name would be another node to IPAM");

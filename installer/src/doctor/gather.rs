@@ -22,7 +22,7 @@ use super::facts::{Chosen, Content, Facts, File, NodeName, TokenFile};
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::token::claims::Claims;
-use crate::{journal, kubeconfig, mtu, node_conf, runtime_choice, template};
+use crate::{kubeconfig, node_conf, runtime_choice, template};
 
 /// Looks at everything. `net_dir` is the configuration directory on the node.
 pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
@@ -57,11 +57,11 @@ pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -
             None => None,
         },
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
-        mtu_file: fs::read_to_string(layout.state_dir().join(mtu::NAME)).ok(),
+        mtu_file: node::mtu_file(layout),
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
         uplinks: host_network::uplinks(network),
         settings: node::settings(),
-        journal: journal::entries(layout).unwrap_or_default(),
+        journal: node::journal(layout),
         locks: node::locks(conf.as_ref(), layout).await,
         cache: node::cache(layout, network),
         candidates,

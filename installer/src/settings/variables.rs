@@ -40,7 +40,7 @@ const PLACEHOLDERS: [Variable; 13] = [
         "CNI_MTU",
         "1500",
         "__CNI_MTU__; 0: /var/lib/calico/mtu, which is written if absent: the lowest MTU of the uplinks without what the \
-         pools' encapsulation takes",
+         pools' encapsulation takes, once there is a pool",
     ),
     variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__; true: that file is written if absent, too"),
     variable("CALICO_API_GROUP", "crd.projectcalico.org/v1", "__CALICO_API_GROUP__"),

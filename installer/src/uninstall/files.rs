@@ -57,7 +57,7 @@ fn look_at(path: &Path, installed: &Installed) -> FoundState {
         Err(error) => return FoundState::Unreadable(error.to_string()),
     };
     match &installed.digest {
-        Some(digest) if *digest == there => FoundState::Same,
+        Some(_) if installed.is(&there) => FoundState::Same,
         Some(_) => FoundState::Changed("it is not the file that was installed: somebody changed it since".into()),
         None => renewed(path),
     }

@@ -1,50 +1,210 @@
 //! What the plugins keep on the node by themselves.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::Duration;
+
+use ipam_plugin::lock::{HostLock, LockError};
 
 use super::report::Report;
-use crate::journal;
 use crate::layout::{Layout, Place};
+use crate::state::State;
 use crate::uninstall::{Task, Verdict};
+use crate::{atomic_file, journal};
 
 /// Removes what nobody reads once the plugin is gone: which API group the cluster has, and a journal in which nothing is owed.
-/// Goes by the plugin's program: where that stays, so does this.
-pub(super) fn remove(tasks: &[Task], layout: &Layout, acts: bool, report: &mut Report) {
-    let goes = |task: &Task| task.place != Place::Net && task.name == "calico" && task.verdict == Verdict::Remove;
-    if !tasks.iter().any(goes) {
+/// Goes by the plugin's programs: where one stays, so does this. `state` is what is still noted after the programs were removed.
+pub(super) fn remove(tasks: &[Task], state: &State, layout: &Layout, acts: bool, report: &mut Report) {
+    if !goes(tasks, state, acts) {
         return;
     }
     let group = Path::new(datastore::kubernetes::GROUP_FILE).file_name().unwrap_or_default();
     let group = layout.state_dir().join(group);
     if group.exists() {
-        settle(&group, acts, |path| fs::remove_file(path), report);
+        match if acts { gone(fs::remove_file(&group)) } else { Ok(()) } {
+            Ok(()) => report.done("remove", group.display()),
+            Err(error) => report.fail("remove", group.display(), error),
+        }
     }
-    let directory = journal::directory(layout);
+    if journal::directory(layout).exists() {
+        remove_journal(layout, acts, report);
+    }
+}
+
+/// Whether a program of the plugin was removed, or would be, and no other is left.
+fn goes(tasks: &[Task], state: &State, acts: bool) -> bool {
+    let is_plugin = |task: &&Task| matches!(task.place, Place::Bin | Place::SecondaryBin) && task.name == "calico";
+    let is_removed = |task: &Task| {
+        let failed = acts && state.get(task.place, &task.name).is_some();
+        task.verdict == Verdict::Remove && !failed
+    };
+    let (removed, others): (Vec<&Task>, Vec<&Task>) = tasks.iter().filter(is_plugin).partition(|task| is_removed(task));
+    !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Gone)
+}
+
+/// Who settles debts has the journal's lock: nothing is counted or removed while somebody does.
+fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
+    let (directory, lock) = (journal::directory(layout), journal::lock(layout));
+    // Without acting, not even the lock's file is made.
+    let held = acts.then(|| HostLock::acquire_within(&lock, Duration::ZERO)).transpose();
+    let _held = match held {
+        Ok(held) => held,
+        Err(LockError::Busy { .. }) => {
+            let reason =
+                "somebody holds its lock, as a DEL does that pays debts; when that ended and it is empty, it can go";
+            return report.leave(directory.display(), reason);
+        }
+        Err(error) => return report.leave(directory.display(), error),
+    };
     match journal::entries(layout) {
-        None => {}
-        Some(0) => settle(&directory, acts, remove_empty, report),
-        Some(n) => report.leave(
+        Err(error) => report.leave(directory.display(), format!("it cannot be looked at: {error}")),
+        Ok(Some(n)) if n > 0 => report.leave(
             directory.display(),
             format!(
                 "{n} DELs could not give their addresses back yet; kube-controllers collects these, and then it can go"
             ),
         ),
+        Ok(_) => match if acts { remove_empty(&directory, &lock) } else { Ok(()) } {
+            Ok(()) => report.done("remove", directory.display()),
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                report.leave(directory.display(), "something else is in it, or a DEL noted a debt in this moment");
+            }
+            Err(error) => report.fail("remove", directory.display(), error),
+        },
     }
 }
 
-fn settle(path: &Path, acts: bool, remove: fn(&Path) -> std::io::Result<()>, report: &mut Report) {
-    match if acts { remove(path) } else { Ok(()) } {
-        Err(error) if error.kind() != ErrorKind::NotFound => report.fail("remove", path.display(), error),
-        _ => report.done("remove", path.display()),
-    }
+/// A DEL that notes a debt in this moment, which takes no lock, keeps the directory.
+fn remove_empty(journal: &Path, lock: &Path) -> io::Result<()> {
+    atomic_file::sweep(journal);
+    gone(fs::remove_file(lock))?;
+    gone(fs::remove_dir(journal))
 }
 
-/// A DEL that notes a debt in this moment keeps the directory.
-fn remove_empty(journal: &Path) -> std::io::Result<()> {
-    match fs::remove_file(journal.join("lock")) {
+/// What was not there is gone as well.
+fn gone(removal: io::Result<()>) -> io::Result<()> {
+    match removal {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => fs::remove_dir(journal),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const GROUP: &str = "api-group.json";
+
+    /// A node with what the plugin keeps.
+    struct Node {
+        _root: TempDir,
+        layout: Layout,
+    }
+
+    impl Node {
+        fn new() -> Node {
+            let root = tempfile::tempdir().unwrap();
+            let layout = Layout::below(root.path());
+            let node = Node { _root: root, layout };
+            fs::create_dir_all(node.journal()).unwrap();
+            fs::write(node.group(), "{}").unwrap();
+            node
+        }
+
+        fn journal(&self) -> PathBuf {
+            journal::directory(&self.layout)
+        }
+
+        fn group(&self) -> PathBuf {
+            self.layout.state_dir().join(GROUP)
+        }
+
+        /// Removes, after programs with these verdicts, of which those in `noted` are still there. What is said.
+        fn remove(&self, verdicts: &[(Place, Verdict)], noted: &[Place], acts: bool) -> String {
+            let task = |(place, verdict): &(Place, Verdict)| Task {
+                place: *place,
+                name: "calico".into(),
+                path: "/x/calico".into(),
+                verdict: verdict.clone(),
+                replaced: false,
+            };
+            let tasks: Vec<Task> = verdicts.iter().map(task).collect();
+            let mut state = State::default();
+            noted.iter().for_each(|place| state.note(*place, "calico", None, false));
+            let mut report = Report { acted: acts, ..Report::default() };
+            remove(&tasks, &state, &self.layout, acts, &mut report);
+            report.to_string()
+        }
+
+        fn removed(&self) -> String {
+            self.remove(&[(Place::Bin, Verdict::Remove)], &[], true)
+        }
+    }
+
+    #[test]
+    fn it_goes_with_the_program_and_a_dry_run_only_says_so() {
+        let node = Node::new();
+        let said = node.remove(&[(Place::Bin, Verdict::Remove)], &[Place::Bin], false);
+        assert!(said.contains(&format!("would remove {}\n", node.journal().display())), "{said}");
+        assert!(node.group().exists() && fs::read_dir(node.journal()).unwrap().next().is_none());
+        let said = node.removed();
+        assert!(said.contains(&format!("removed {}\n", node.journal().display())), "{said}");
+        assert!(!node.group().exists() && !node.journal().exists());
+    }
+
+    #[test]
+    fn it_stays_with_a_program_that_stays_or_could_not_be_removed() {
+        use Place::{Bin, Net, SecondaryBin};
+        let leave = || Verdict::Leave("changed".into());
+        for (verdicts, noted) in [
+            (vec![(Bin, Verdict::Remove)], vec![Bin]),
+            (vec![(Bin, leave())], vec![Bin]),
+            (vec![(Bin, Verdict::Remove), (SecondaryBin, leave())], vec![SecondaryBin]),
+            (vec![(Bin, Verdict::Remove), (SecondaryBin, Verdict::Remove)], vec![SecondaryBin]),
+            (vec![(Bin, Verdict::Gone)], vec![]),
+            (vec![(Net, Verdict::Remove)], vec![]),
+        ] {
+            let node = Node::new();
+            assert_eq!(node.remove(&verdicts, &noted, true), "", "{verdicts:?}");
+            assert!(node.group().exists() && node.journal().exists(), "{verdicts:?}");
+        }
+        let node = Node::new();
+        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Gone)], &[], true);
+        assert!(!node.group().exists() && !node.journal().exists());
+    }
+
+    #[test]
+    fn a_journal_that_somebody_works_on_stays_with_its_lock() {
+        let node = Node::new();
+        let lock = File::create(journal::lock(&node.layout)).unwrap();
+        lock.lock().unwrap();
+        let said = node.removed();
+        assert!(said.contains("cni-journal: somebody holds its lock"), "{said}");
+        assert!(journal::lock(&node.layout).exists());
+        drop(lock);
+        node.removed();
+        assert!(!node.journal().exists());
+    }
+
+    #[test]
+    fn a_journal_with_debts_or_with_something_else_stays() {
+        for (name, reason) in [("a.json", "1 DELs could not give"), ("theirs", "something else is in it")] {
+            let node = Node::new();
+            fs::write(node.journal().join(name), "{}").unwrap();
+            let said = node.removed();
+            assert!(said.contains(reason), "{said}");
+            assert!(node.journal().join(name).exists());
+        }
+        let node = Node::new();
+        fs::remove_dir(node.journal()).unwrap();
+        fs::write(node.journal(), "").unwrap();
+        let said = node.removed();
+        assert!(said.contains("cannot open lock file") && !said.contains("FAILED"), "{said}");
     }
 }

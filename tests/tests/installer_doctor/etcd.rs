@@ -17,7 +17,7 @@ use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use crate::scene::{Break, Examined, Said, is_good, make_executable};
+use crate::scene::{Break, Examined, RESULTS, Said, is_good, make_executable};
 
 const TLS: &str = "https://127.0.0.1:2381";
 const NODE: &str = "node1";
@@ -38,6 +38,7 @@ impl Node {
         host.add_uplink().unwrap();
         let content = Content::ready().node(NODE).pool("pool", "10.65.0.0/16", 26);
         let node = Node { container: Container::new(host, "c").unwrap(), etcd, content };
+        fs::create_dir_all(node.container.path(RESULTS)).unwrap();
         for name in ["portmap", "loopback"] {
             let answer = r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}"#;
             let script = format!("#!/bin/sh\ncat >/dev/null\necho '{answer}'\n");
@@ -136,6 +137,11 @@ fn what_the_objects_say() {
         Break { found: &["fail pools"], words: ("pools", "none of 1 is enabled") }.and_mend(
             node,
             || node.put(POOL, |pool| pool["spec"]["disabled"] = json!(true)),
+            || node.put(POOL, |_| {}),
+        );
+        Break { found: &["fail pools"], words: ("pools", "none of 1 that are enabled selects this node") }.and_mend(
+            node,
+            || node.put(POOL, |pool| pool["spec"]["nodeSelector"] = json!("zone == 'elsewhere'")),
             || node.put(POOL, |_| {}),
         );
         Break { found: &["warn MTU"], words: ("MTU", "encapsulation takes 70") }.and_mend(

@@ -12,7 +12,7 @@ use integration_tests::plugin::Plugins;
 use serde_json::{Value, json};
 
 use crate::etcd::on_etcd;
-use crate::scene::{Break, Examined, NODE, is_good, on_a_good_node};
+use crate::scene::{Break, Examined, NODE, RESULTS, is_good, on_a_good_node};
 
 /// Holds a lock until it is dropped.
 struct Held(Child);
@@ -106,8 +106,7 @@ fn interfaces_and_routes_without_an_endpoint() {
 fn results_that_libcni_kept() {
     on_etcd(json!({}), |_, node| {
         let node = &*node;
-        let directory = node.container.path("var/lib/cni/results");
-        fs::create_dir_all(&directory).unwrap();
+        let directory = node.container.path(RESULTS);
         is_good(node);
         let result =
             json!({ "interfaces": [{ "name": "cali0123456789a" }, { "name": "eth0", "sandbox": "/run/netns/x" }] });
@@ -117,6 +116,12 @@ fn results_that_libcni_kept() {
             node,
             || fs::write(&file, kept).unwrap(),
             || fs::remove_file(&file).unwrap(),
+        );
+        let away = directory.with_extension("away");
+        Break { found: &["skipped libcni cache"], words: ("libcni cache", "is not seen from here") }.and_mend(
+            node,
+            || fs::rename(&directory, &away).unwrap(),
+            || fs::rename(&away, &directory).unwrap(),
         );
     });
 }

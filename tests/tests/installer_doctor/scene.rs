@@ -1,7 +1,7 @@
 //! A node that was installed, and what doctor says of it.
 
 use std::collections::BTreeMap;
-use std::fs::{Permissions, set_permissions};
+use std::fs::{self, Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -13,6 +13,8 @@ use integration_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
 pub(crate) const NODE: &str = "node1";
+/// What libcni keeps, mounted at its own place.
+pub(crate) const RESULTS: &str = "var/lib/cni/results";
 const GROUP: &str = "crd.projectcalico.org/v1";
 
 /// The node and its cluster.
@@ -52,6 +54,7 @@ pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
             api.admin().apply_object(object).unwrap();
         }
         let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        fs::create_dir_all(pod.container.path(RESULTS)).unwrap();
         may_make_tokens(api, &pod, "calico-cni-plugin").unwrap();
         for name in ["portmap", "loopback"] {
             let answer = r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}"#;

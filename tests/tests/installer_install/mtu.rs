@@ -67,16 +67,18 @@ fn it_is_the_uplinks_without_what_encapsulation_takes() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let node = Node::new(host);
+        // The documented order: the pool comes after the DaemonSet.
         let log = node.install(json!({}));
-        assert_eq!(node.written().as_deref(), Some("1500"));
-        assert!(log.contains("wrote /var/lib/calico/mtu: pods have 1500"), "{log}");
+        assert_eq!(node.written(), None);
+        assert!(log.contains("/var/lib/calico/mtu is not written: there is no IPPool yet"), "{log}");
         assert!(
             !node.container.path("var/lib/calico/calico.db").exists(),
             "to look for pools is not to make a datastore"
         );
         node.encapsulate();
-        node.install(json!({}));
+        let log = node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1450"));
+        assert!(log.contains("wrote /var/lib/calico/mtu: pods have 1450"), "{log}");
         ip("link set uplink0 mtu 1400").unwrap();
         node.install(json!({ "mtu": 1400, "require_mtu_file": true }));
         assert_eq!(node.written().as_deref(), Some("1350"));
@@ -94,11 +96,13 @@ fn the_one_that_felix_keeps_stays() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let node = Node::new(host);
+        node.encapsulate();
         node.container.file("var/lib/calico/mtu", "1380").unwrap();
         node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1380"));
         fs::remove_file(node.file()).unwrap();
         node.install(json!({}));
+        assert_eq!(node.written().as_deref(), Some("1450"));
         // Felix came later.
         fs::write(node.file(), "1380").unwrap();
         node.install(json!({}));
@@ -113,6 +117,7 @@ fn the_one_that_felix_keeps_stays() {
 fn where_nobody_reads_it_or_nobody_knows_it_is_not_written() {
     isolated(|host| {
         let node = Node::new(host);
+        node.encapsulate();
         let log = node.install(json!({}));
         assert!(
             log.contains("/var/lib/calico/mtu is not written: no interface has a default route; set CNI_MTU"),

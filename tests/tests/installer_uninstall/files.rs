@@ -192,14 +192,16 @@ fn files_for_tls_with_etcd_go_with_their_directory() {
 fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
     installed(|container| {
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
+        let kept = container.file("var/lib/calico/api-group.json", "{}").unwrap();
         let failed = said(&container, &["--yes"], 1);
         assert!(failed.contains("FAILED to remove") && failed.contains("Read-only file system"), "{failed}");
         assert!(container.names(NET).is_empty());
         assert_eq!(container.names(BIN).len(), 4);
+        assert!(kept.exists(), "the plugin that reads it is still there");
         container.remount(BIN, MsFlags::empty()).unwrap();
         let done = said(&container, &["--yes"], 0);
         assert!(!done.contains("FAILED"), "{done}");
-        assert!(container.names(BIN).is_empty());
+        assert!(container.names(BIN).is_empty() && !kept.exists());
     });
 }
 

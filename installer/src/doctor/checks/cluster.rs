@@ -177,14 +177,23 @@ fn pools(cluster: &Cluster) -> Finding {
         Err(reason) => Finding::fail(NAME, reason.clone(), way_in(cluster)),
         Ok(pools) if pools.is_empty() => Finding::fail(NAME, "there is none: no pod gets an address", way_out),
         Ok(pools) => {
-            let serving: Vec<String> = pools
-                .iter()
-                .filter(|pool| pool.serves_pods)
-                .map(|Pool { name, cidr, .. }| format!("{name} {cidr}"))
-                .collect();
-            match serving.is_empty() {
-                true => Finding::fail(NAME, format!("none of {} is enabled for pods", pools.len()), way_out),
-                false => Finding::ok(NAME, serving.join(", ")),
+            let enabled: Vec<&Pool> = pools.iter().filter(|pool| pool.serves_pods).collect();
+            let of_node: Vec<&Pool> = enabled.iter().copied().filter(|pool| pool.is_of_node()).collect();
+            let told = of_node.iter().map(|Pool { name, cidr, .. }| format!("{name} {cidr}"));
+            let unsaid = of_node.iter().find_map(|pool| Some((&pool.name, pool.selects_node.as_ref().err()?)));
+            match (enabled.len(), of_node.len(), unsaid) {
+                (0, ..) => Finding::fail(NAME, format!("none of {} is enabled for pods", pools.len()), way_out),
+                (enabled, 0, _) => Finding::fail(
+                    NAME,
+                    format!("none of {enabled} that are enabled selects this node: no pod gets an address"),
+                    "correct the nodeSelector of an IPPool, or the labels of the Node",
+                ),
+                (.., Some((name, reason))) => Finding::warn(
+                    NAME,
+                    format!("whether {name} selects this node is not known: {reason}"),
+                    "look at its nodeSelector and the labels of the Node",
+                ),
+                (.., None) => Finding::ok(NAME, told.collect::<Vec<_>>().join(", ")),
             }
         }
     }

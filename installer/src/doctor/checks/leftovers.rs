@@ -18,7 +18,11 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 
 fn lock(Lock { name, path, holder }: &Lock) -> Finding {
     let place = path.display();
-    let Some(Holder { process, command }) = holder else { return Finding::ok(*name, "free") };
+    let Holder { process, command } = match holder {
+        Ok(None) => return Finding::ok(*name, "free"),
+        Err(reason) => return Finding::skipped(*name, format!("{place}: {reason}")),
+        Ok(Some(holder)) => holder,
+    };
     let Some(process) = process else {
         let seen = format!("{place} stays locked, by a process that is not seen from this container");
         return Finding::warn(*name, seen, "run `calico doctor` on the node itself, or look into its /proc/locks");

@@ -36,14 +36,25 @@ pub(super) fn name(facts: &Facts) -> Finding {
 pub(super) fn mtu(facts: &Facts) -> Finding {
     const NAME: &str = "MTU";
     let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
-    if facts.mtu_file_required && facts.mtu_file.is_none() {
+    if facts.mtu_file_required && facts.mtu_file == Ok(None) {
         return Finding::fail(
             NAME,
             "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
             "run the installer again, which writes it, or let calico-node write it",
         );
     }
-    let written = match facts.mtu_file.as_deref().map(|text| text.trim().parse::<u32>()) {
+    // With a number in the configuration the file does not matter.
+    let written = match &facts.mtu_file {
+        Err(reason) if configured == 0 => {
+            return Finding::warn(
+                NAME,
+                format!("/var/lib/calico/mtu cannot be read: {reason}; where plugins cannot either, no pod starts"),
+                "run it as root; if the file is damaged, remove it and run the installer again, or let calico-node write it",
+            );
+        }
+        file => file.as_ref().ok().and_then(|text| text.as_deref()),
+    };
+    let written = match written.map(|text| text.trim().parse::<u32>()) {
         Some(Err(_)) if configured == 0 => {
             return Finding::fail(
                 NAME,
@@ -91,7 +102,7 @@ pub(super) fn settings(facts: &Facts) -> Finding {
         );
     }
     let has_ipv6 = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
-    let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.serves_pods && pool.cidr.contains(':')));
+    let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.is_of_node() && pool.cidr.contains(':')));
     if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
         let seen = format!("{FORWARD_IPV6} is {}, and a pool has IPv6", value(FORWARD_IPV6).unwrap_or("absent"));
         return Finding::fail(NAME, seen, format!("sysctl -w {FORWARD_IPV6}=1"));
@@ -110,9 +121,10 @@ pub(super) fn settings(facts: &Facts) -> Finding {
 
 /// What DELs could not tell the datastore.
 pub(super) fn journal(facts: &Facts) -> Finding {
-    match facts.journal {
-        0 => Finding::ok("journal", "empty"),
-        owed => Finding::warn(
+    match &facts.journal {
+        Err(reason) => Finding::skipped("journal", reason.clone()),
+        Ok(0) => Finding::ok("journal", "empty"),
+        Ok(owed) => Finding::warn(
             "journal",
             format!("{owed} DELs have not given their addresses back yet"),
             "the next ADD or DEL that reaches the datastore does; if they stay, the plugin's log says why \

@@ -7,8 +7,9 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Owner};
+use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Labels, Owner};
 use libcalico::kubernetes::ApiGroup;
+use libcalico::selector::Selector;
 use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
 
@@ -21,6 +22,8 @@ use crate::{mtu, node_conf};
 
 /// How long one answer may take: a person waits.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
+
+const NAMELESS: &str = "nobody knows which node this is";
 
 /// Asks where `conf` leads to.
 pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
@@ -74,11 +77,11 @@ async fn ask_datastore(
         DatastoreConfig::Etcd(config) => (silent(config).await, etcd::permissions(store, node).await),
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
-    let node_exists = match store.get::<Node>(&ObjectKey::global(node)).await {
-        _ if node.is_empty() => None,
-        Ok(_) => Some(Ok(true)),
-        Err(StoreError::NotFound { .. }) => Some(Ok(false)),
-        Err(error) => Some(Err(error.to_string())),
+    let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
+        _ if node.is_empty() => (None, Err(NAMELESS.to_owned())),
+        Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
+        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(format!("there is no Node {node}"))),
+        Err(error) => (Some(Err(error.to_string())), Err(error.to_string())),
     };
     Cluster {
         kind,
@@ -94,7 +97,7 @@ async fn ask_datastore(
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(format!("ClusterInformation: {error}")),
         },
-        pools: pools(store).await,
+        pools: pools(store, &labels).await,
         blocks: blocks(store, node).await,
         node_exists,
         interfaces: interfaces::of_pods(conf, store, node, network).await,
@@ -116,11 +119,14 @@ async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
         let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
-        let asked = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
-            Ok(store) => store.get::<ClusterInformation>(&ObjectKey::global("default")).await,
-            Err(error) => Err(StoreError::Other(error.to_string())),
+        let store = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
+            Ok(store) => store,
+            Err(error) => {
+                silent.push((endpoint.clone(), error.to_string()));
+                continue;
+            }
         };
-        match asked {
+        match store.get::<ClusterInformation>(&ObjectKey::global("default")).await {
             Err(StoreError::Unavailable { reason, .. }) => silent.push((endpoint.clone(), reason)),
             Err(StoreError::Unauthorized { reason }) if !etcd::is_answer(&reason) => {
                 silent.push((endpoint.clone(), reason));
@@ -152,20 +158,31 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
     Some(api_server::ask(&config, scope).await)
 }
 
-async fn pools(store: &Datastore) -> Result<Vec<Pool>, String> {
+/// `labels` are the Node's, or why they are not known.
+async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec<Pool>, String> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await.map_err(|error| format!("IPPools: {error}"))?;
     let pool = |name: String, spec: &IpPoolSpec| Pool {
         name,
         cidr: spec.cidr.clone(),
         serves_pods: !spec.disabled && spec.allows(AllowedUse::Workload),
+        selects_node: selects(&spec.node_selector, labels),
         overhead: mtu::overhead(spec),
     };
     Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
 }
 
+/// Whether a pool's selector selects the node (IPAM-96). One that selects all needs no labels.
+fn selects(selector: &str, labels: &Result<Labels, String>) -> Result<bool, String> {
+    let parsed = Selector::parse(selector).map_err(|error| format!("nodeSelector `{selector}` is invalid: {error}"))?;
+    if matches!(selector.trim(), "" | "all()") {
+        return Ok(true);
+    }
+    labels.as_ref().map(|labels| parsed.matches(labels)).map_err(Clone::clone)
+}
+
 async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
     if node.is_empty() {
-        return Err("nobody knows which node this is".into());
+        return Err(NAMELESS.into());
     }
     let claims = store.list::<BlockAffinity>(&AffinitySelect::of(Owner::Host(node.to_owned()))).await;
     let mut count = BlockCount::default();
@@ -176,4 +193,28 @@ async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
         }
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_selects_by_the_labels_of_the_node() {
+        let labels = Ok(Labels::from([("zone".to_owned(), "a".to_owned())]));
+        assert_eq!(selects("zone == 'a'", &labels), Ok(true));
+        assert_eq!(selects("zone == 'b'", &labels), Ok(false));
+        assert!(selects("zone ==", &labels).unwrap_err().starts_with("nodeSelector `zone ==` is invalid: "));
+        let unknown = Err("why".to_owned());
+        assert_eq!((selects("", &unknown), selects("all()", &unknown)), (Ok(true), Ok(true)));
+        assert_eq!(selects("!has(zone)", &unknown), Err("why".into()));
+    }
+
+    #[tokio::test]
+    async fn a_member_that_cannot_be_opened_does_not_answer() {
+        let endpoints = ["http://[a", "http://[b"].map(str::to_owned).to_vec();
+        let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE };
+        let told: Vec<String> = silent(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();
+        assert_eq!(told, config.endpoints);
+    }
 }

@@ -1,6 +1,7 @@
 //! Who holds the locks of this node (IPAM-43). They are taken for milliseconds: who is seen twice is slow, or stuck.
 
 use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -16,29 +17,40 @@ const LOOKS: u32 = 30;
 
 /// Looks at a lock until it is free, or was held by the same process all the time.
 pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
-    let mut holder = look_once(path);
-    let first = holder.clone();
-    for _ in 0..LOOKS {
-        if holder.is_none() || holder != first {
-            return Lock { name, path: path.to_owned(), holder: None };
-        }
-        sleep(PATIENCE / LOOKS).await;
-        holder = look_once(path);
-    }
+    let holder = wait(path).await.map_err(|error| error.to_string());
     Lock { name, path: path.to_owned(), holder }
 }
 
-/// Takes the lock and gives it back, if nobody has it. A file that is not there is not made.
-fn look_once(path: &Path) -> Option<Holder> {
-    let file = File::options().read(true).open(path).ok()?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => {}
-        Ok(()) | Err(TryLockError::Error(_)) => return None,
+/// Who holds it after all this time; `None` as soon as it is free, or another one has it.
+async fn wait(path: &Path) -> io::Result<Option<Holder>> {
+    let mut holder = look_once(path)?;
+    let first = holder.clone();
+    for _ in 0..LOOKS {
+        if holder.is_none() || holder != first {
+            return Ok(None);
+        }
+        sleep(PATIENCE / LOOKS).await;
+        holder = look_once(path)?;
     }
-    let found = file.metadata().ok()?;
+    Ok(holder)
+}
+
+/// Takes the lock and gives it back, if nobody has it. A file that is not there is not made, and held by nobody.
+fn look_once(path: &Path) -> io::Result<Option<Holder>> {
+    let file = match File::options().read(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock() {
+        Ok(()) => return Ok(None),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let found = file.metadata()?;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let process = process(&locks, major(found.dev()), minor(found.dev()), found.ino());
-    Some(Holder { command: process.map(command).unwrap_or_default(), process })
+    Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`; who waits has an arrow behind the number. A process of another namespace
@@ -83,13 +95,21 @@ mod tests {
     fn a_lock_that_is_held_has_its_process_and_a_free_one_has_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ipam.lock");
-        assert_eq!(look_once(&path), None);
+        assert_eq!(look_once(&path).unwrap(), None);
         assert!(!path.exists(), "to look for it is not to make it");
         let file = File::create(&path).unwrap();
-        assert_eq!(look_once(&path), None);
+        assert_eq!(look_once(&path).unwrap(), None);
         file.lock().unwrap();
-        let holder = look_once(&path).unwrap();
+        let holder = look_once(&path).unwrap().unwrap();
         assert_eq!(holder.process, Some(std::process::id()));
         assert!(holder.command.contains("installer"), "{}", holder.command);
+    }
+
+    /// A path that leads through a file cannot be opened, by root either.
+    #[tokio::test]
+    async fn a_lock_that_cannot_be_opened_is_not_free() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lock = look("x", &file.path().join("lock")).await;
+        assert!(lock.holder.unwrap_err().contains("Not a directory"));
     }
 }

@@ -1,6 +1,7 @@
 //! Kernel and files.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use libcalico::names::interface_prefix;
@@ -9,8 +10,8 @@ use netconf::NetConf;
 use super::{cache, locks};
 use crate::doctor::facts::{Cache, Lock, SETTINGS, Setting};
 use crate::host_network::HostNetwork;
-use crate::journal;
 use crate::layout::Layout;
+use crate::{journal, mtu};
 
 /// The kernel settings that matter, as they are.
 pub(super) fn settings() -> Vec<Setting> {
@@ -24,20 +25,64 @@ pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> 
     if let Some(conf) = conf {
         locks.push(locks::look("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
     }
-    locks.push(locks::look("journal lock", &journal::directory(layout).join("lock")).await);
+    locks.push(locks::look("journal lock", &journal::lock(layout)).await);
     locks
+}
+
+/// What is in the file of the MTU; `None` where there is none.
+pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
+    match fs::read(layout.state_dir().join(mtu::NAME)) {
+        Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// How many DELs owe something.
+pub(super) fn journal(layout: &Layout) -> Result<usize, String> {
+    let refused = |error| format!("{}: {error}", journal::directory(layout).display());
+    Ok(journal::entries(layout).map_err(refused)?.unwrap_or_default())
 }
 
 /// What libcni keeps, and whether the interfaces are there.
 pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Result<Option<Cache>, String> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    cache::look(&layout.path(cache::DIRECTORY), interface_prefix(prefixes.as_deref()), &interfaces)
+    let directory = layout.path(cache::DIRECTORY);
+    let cache = cache::look(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
+    // In a container that it is not there only says that nobody mounted it.
+    if cache.is_none() && layout.is_container() {
+        return Err(format!("{} is not seen from here: it is not mounted into this container", directory.display()));
+    }
+    Ok(cache)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_network::testing::Known;
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_absent() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(0)));
+        fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
+        fs::write(journal::directory(&layout), "").unwrap();
+        assert!(mtu_file(&layout).unwrap_err().contains("directory"));
+        assert!(super::journal(&layout).unwrap_err().contains("cni-journal: "));
+    }
+
+    #[test]
+    fn a_cache_that_is_not_mounted_is_not_an_empty_one() {
+        let root = tempfile::tempdir().unwrap();
+        let look = || cache(&Layout::below(root.path()), &Known::default());
+        assert_eq!(look(), Ok(None));
+        fs::create_dir(root.path().join("host")).unwrap();
+        assert!(look().unwrap_err().contains("/var/lib/cni/results is not seen from here"));
+        fs::create_dir_all(root.path().join("var/lib/cni/results")).unwrap();
+        assert!(look().unwrap().is_some());
+    }
 
     #[test]
     fn this_machine_can_be_looked_at() {

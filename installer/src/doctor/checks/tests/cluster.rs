@@ -67,6 +67,16 @@ fn what_the_datastore_says() {
     only("FAIL cluster information: refused", |facts| cluster(facts).ready = Err("refused".into()));
     only("FAIL pools: there is none", |facts| cluster(facts).pools = Ok(Vec::new()));
     only("FAIL pools: none of 1 is enabled", |facts| cluster(facts).pools = Ok(vec![pool("p", "10.0.0.0/8", false)]));
+    let selects = |selects_node: Result<bool, String>| {
+        move |facts: &mut Facts| cluster(facts).pools.as_mut().unwrap()[0].selects_node = selects_node
+    };
+    only("FAIL pools: none of 1 that are enabled selects this node", selects(Ok(false)));
+    only("warn pools: whether default selects this node is not known: why", selects(Err("why".into())));
+    let mut facts = good();
+    let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
+    cluster(&mut facts).pools.as_mut().unwrap().push(other);
+    let told = all(&facts).into_iter().find(|finding| finding.name == "pools").unwrap();
+    assert_eq!((told.state, told.seen.as_str()), (State::Ok, "default 10.65.0.0/16"));
     only("FAIL pools: refused", |facts| cluster(facts).pools = Err("refused".into()));
     only("warn blocks: this node has 1, and 1 that", |facts| {
         cluster(facts).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });

@@ -5,11 +5,12 @@ use super::*;
 #[test]
 fn locks_that_stay_held() {
     let held = |process, command: &str| {
-        let holder = Some(Holder { process, command: command.into() });
+        let holder = Ok(Some(Holder { process, command: command.into() }));
         move |facts: &mut Facts| facts.locks[0].holder = holder
     };
     only("warn IPAM lock: /var/run/calico/ipam.lock stays locked by process 47 (calico x)", held(Some(47), "calico x"));
     only("warn IPAM lock: /var/run/calico/ipam.lock stays locked, by a process that is not seen", held(None, ""));
+    only("skipped IPAM lock: /var/run/calico/ipam.lock: denied", |facts| facts.locks[0].holder = Err("denied".into()));
 }
 
 #[test]
@@ -46,5 +47,6 @@ fn what_containers_left() {
 
 #[test]
 fn what_dels_owe() {
-    only("warn journal: 3 DELs", |facts| facts.journal = 3);
+    only("warn journal: 3 DELs", |facts| facts.journal = Ok(3));
+    only("skipped journal: /x: denied", |facts| facts.journal = Err("/x: denied".into()));
 }

@@ -3,8 +3,11 @@
 
 controllers=calico-kube-controllers
 # The pod that writes; the Lease has its name, and what tells it from others of that name.
-leader() { of_system lease/$controllers '{.spec.holderIdentity}' | cut -d_ -f1; }
+leader() { holder | cut -d_ -f1; }
+holder() { of_system lease/$controllers '{.spec.holderIdentity}'; }
 leads() { [ -n "$(leader 2>/dev/null)" ]; }
+# leads_after HOLDER: another process than this one leads
+leads_after() { leads && [ "$(holder)" != "$1" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
 # metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md; a failure if it tells nothing of that name
 metrics() {

@@ -125,6 +125,7 @@ echo "    all running $waited s later, $(taken) addresses taken; kubelet waits 3
 wait_for 60 has_taken $many
 
 step "The node's power goes: no sandbox is left, its disk is as it was"
+led=$(holder)
 power_off
 echo "    interfaces of pods: $(interfaces)"
 start_containerd
@@ -134,6 +135,8 @@ wait_for 180 restarted
 echo "    all running again $waited s later"
 wait_for 60 has_taken $many
 rolled_out deployment/$controllers
+wait_for 60 leads_after "$led"
+echo "    kube-controllers led again $waited s after that: who died without a word holds its Lease for 15 s"
 run calico-ipam check
 
 if [ "$keep" = 1 ]; then

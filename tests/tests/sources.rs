@@ -80,13 +80,19 @@ fn every_source_file_is_named_by_a_module() -> Result<()> {
     Ok(())
 }
 
+/// The rows of the README's table with this heading.
+fn rows_of_readme(heading: &str) -> Result<Vec<String>> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let readme = fs::read_to_string(workspace.join("README.md"))?;
+    let (_, table) = readme.split_once(heading).with_context(|| format!("the README has no table {heading}"))?;
+    Ok(table.lines().skip(2).take_while(|line| line.starts_with('|')).map(str::to_owned).collect())
+}
+
 /// Rows of the README's table of tests: the files of the second column, the tests of the third.
 #[test]
 fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let readme = fs::read_to_string(workspace.join("README.md"))?;
-    let (_, table) = readme.split_once("| what | where | by name |").context("the README has no table of tests")?;
-    let rows: Vec<_> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    let rows = rows_of_readme("| what | where | by name |")?;
     ensure!(rows.len() > 20, "{} rows", rows.len());
     for row in rows {
         let cells: Vec<_> = row.split('|').collect();
@@ -109,10 +115,7 @@ fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
 /// stands for, what the system says, and what others' programs say.
 #[test]
 fn the_readme_quotes_what_the_programs_say() -> Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let readme = fs::read_to_string(workspace.join("README.md"))?;
-    let (_, table) = readme.split_once("| it says | it is | do |").context("the README has no table of errors")?;
-    let rows: Vec<_> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    let rows = rows_of_readme("| it says | it is | do |")?;
     ensure!(rows.len() > 15, "{} rows", rows.len());
     let mut programs = String::new();
     for file in all_files()?.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {

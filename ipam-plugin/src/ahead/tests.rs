@@ -70,6 +70,19 @@ impl Node {
         assert_consistent(&self.cluster.store.pairs(), true);
     }
 
+    /// Gives a container's address back, as if it had been deleted.
+    async fn free(&self, container: &str) -> IpAddr {
+        let ip = self.held_by(container)[0];
+        let request = ReleaseRequest { ip, handle: None, sequence: None };
+        release_addresses(&self.cluster.store, &self.cluster.clock, &[request]).await.unwrap();
+        ip
+    }
+
+    /// Leaves word of these blocks, as an ADD does.
+    fn hint(&self, blocks: Recent) {
+        RecentBlocks::read(&self.directory.path().join("recent")).note("net", "", blocks);
+    }
+
     fn held_by(&self, container: &str) -> Vec<IpAddr> {
         held(&self.cluster.store.pairs()).remove(&HandleId::for_container("net", container)).unwrap_or_default()
     }
@@ -102,10 +115,7 @@ async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
     // An address of the first block is free again.
-    let first = node.held_by("0")[0];
-    let clock = &node.cluster.clock;
-    let request = ReleaseRequest { ip: first, handle: None, sequence: None };
-    release_addresses(&node.cluster.store, clock, &[request]).await.unwrap();
+    let first = node.free("0").await;
     assert_ne!(address, first);
     assert_eq!(node.address("first block").await, first);
     node.assert_consistent();
@@ -118,9 +128,7 @@ async fn the_hint_is_the_first_block_with_room() {
     for number in 0..9 {
         node.address(&number.to_string()).await;
     }
-    let first = node.held_by("0")[0];
-    let request = ReleaseRequest { ip: first, handle: None, sequence: None };
-    release_addresses(&node.cluster.store, &node.cluster.clock, &[request]).await.unwrap();
+    let first = node.free("0").await;
     assert_eq!(node.address("the last of the first block").await, first);
     node.cluster.store.take_counts();
     node.address("second block").await;
@@ -138,7 +146,7 @@ async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
         let own = node.cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr);
         let own: Vec<Cidr> = own.filter(|cidr| cidr.contains(first)).collect();
         let recent = Recent { with_room: own, others: vec![cidr(wrong)] };
-        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", recent);
+        node.hint(recent);
         let address = node.address("b").await;
         assert_eq!(node.held_by("b"), [address], "{wrong}");
         node.assert_consistent();
@@ -155,10 +163,8 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     let claims = || store.pairs().list::<BlockAffinity>(&AffinitySelect::of(Owner::Host("node1".into())));
     let (before, (block, _)) = (claims(), store.pairs().list::<Block>(&None).remove(0));
     let call = node.call("b");
-    let query = PreludeQuery { blocks: vec![block], ..call.prelude_query().sparing(store) };
-    let mut batch = ReadBatch::new();
-    let tickets = Prelude::ask(&mut batch, &query);
-    let mut prelude = Prelude::from_answers(&store.read(&batch).await.unwrap(), &tickets).unwrap();
+    let query = PreludeQuery { blocks: vec![block], ..call.prelude_query() };
+    let mut prelude = Prelude::read(store, &query).await.unwrap();
     let (_, Ok(Some(older))) = &mut prelude.blocks[0] else { panic!("the block is there") };
     older.value.affinity = Some("host:node2".into());
     let address = cni::add(store, clock, &call, prelude, None).await.unwrap().ips[0].address.addr();
@@ -182,7 +188,7 @@ async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
     for wrong in ["10.65.0.0/29", "10.99.0.0/29", "fd00::/122"] {
         let node = Node::new();
         node.address("a").await;
-        RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", with_room(cidr(wrong)));
+        node.hint(with_room(cidr(wrong)));
         let address = node.address("b").await;
         assert_eq!(node.held_by("b"), [address], "{wrong}");
         node.assert_consistent();
@@ -195,7 +201,7 @@ async fn the_block_of_another_node_is_left_alone() {
     let node = Node::new();
     node.cluster.one("node2", "net.other").await.unwrap();
     let (foreign, _) = node.cluster.store.pairs().list::<Block>(&None).remove(0);
-    RecentBlocks::read(&node.directory.path().join("recent")).note("net", "", with_room(foreign));
+    node.hint(with_room(foreign));
     let address = node.address("a").await;
     assert!(!foreign.contains(address), "{address}");
     node.assert_consistent();

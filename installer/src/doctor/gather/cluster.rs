@@ -23,7 +23,7 @@ use crate::{mtu, node_conf};
 /// How long one answer may take: a person waits.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
-const NAMELESS: &str = "nobody knows which node this is";
+pub(super) const NAMELESS: &str = "nobody knows which node this is";
 
 /// Asks where `conf` leads to.
 pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {

@@ -17,6 +17,7 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::NetConf;
 use tokio::time::sleep;
 
+use super::cluster::NAMELESS;
 use crate::doctor::facts::PodInterface;
 use crate::host_network::HostNetwork;
 
@@ -37,7 +38,7 @@ pub(super) async fn of_pods(
     network: &dyn HostNetwork,
 ) -> Result<Vec<PodInterface>, String> {
     if node.is_empty() {
-        return Err("nobody knows which node this is".into());
+        return Err(NAMELESS.into());
     }
     if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
         return Err(format!("addresses are given by {}, which says nothing of pods", conf.ipam.ipam_type));

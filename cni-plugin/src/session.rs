@@ -6,7 +6,7 @@ use ipam_plugin::ahead::{Ahead, EarlyHandle};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::kubernetes_api::Api;
-use ipam_plugin::prelude::{Prelude, PreludeQuery};
+use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::ReleasePrelude;
 use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
@@ -162,8 +162,11 @@ impl Session {
         };
         let assign = match question {
             Question::Assign(call, ahead) => {
-                let blocks = ahead.into_iter().flat_map(Ahead::blocks).collect();
-                let query = PreludeQuery { blocks, ..call.prelude_query().sparing(&self.store) };
+                let query = call.prelude_query().sparing(&self.store);
+                let query = match ahead {
+                    Some(ahead) => ahead.extend(query),
+                    None => query,
+                };
                 Some(Prelude::ask(&mut batch, &query))
             }
             Question::Allocator(call) => Some(Prelude::ask(&mut batch, &call.prelude_query().sparing(&self.store))),

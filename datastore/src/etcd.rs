@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{KvClient, Txn, TxnResponse};
-use libcalico::store::{Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::check_distinct;
@@ -44,7 +46,8 @@ impl Etcd {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, may_lag: false };
+        let range =
+            Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest };
         let answers = self.read_ranges(std::slice::from_ref(&range)).await?;
         Ok(answers.into_iter().flatten().collect())
     }

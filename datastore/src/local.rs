@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use libcalico::store::{Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{
+    Answers, Freshness, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError,
+};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::check_distinct;
@@ -59,7 +61,8 @@ impl Local {
 
     /// All pairs whose path begins with `prefix`, in path order.
     pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let range = Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, may_lag: false };
+        let range =
+            Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest };
         let answers = self.read_ranges(std::slice::from_ref(&range))?;
         Ok(answers.into_iter().flatten().collect())
     }

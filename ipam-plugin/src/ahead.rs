@@ -5,16 +5,18 @@
 //! shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and not
 //! given back until it is written. Where another process of the node has it there is no use in reading a block that is
 //! about to change.
+//!
+//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what this node wrote last.
 
 use futures::future::join;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Answers, ReadBatch, Store, StoreError};
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::cni::IpamCall;
 use crate::early_handle::{self, Created};
 use crate::lock::HostLock;
-use crate::prelude::{Counts, HandleState, Prelude};
+use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
 use crate::recent::RecentBlocks;
 
 /// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was read.
@@ -26,6 +28,7 @@ pub struct Ahead {
     lock: HostLock,
     expected: Counts,
     others: Vec<Cidr>,
+    since: Option<Revision>,
 }
 
 impl Ahead {
@@ -46,12 +49,14 @@ impl Ahead {
         });
         let expected: Counts = blocks.collect::<Option<_>>()?;
         let others = last.others.into_iter().filter(|block| !expected.contains_key(block)).collect();
-        (!expected.is_empty()).then_some(Ahead { lock, expected, others })
+        let since = recent.since();
+        (!expected.is_empty()).then_some(Ahead { lock, expected, others, since })
     }
 
-    /// The blocks to read.
-    pub fn blocks(&self) -> impl Iterator<Item = Cidr> {
-        self.expected.keys().chain(&self.others).copied()
+    /// `query`, with the blocks to read.
+    pub fn extend(&self, query: PreludeQuery) -> PreludeQuery {
+        let blocks = self.expected.keys().chain(&self.others).copied().collect();
+        PreludeQuery { blocks, blocks_since: self.since.clone(), ..query }
     }
 
     /// Answers `batch`, and creates the handle of `call` meanwhile.

@@ -4,7 +4,7 @@ use std::mem;
 use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Revision, Store, StoreError};
 
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
@@ -39,6 +39,8 @@ pub struct Assigned {
     pub shortfalls: Vec<Shortfall>,
     /// Where the next ones will likely come from.
     pub(crate) recent: Recent,
+    /// What the last block that was written got.
+    pub(crate) last_write: Option<Revision>,
 }
 
 /// One family on its way.
@@ -262,7 +264,9 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             Some(family.plan.shortfall(known, family.assigned, cause))
         });
         let shortfalls = short.collect();
-        Assigned { addresses, shortfalls, recent: self.recent() }
+        let last = self.taken.last().and_then(|take| self.known.readable_block(&take.cidr()));
+        let last_write = last.map(|block| block.revision.clone());
+        Assigned { addresses, shortfalls, recent: self.recent(), last_write }
     }
 
     fn recent(&self) -> Recent {

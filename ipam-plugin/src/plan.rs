@@ -110,6 +110,11 @@ impl<'a> FamilyPlan<'a> {
         if let Some(step) = self.take_from_affine_blocks(known, remaining)? {
             return Ok(step);
         }
+        let lagging: Vec<Cidr> = known.lagging(self.version).collect();
+        if !lagging.is_empty() {
+            // An address may have been given back just now, and need not come from anywhere else.
+            return Ok(Step::Read(Wants::blocks(lagging)));
+        }
         match self.claim_and_take(known, remaining)? {
             Some(step) => Ok(step),
             None if known.config().strict_affinity => Ok(Step::Short(Exhaustion::StrictAffinity)),

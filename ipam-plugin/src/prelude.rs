@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Store, StoreError};
+use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError};
 
 /// A block as it was found, nothing if it was not there.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
@@ -28,6 +28,8 @@ pub struct PreludeQuery {
     pub may_lag: bool,
     /// Blocks to read at once, because the address will likely come from them ([`crate::ahead`]).
     pub blocks: Vec<Cidr>,
+    /// A revision that a block got: a cache that has seen it may answer for the blocks.
+    pub blocks_since: Option<Revision>,
 }
 
 impl PreludeQuery {
@@ -35,7 +37,8 @@ impl PreludeQuery {
     pub fn workload(node: impl Into<String>, handle: HandleId) -> Self {
         let node = node.into();
         let owner = Owner::Host(node.clone());
-        PreludeQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks: Vec::new() }
+        let (blocks, blocks_since) = (Vec::new(), None);
+        PreludeQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks, blocks_since }
     }
 
     /// A first look: without the handle where reading it costs a request of its own, and from caches.
@@ -54,6 +57,7 @@ pub struct PreludeTickets {
     affinities: ListTicket<BlockAffinity>,
     handle: Option<GetTicket<Handle>>,
     blocks: Vec<(Cidr, GetTicket<Block>)>,
+    blocks_lag: bool,
 }
 
 /// What is known of the handle.
@@ -90,6 +94,8 @@ pub struct Prelude {
     pub handle: HandleState,
     /// Blocks that were read along.
     pub blocks: Vec<(Cidr, ReadBlock)>,
+    /// Whether these may be of a moment ago.
+    pub blocks_lag: bool,
     /// What the handle counts already of addresses that are yet to be taken.
     pub expected: Counts,
 }
@@ -101,6 +107,11 @@ impl Prelude {
         // latest and names its owner, and each write compares revisions (IPAM-210).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
+        // So may blocks be old. A write finds out; and what an old one lacks is looked for again (`plan.rs`).
+        let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
+            Some(revision) => batch.get_since(cidr, revision),
+            None => batch.get(cidr),
+        };
         // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels a
         // node and then gives it a pod expects the label to count.
         PreludeTickets {
@@ -109,7 +120,8 @@ impl Prelude {
             reservations: batch.list(&ObjectSelect::default()),
             pools: batch.list(&ObjectSelect::default()),
             handle: query.reads_handle.then(|| batch.get(&query.handle)),
-            blocks: query.blocks.iter().map(|cidr| (*cidr, batch.get(cidr))).collect(),
+            blocks: query.blocks.iter().map(|cidr| (*cidr, block(cidr, batch))).collect(),
+            blocks_lag: query.blocks_since.is_some(),
             affinities,
         }
     }
@@ -127,6 +139,7 @@ impl Prelude {
                 Some(ticket) => answers.get(ticket)?.into(),
             },
             blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
+            blocks_lag: tickets.blocks_lag,
             expected: Counts::new(),
         })
     }

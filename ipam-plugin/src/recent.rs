@@ -1,10 +1,12 @@
-//! [`RecentBlocks`]: a file that remembers which blocks this node has, and which of them its next addresses will likely come from.
+//! [`RecentBlocks`]: a file that remembers which blocks this node has, which of them its next addresses will likely come from,
+//! and what it last wrote to one.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use libcalico::net::Cidr;
+use libcalico::store::Revision;
 use serde::{Deserialize, Serialize};
 
 /// Namespaces remembered before the file begins anew: as many as a node has pods of at one time, and more.
@@ -21,6 +23,9 @@ pub(crate) struct RecentBlocks {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
     blocks: BTreeMap<String, Recent>,
+    /// What the last block that a process of this node wrote got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
 }
 
 /// The blocks of one network and namespace.
@@ -45,20 +50,49 @@ impl RecentBlocks {
         self.known.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
     }
 
-    /// Remembers `blocks`. A file that cannot be written costs the next ADD a round trip and nothing else.
-    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: Recent) {
-        if self.of(network, namespace) == blocks {
-            return;
+    /// The revision of the node's last write to a block.
+    pub(crate) fn since(&self) -> Option<Revision> {
+        self.known.since.clone().map(Revision)
+    }
+
+    /// Remembers `blocks`, and what the last of them that was written got.
+    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: Recent, written: Option<&Revision>) {
+        let is_known = self.of(network, namespace) == blocks;
+        if !is_known {
+            if self.known.blocks.len() >= MOST {
+                self.known.blocks.clear();
+            }
+            self.known.blocks.insert(name(network, namespace), blocks);
         }
-        if self.known.blocks.len() >= MOST {
-            self.known.blocks.clear();
+        if self.learn(written) || !is_known {
+            self.write();
         }
-        self.known.blocks.insert(name(network, namespace), blocks);
-        let written = self.file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {
-            let text = serde_json::to_vec(&self.known)?;
-            fs::write(&self.file, text)
+    }
+
+    /// Remembers what a block that was written got, where an ADD has left word before.
+    pub(crate) fn note_write(&mut self, written: Option<&Revision>) {
+        if !self.known.blocks.is_empty() && self.learn(written) {
+            self.write();
+        }
+    }
+
+    /// Whether this is news.
+    fn learn(&mut self, written: Option<&Revision>) -> bool {
+        let Some(revision) = written.map(Revision::resource_version) else { return false };
+        let known = self.known.since.replace(revision.to_owned());
+        known.as_deref() != Some(revision)
+    }
+
+    /// A file that cannot be written costs the next ADD a round trip and nothing else.
+    fn write(&self) {
+        let written = serde_json::to_vec(&self.known).map_err(Into::into).and_then(|text| {
+            fs::write(&self.file, &text).or_else(|_| {
+                self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
+                fs::write(&self.file, &text)
+            })
         });
         if let Err(error) = written {
+            let error: std::io::Error = error;
             tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
         }
     }
@@ -88,8 +122,8 @@ mod tests {
         let mut recent = RecentBlocks::read(&file);
         assert_eq!(recent.of("net", "a"), Recent::default());
         let blocks = Recent { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
-        recent.note("net", "a", blocks.clone());
-        recent.note("net", "b", with_room(&["10.0.0.64/26"]));
+        recent.note("net", "a", blocks.clone(), None);
+        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
         let recent = RecentBlocks::read(&file);
         assert_eq!(recent.of("net", "a"), blocks);
         assert_eq!(recent.of("net", "b"), with_room(&["10.0.0.64/26"]));
@@ -101,13 +135,33 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let mut recent = RecentBlocks::read(&file);
-        recent.note("net", "a", Recent::default());
+        recent.note("net", "a", Recent::default(), None);
         assert!(!file.exists());
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
         fs::write(&file, "{").unwrap();
-        recent.note("net", "a", with_room(&["10.0.0.0/26"]));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "{");
         assert_eq!(RecentBlocks::read(&file).of("net", "a"), Recent::default());
+    }
+
+    /// Whoever reads next must see what was written last, whatever else is known.
+    #[test]
+    fn the_last_write_is_known_to_all_namespaces() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent");
+        let revision = |text: &str| Some(Revision(text.into()));
+        let mut recent = RecentBlocks::read(&file);
+        recent.note_write(revision("6").as_ref());
+        assert!(!file.exists(), "without blocks to read there is nothing to be known");
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
+        assert_eq!(RecentBlocks::read(&file).since(), revision("7"));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
+        assert_eq!(RecentBlocks::read(&file).since(), revision("8"));
+        recent.note_write(revision("9").as_ref());
+        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
+        recent.note_write(None);
+        let recent = RecentBlocks::read(&file);
+        assert_eq!((recent.since(), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
     }
 
     /// An earlier version noted blocks with room only, as a list.
@@ -123,7 +177,7 @@ mod tests {
     fn the_file_does_not_grow_for_ever() {
         let directory = tempfile::tempdir().unwrap();
         let mut recent = RecentBlocks::read(&directory.path().join("recent"));
-        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"])));
+        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
         assert!(recent.known.blocks.len() <= MOST);
         assert_eq!(recent.of("net", "ns999"), with_room(&["10.0.0.0/26"]));
     }

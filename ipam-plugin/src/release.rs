@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write};
 use time::OffsetDateTime;
 
 use crate::affinity::release_if_deselected;
@@ -76,6 +76,8 @@ pub struct ReleasedHandles {
     pub addresses: usize,
     /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
     pub unreadable: Vec<Cidr>,
+    /// What the last block that was written got.
+    pub last_write: Option<Revision>,
 }
 
 /// Gives back everything that the handles hold, and deletes them. Nothing held is success.
@@ -95,7 +97,8 @@ pub async fn release<S: Store, C: Clock>(
         let state = State::read(store, prelude).await?;
         let plan = state.plan(clock.now())?;
         match store.write(&plan.writes).await {
-            Ok(_) => {
+            Ok(revisions) => {
+                released.last_write = plan.blocks.checked_sub(1).and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
                 released.unreadable = plan.unreadable;
                 release_if_deselected(store, &plan.emptied).await;
@@ -126,7 +129,9 @@ struct State {
 }
 
 struct Plan {
+    /// Those of blocks first.
     writes: Vec<Write>,
+    blocks: usize,
     addresses: usize,
     unreadable: Vec<Cidr>,
     /// Blocks without addresses, with their owners.
@@ -153,7 +158,8 @@ impl State {
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
-        let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        let mut plan =
+            Plan { writes: Vec::new(), blocks: 0, addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
         for (cidr, block) in &self.blocks {
             // A block without addresses of the handle is written too: whoever counted the handle up and is about to
             // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).
@@ -168,6 +174,7 @@ impl State {
                 }
             }
         }
+        plan.blocks = plan.writes.len();
         for handle in &self.prelude.handles {
             let mut left = handle.clone();
             left.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));

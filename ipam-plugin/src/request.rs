@@ -92,6 +92,7 @@ impl AssignRequest {
             reads_handle: true,
             may_lag: false,
             blocks: Vec::new(),
+            blocks_since: None,
         }
     }
 

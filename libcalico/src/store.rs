@@ -153,8 +153,20 @@ pub struct Range {
     pub prefix: bool,
     /// Only the paths are wanted: the store may leave the values empty.
     pub keys_only: bool,
-    /// The answer may be of a moment ago: the store may take it from a cache.
-    pub may_lag: bool,
+    /// How fresh the answer has to be.
+    pub freshness: Freshness,
+}
+
+/// How fresh an answer has to be. A store without a cache answers with what is there now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Freshness {
+    /// What is stored now.
+    #[default]
+    Latest,
+    /// What was stored at this revision, which an object of the same kind got, or later.
+    Since(Revision),
+    /// What was stored a moment ago.
+    Cached,
 }
 
 /// A raw stored pair.
@@ -194,8 +206,17 @@ impl ReadBatch {
 
     /// Adds the read of one object.
     pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
-        self.ranges.push(Range { kind: K::KIND, path: K::path(key), prefix: false, keys_only: false, may_lag: false });
+        let (path, freshness) = (K::path(key), Freshness::Latest);
+        self.ranges.push(Range { kind: K::KIND, path, prefix: false, keys_only: false, freshness });
         GetTicket(self.ranges.len() - 1, PhantomData)
+    }
+
+    /// Adds the read of one object that may be answered out of a cache, unless that has not yet seen `revision`, which an
+    /// object of the same kind got: for what a compare-and-swap is to follow.
+    pub fn get_since<K: Kind>(&mut self, key: &K::Key, revision: &Revision) -> GetTicket<K> {
+        let ticket = self.get::<K>(key);
+        self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
+        ticket
     }
 
     /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
@@ -205,7 +226,7 @@ impl ReadBatch {
             path: K::prefix(select),
             prefix: true,
             keys_only: false,
-            may_lag: false,
+            freshness: Freshness::Latest,
         });
         ListTicket(self.ranges.len() - 1, PhantomData)
     }
@@ -214,7 +235,7 @@ impl ReadBatch {
     /// harmless when it is old, or what a compare-and-swap finds out.
     pub fn list_lagging<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         let ticket = self.list::<K>(select);
-        self.ranges[ticket.0].may_lag = true;
+        self.ranges[ticket.0].freshness = Freshness::Cached;
         ticket
     }
 
@@ -225,7 +246,7 @@ impl ReadBatch {
             path: K::prefix(select),
             prefix: true,
             keys_only: true,
-            may_lag: false,
+            freshness: Freshness::Latest,
         });
         KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
     }

@@ -9,7 +9,7 @@ use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
 use libcalico::kubernetes::{ApiGroup, Pod};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Store, StoreError, Write};
+use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write};
 use serde_json::json;
 use time::OffsetDateTime;
 
@@ -117,6 +117,41 @@ fn the_api_server_keeps_no_account_of_a_blocks_fields() {
             object["spec"]["sequenceNumber"] = 77.into();
             api.admin().replace(&path, &object).unwrap().success().unwrap();
             assert_eq!((&get()["spec"]["sequenceNumber"], get()["metadata"].get("managedFields")), (&json!(77), None));
+        }
+    });
+}
+
+/// A revision that the API server's cache must have seen, and one that no cache ever will: then the datastore itself is asked.
+#[test]
+fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
+    on_kubernetes(|_, kubernetes| {
+        for group in GROUPS {
+            kubernetes.api.define(group.api_version()).unwrap();
+            let store = open(&kubernetes.api, group);
+            let owner = Owner::Host("node1".into());
+            let mut block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+            let read = async |since: &Revision| {
+                let mut batch = ReadBatch::new();
+                let ticket = batch.get_since::<Block>(&cidr(), since);
+                let before = store.requests();
+                let answers = store.read(&batch).await.unwrap();
+                (answers.get(&ticket).unwrap().unwrap(), store.requests() - before)
+            };
+            block_on(async {
+                let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
+                // Were one of these answered with what was there before, it would show sooner or later.
+                for _ in 0..50 {
+                    block.count_write();
+                    revision = store.update::<Block>(&cidr(), &block, &revision).await.unwrap();
+                    let (found, requests) = read(&revision).await;
+                    assert_eq!((&found.value, &found.revision, requests), (&block, &revision, 1));
+                }
+                let never = revision.resource_version().to_owned() + "000000";
+                for (unknown, expected) in [(never, 2), ("none".into(), 1)] {
+                    let (found, requests) = read(&Revision(unknown.clone())).await;
+                    assert_eq!((&found.value, &found.revision, requests), (&block, &revision, expected), "{unknown}");
+                }
+            });
         }
     });
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::cni::{self, Pod};
 use crate::prelude::PreludeQuery;
 use crate::recent::Recent;
+use crate::release::ReleasePrelude;
 use crate::release_addresses::release_addresses;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
@@ -38,8 +39,8 @@ impl Node {
     async fn add(&self, call: &IpamCall) -> Result<CniResult, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = Ahead::of(call, store);
-        let blocks = ahead.iter().flat_map(Ahead::blocks).collect();
-        let query = PreludeQuery { blocks, ..call.prelude_query().sparing(store) };
+        let query = call.prelude_query().sparing(store);
+        let query = ahead.as_ref().map_or(query.clone(), |ahead| ahead.extend(query));
         let mut batch = ReadBatch::new();
         let tickets = Prelude::ask(&mut batch, &query);
         let failed = |error: StoreError| CniError::internal(error.to_string());
@@ -80,7 +81,7 @@ impl Node {
 
     /// Leaves word of these blocks, as an ADD does.
     fn hint(&self, blocks: Recent) {
-        RecentBlocks::read(&self.directory.path().join("recent")).note("net", "", blocks);
+        RecentBlocks::read(&self.directory.path().join("recent")).note("net", "", blocks, None);
     }
 
     fn held_by(&self, container: &str) -> Vec<IpAddr> {
@@ -170,6 +171,53 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     let address = cni::add(store, clock, &call, prelude, None).await.unwrap().ips[0].address.addr();
     assert!(block.contains(first) && block.contains(address), "{address}");
     assert_eq!(claims(), before);
+    node.assert_consistent();
+}
+
+/// An address that another process took a moment ago, as the cache does not know yet.
+#[tokio::test]
+async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
+    let node = Node::new();
+    node.address("a").await;
+    node.cluster.store.stop_cache();
+    let taken = node.cluster.one("node1", "net.other").await.unwrap();
+    let address = node.address("b").await;
+    assert_ne!(address, taken);
+    assert_eq!(node.held_by("b"), [address]);
+    node.assert_consistent();
+}
+
+/// The last address that the node can have was given back a moment ago, by someone who left no word of it.
+#[tokio::test]
+async fn a_block_that_is_full_in_the_cache_is_looked_at_again_before_the_pool_is_exhausted() {
+    let node = Node::new();
+    node.cluster.pool("pool4", "10.65.0.0/29", 29);
+    for number in 0..8 {
+        node.address(&number.to_string()).await;
+    }
+    node.hint(with_room(cidr("10.65.0.0/29")));
+    node.cluster.store.stop_cache();
+    let freed = node.free("3").await;
+    assert_eq!(node.address("late").await, freed);
+    node.assert_consistent();
+}
+
+/// What this node wrote itself is never missed: the first block with room is taken from, as if there were no cache.
+#[tokio::test]
+async fn a_cache_that_has_not_seen_the_nodes_last_write_is_not_asked() {
+    let node = Node::new();
+    for number in 0..9 {
+        node.address(&number.to_string()).await;
+    }
+    node.cluster.store.stop_cache();
+    let (store, clock) = (&node.cluster.store, &node.cluster.clock);
+    let call = node.call("3");
+    let first = node.held_by("3")[0];
+    let prelude = ReleasePrelude::read(store, &[call.handle()]).await.unwrap();
+    cni::del(store, clock, &call, prelude).await.unwrap();
+    node.cluster.store.take_counts();
+    assert_eq!(node.address("b").await, first);
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
 }
 
@@ -365,7 +413,7 @@ async fn what_was_done_ahead_can_be_taken_back() {
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
     let ahead = Ahead::of(&call, store).unwrap();
-    let query = PreludeQuery { blocks: ahead.blocks().collect(), ..call.prelude_query().sparing(store) };
+    let query = ahead.extend(call.prelude_query().sparing(store));
     let mut batch = ReadBatch::new();
     let tickets = Prelude::ask(&mut batch, &query);
     let (answers, early) = ahead.read(store, &call, &batch).await;

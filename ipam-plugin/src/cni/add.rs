@@ -94,7 +94,8 @@ async fn addresses<S: Store, C: Clock>(
     }
     let assigned = assign(store, clock, &request, prelude).await?;
     if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
-        RecentBlocks::read(file).note(&call.network, call.namespace(), assigned.recent);
+        let written = assigned.last_write.as_ref();
+        RecentBlocks::read(file).note(&call.network, call.namespace(), assigned.recent, written);
     }
     match assigned.shortfalls.into_iter().next() {
         Some(shortfall) => Err(shortfall.into()),

@@ -8,6 +8,7 @@ use super::error::cni_error;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt;
+use crate::recent::RecentBlocks;
 use crate::release::{ReleasePrelude, release};
 
 /// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
@@ -37,7 +38,7 @@ pub async fn release_call<S: Store, C: Clock>(
     if prelude.is_empty() && call.machine.is_none() {
         return Ok(());
     }
-    let _lock = call.lock();
+    let lock = call.lock();
     if let Some(machine) = &call.machine {
         Box::pin(kubevirt::leave(store, clock, &call.handle(), machine)).await?;
     }
@@ -45,6 +46,9 @@ pub async fn release_call<S: Store, C: Clock>(
         return Ok(());
     }
     let released = release(store, clock, prelude).await?;
+    if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
+        RecentBlocks::read(file).note_write(released.last_write.as_ref());
+    }
     tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use libcalico::store::{
-    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
 
 /// Pairs and revisions.
@@ -39,6 +39,8 @@ pub(crate) struct MemoryStore {
 
 struct State {
     pairs: Pairs,
+    /// What the cache has seen, if it stands still.
+    cache: Option<Pairs>,
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
@@ -56,7 +58,7 @@ impl MemoryStore {
     }
 
     fn new(transactional: bool) -> Self {
-        let state = State { pairs: Pairs::default(), reads: 0, writes: 0, hook: None };
+        let state = State { pairs: Pairs::default(), cache: None, reads: 0, writes: 0, hook: None };
         MemoryStore { transactional, state: Mutex::new(state) }
     }
 
@@ -65,6 +67,12 @@ impl MemoryStore {
         let mut state = self.state.lock().unwrap();
         (state.reads, state.writes) = (0, 0);
         state.hook = Some(Box::new(hook));
+    }
+
+    /// From now on the cache sees no more of what is written: answers may be as old as their freshness allows.
+    pub(crate) fn stop_cache(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.cache = Some(state.pairs.clone());
     }
 
     /// Leaves requests alone again.
@@ -126,6 +134,15 @@ impl Pairs {
         matching.filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?))).collect()
     }
 
+    /// Whether a cache of these may answer `range`.
+    fn is_fresh_enough(&self, range: &Range) -> bool {
+        match &range.freshness {
+            Freshness::Latest => false,
+            Freshness::Since(revision) => revision.0.parse().is_ok_and(|wanted: u64| wanted <= self.revision),
+            Freshness::Cached => true,
+        }
+    }
+
     fn answer(&self, range: &Range) -> Vec<RawEntry> {
         let hit = |path: &str| if range.prefix { path.starts_with(&range.path) } else { path == range.path };
         let entries = self.pairs.iter().filter(|(path, _)| hit(path));
@@ -184,7 +201,9 @@ impl Store for MemoryStore {
             Fault::None | Fault::Cut(_) => {}
             Fault::Refused | Fault::LostRequest | Fault::LostAnswer => return Err(unavailable(false)),
         }
-        Ok(Answers::new(batch.ranges().iter().map(|range| state.pairs.answer(range)).collect()))
+        let source = |range: &Range| state.cache.as_ref().filter(|cache| cache.is_fresh_enough(range));
+        let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range));
+        Ok(Answers::new(answers.collect()))
     }
 
     fn has_transactions(&self) -> bool {

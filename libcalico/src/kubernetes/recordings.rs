@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{ApiGroup, Decoded, POD_IPS, Query, Request, Transcoder};
 use crate::api::{ClusterInformation, IpPool, ObjectSelect, WorkloadEndpoint};
 use crate::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, Owner};
-use crate::store::{Kind, Range, ReadBatch, Write, decode_entry};
+use crate::store::{Freshness, Kind, Range, ReadBatch, Write, decode_entry};
 
 /// Stands for a mark: one value for each mark, in the mark's own type.
 fn value_of_mark(mark: &str) -> Option<Value> {
@@ -79,7 +79,13 @@ fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, 
     let Decoded { entry, tombstone } = transcoder.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!tombstone);
     let read = decode_entry::<K>(&entry).unwrap();
-    let alone = Range { kind: K::KIND, path: K::path(&read.key), prefix: false, keys_only: false, may_lag: false };
+    let alone = Range {
+        kind: K::KIND,
+        path: K::path(&read.key),
+        prefix: false,
+        keys_only: false,
+        freshness: Freshness::Latest,
+    };
     assert_eq!(transcoder.decode(&alone, object.clone()).unwrap().entry, entry);
     let Query::Get(location) = transcoder.query(&alone).unwrap() else { panic!("{alone:?}") };
     assert_eq!(format!("{}/{}", location.resource.plural, location.name), name);

@@ -5,7 +5,7 @@ use super::*;
 use crate::api::{IpPool, IpamConfiguration, Node, ObjectSelect, Profile};
 use crate::ipam::{AffinityKey, AffinitySelect, Block, HandleId, Owner};
 use crate::net::IpVersion;
-use crate::store::{ReadBatch, StoreError, WriteOp, decode_entry};
+use crate::store::{Freshness, ReadBatch, StoreError, WriteOp, decode_entry};
 
 const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 
@@ -71,7 +71,13 @@ fn what_has_no_place_is_not_asked_for() {
     let containers = ObjectSelect { namespace: Some("default".into()), name_prefix: "n-cni-c1-".into() };
     assert_eq!(v1().query(&many::<WorkloadEndpoint>(&containers)), Ok(Query::Nothing));
     assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(TranscodeError::Unsupported { .. })));
-    let elsewhere = Range { kind: "IPPool", path: "/calico/x".into(), prefix: false, keys_only: false, may_lag: false };
+    let elsewhere = Range {
+        kind: "IPPool",
+        path: "/calico/x".into(),
+        prefix: false,
+        keys_only: false,
+        freshness: Freshness::Latest,
+    };
     assert!(matches!(v1().query(&elsewhere), Err(TranscodeError::Path { .. })));
     assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(TranscodeError::Unsupported { .. })));
 }

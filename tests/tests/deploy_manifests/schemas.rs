@@ -1,0 +1,138 @@
+//! Each object of a rendering fits the schema that the API server publishes of its kind, and has no field that the schema does
+//! not name. kubeconform decides, which asks no server: whoever reads a manifest with it is told nothing that kubectl is not.
+//! ServiceMonitors are left out: their definition is somebody else's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::manifests::{Objects, compose, deploy, kubeconform, parse};
+use integration_tests::skip::skipped;
+use serde_json::{Value, json};
+
+use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, overlay};
+
+fn can_check() -> bool {
+    kubeconform().map_err(|missing| skipped(&missing.to_string())).is_ok() && can_render()
+}
+
+/// As kubeconform looks them up.
+const FILE: &str = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json";
+
+/// Writes the schemas of the kinds of `objects` into a folder, each a file of its own.
+fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
+    let text = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let of = |object: &Value| (text(object, "apiVersion"), text(object, "kind"));
+    let kinds: BTreeSet<(String, String)> = objects.iter().flat_map(|set| set.values().map(of)).collect();
+    let published = api.admin().get("/openapi/v3").unwrap().success().unwrap();
+    for (api_version, kind) in kinds.into_iter().filter(|(_, kind)| kind != "ServiceMonitor") {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{api_version}") };
+        let place =
+            published["paths"][&path]["serverRelativeURL"].as_str().unwrap_or_else(|| panic!("no schemas of {path}"));
+        let mut components = api.admin().get(place).unwrap().success().unwrap()["components"].take();
+        let names = json!({ "group": group, "version": version, "kind": kind });
+        let is_it = |schema: &Value| {
+            schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|kinds| kinds.contains(&names))
+        };
+        let schemas = components["schemas"].as_object_mut().unwrap();
+        let (name, _) =
+            schemas.iter().find(|(_, schema)| is_it(schema)).unwrap_or_else(|| panic!("no schema of {names}"));
+        let reference = format!("#/components/schemas/{name}");
+        schemas.values_mut().for_each(forbid_others);
+        let schema = json!({
+            "$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{ "$ref": reference }], "components": components,
+        });
+        let group = if group.is_empty() { version } else { group };
+        fs::write(into.join(format!("{group}_{version}_{}.json", kind.to_lowercase())), schema.to_string()).unwrap();
+    }
+}
+
+/// An object that says which fields it has may have no others.
+fn forbid_others(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    let is_open = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
+    if let Some(Value::Object(named)) = fields.get_mut("properties") {
+        named.values_mut().for_each(forbid_others);
+        if !is_open {
+            fields.entry("additionalProperties").or_insert(Value::Bool(false));
+        }
+    }
+    for part in ["items", "additionalProperties"] {
+        fields.get_mut(part).into_iter().for_each(forbid_others);
+    }
+}
+
+/// What kubeconform says of each object that does not fit; and how many do.
+fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
+    let file = directory.join("objects.yaml");
+    let documents: Vec<String> = objects.values().map(Value::to_string).collect();
+    fs::write(&file, documents.join("\n---\n")).unwrap();
+    let schemas = directory.join(FILE).display().to_string();
+    let answer = Command::new(kubeconform().unwrap())
+        .args(["-strict", "-summary", "-output", "json", "-skip", "ServiceMonitor", "-schema-location", &schemas])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said: Value = serde_json::from_slice(&answer.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&answer.stderr)));
+    let count = |field: &str| usize::try_from(said["summary"][field].as_u64().unwrap()).unwrap();
+    let monitors = objects.keys().filter(|name| name.starts_with("ServiceMonitor")).count();
+    assert_eq!(count("skipped"), monitors, "{said}");
+    let wrong = said["resources"].as_array().into_iter().flatten();
+    (wrong.map(|object| format!("{}: {}", object["name"], object["msg"])).collect(), count("valid"))
+}
+
+#[test]
+fn every_object_fits_the_schema_of_its_kind() {
+    if !can_check() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("schemas");
+        let read = |file: &Path| parse(&fs::read_to_string(file).unwrap()).unwrap();
+        let mut renderings: Vec<Objects> = OVERLAYS.iter().map(|name| overlay(name)).collect();
+        let optional = COMPONENTS.iter().map(|name| compose(&directory, &[OVERLAYS[0]], &[name]).unwrap());
+        renderings.extend(optional);
+        renderings.extend([read(&deploy("install.yaml")), read(&deploy("uninstall/uninstall.yaml"))]);
+        for group in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
+            api.define(group).unwrap();
+            for example in fs::read_dir(deploy("examples")).unwrap() {
+                let text = fs::read_to_string(example.unwrap().path()).unwrap();
+                renderings.push(parse(&text.replace("crd.projectcalico.org/v1", group)).unwrap());
+            }
+        }
+        write_schemas(&api, &renderings, &directory);
+        for objects in &renderings {
+            let monitors = objects.keys().filter(|name| name.starts_with("ServiceMonitor")).count();
+            assert_eq!(check(&directory, objects), (Vec::new(), objects.len() - monitors));
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_told() {
+    if !can_check() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("schemas");
+        let of = |object: Value| Objects::from([(DAEMON_SET.to_owned(), object)]);
+        let right = overlay(OVERLAYS[0])[DAEMON_SET].clone();
+        write_schemas(&api, &[of(right.clone())], &directory);
+        for (place, wrong, said) in [
+            ("/spec/template/spec/initConteiners", json!([]), "initConteiners"),
+            ("/spec/template/spec/hostNetwork", json!("yes"), "hostNetwork"),
+            ("/spec/template/spec/containers", json!([{ "image": "x" }]), "name"),
+        ] {
+            let mut object = right.clone();
+            let (parent, field) = place.rsplit_once('/').unwrap();
+            object.pointer_mut(parent).unwrap()[field] = wrong;
+            let (told, valid) = check(&directory, &of(object));
+            assert!(valid == 0 && told.len() == 1 && told[0].contains(said), "{place}: {told:?}");
+        }
+        assert_eq!(check(&directory, &of(right)), (Vec::new(), 1));
+    });
+}

@@ -222,7 +222,8 @@ impl Session {
     ) -> (Result<Answers, StoreError>, Option<EarlyHandle>) {
         match question {
             Question::Assign(call, Some(ahead)) => {
-                let (answers, early) = Box::pin(ahead.read(&self.store, call, batch)).await;
+                let clock = SystemClock::start();
+                let (answers, early) = Box::pin(ahead.read(&self.store, &clock, call, batch)).await;
                 (answers, Some(early))
             }
             _ => (self.store.read(batch).await, None),

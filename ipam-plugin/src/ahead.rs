@@ -6,7 +6,10 @@
 //! given back until it is written. Where another process of the node has it there is no use in reading a block that is
 //! about to change.
 //!
-//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what this node wrote last.
+//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what the last ADD or DEL
+//! of this node wrote.
+
+use std::time::Duration;
 
 use futures::future::join;
 use libcalico::net::{Cidr, IpVersion};
@@ -21,6 +24,9 @@ use crate::recent::RecentBlocks;
 
 /// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was read.
 const MACHINE_POD: &str = "virt-launcher-";
+
+/// A cache may be waited for, while pools were read at once. Whoever deletes one disables it 500 ms before (IPAM-100).
+const LONGEST_READ: Duration = Duration::from_millis(400);
 
 /// What an ADD expects before it has read anything.
 #[derive(Debug)]
@@ -49,7 +55,7 @@ impl Ahead {
         });
         let expected: Counts = blocks.collect::<Option<_>>()?;
         let others = last.others.into_iter().filter(|block| !expected.contains_key(block)).collect();
-        let since = recent.since();
+        let since = recent.since(&call.network);
         (!expected.is_empty()).then_some(Ahead { lock, expected, others, since })
     }
 
@@ -60,18 +66,20 @@ impl Ahead {
     }
 
     /// Answers `batch`, and creates the handle of `call` meanwhile.
-    pub async fn read<S: Store>(
+    pub async fn read<S: Store, C: Clock>(
         &self,
         store: &S,
+        clock: &C,
         call: &IpamCall,
         batch: &ReadBatch,
     ) -> (Result<Answers, StoreError>, EarlyHandle) {
-        let handle = call.handle();
+        let (handle, asked) = (call.handle(), clock.elapsed());
         // The write first: while it waits for the server's disk the reads are answered.
         let (created, answers) = join(early_handle::create(store, &handle, &self.expected), store.read(batch)).await;
-        let unknown = EarlyHandle { created: Created::Unknown, expected: Counts::new() };
+        let took_long = clock.elapsed().saturating_sub(asked) > LONGEST_READ;
+        let unknown = EarlyHandle { created: Created::Unknown, expected: Counts::new(), took_long };
         match created {
-            Ok(created) => (answers, EarlyHandle { created, expected: self.expected.clone() }),
+            Ok(created) => (answers, EarlyHandle { created, expected: self.expected.clone(), took_long }),
             // It may be there and count for nobody: whoever went on would count twice. The DEL that follows finds it.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
             // Whatever is wrong shows again when it is created in its turn.
@@ -93,12 +101,15 @@ impl Ahead {
 pub struct EarlyHandle {
     created: Created,
     expected: Counts,
+    took_long: bool,
 }
 
 impl EarlyHandle {
     /// Makes it part of what was read.
     pub fn join(self, prelude: &mut Prelude) {
-        if self.created.is_ours(|handle| prelude.hold_addresses_of(handle)) {
+        prelude.is_old = self.took_long;
+        // A block out of a cache may lack what the handle has held for a moment. Counted twice is better than once too few.
+        if self.created.is_ours(|handle| prelude.blocks_lag || prelude.hold_addresses_of(handle)) {
             prelude.expected = self.expected;
         }
         prelude.handle = self.created.into();
@@ -119,6 +130,22 @@ pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall, p
     if !expected.is_empty() {
         prelude.handle = HandleState::Unread;
         early_handle::forget(store, clock, &call.container_handle(), expected).await;
+    }
+}
+
+/// What was read, read again; what was done stays done.
+pub async fn read_again<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamCall,
+    mut prelude: Prelude,
+) -> Result<Prelude, StoreError> {
+    match Prelude::read(store, &call.prelude_query()).await {
+        Ok(fresh) => Ok(Prelude { handle: prelude.handle, expected: prelude.expected, ..fresh }),
+        Err(error) => {
+            forget(store, clock, call, &mut prelude).await;
+            Err(error)
+        }
     }
 }
 

@@ -60,6 +60,7 @@ struct Run<'a, S, C> {
     budget: Budget<'a, C>,
     taken: Vec<Take>,
     held: Vec<Assignment>,
+    last_write: Option<Revision>,
 }
 
 /// Assigns what is asked for, as far as it can be had. On error, and where `all_or_nothing` finds less, nothing of it
@@ -97,6 +98,7 @@ pub async fn assign<S: Store, C: Clock>(
         budget: Budget::new(clock, OPERATION),
         taken: Vec::new(),
         held: Vec::new(),
+        last_write: None,
     };
     run.complete().await
 }
@@ -194,6 +196,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         let touched: Vec<Cidr> = takes.iter().map(Take::cidr).collect();
         match commit(self.store, self.clock, &mut self.known, self.request, takes).await {
             Ok(done) => {
+                let last = done.last().and_then(|take| self.known.readable_block(&take.cidr()));
+                self.last_write = last.map(|block| block.revision.clone());
                 self.count(done);
                 Ok(())
             }
@@ -264,9 +268,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             Some(family.plan.shortfall(known, family.assigned, cause))
         });
         let shortfalls = short.collect();
-        let last = self.taken.last().and_then(|take| self.known.readable_block(&take.cidr()));
-        let last_write = last.map(|block| block.revision.clone());
-        Assigned { addresses, shortfalls, recent: self.recent(), last_write }
+        Assigned { addresses, shortfalls, recent: self.recent(), last_write: self.last_write.take() }
     }
 
     fn recent(&self) -> Recent {

@@ -153,6 +153,11 @@ impl Knowledge {
         self.lagging.iter().filter(move |cidr| cidr.version() == version).copied()
     }
 
+    /// Whether a block may have been changed before it was read.
+    pub(crate) fn lags(&self, cidr: &Cidr) -> bool {
+        self.lagging.contains(cidr)
+    }
+
     /// Every block that was read.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &Known)> {
         self.blocks.iter()
@@ -364,6 +369,7 @@ impl Knowledge {
     }
 
     pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
+        self.lagging.remove(&cidr);
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }

@@ -104,8 +104,8 @@ impl<'a> FamilyPlan<'a> {
         if !unknown.is_empty() {
             return Ok(Step::Read(Wants::blocks(unknown)));
         }
-        if let Some(mend) = self.stale_to_release(known) {
-            return Ok(Step::Mend(mend));
+        if let Some(step) = self.release_stale(known) {
+            return Ok(step);
         }
         if let Some(step) = self.take_from_affine_blocks(known, remaining)? {
             return Ok(step);
@@ -163,13 +163,20 @@ impl<'a> FamilyPlan<'a> {
         stale
     }
 
-    fn stale_to_release(&self, known: &Knowledge) -> Option<Mend> {
+    /// The first of them that is empty now.
+    fn release_stale(&self, known: &Knowledge) -> Option<Step> {
         let stale = self.stale(known);
         let claims = known.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
         claims.into_iter().find_map(|affinity| {
             let block = known.readable_block(&affinity.key.cidr)?;
-            let ours = block.value.owner().as_ref() == Some(&self.owner);
-            (ours && block.value.is_empty()).then(|| Mend::GiveUp { affinity: affinity.clone(), block: block.clone() })
+            if block.value.owner().as_ref() != Some(&self.owner) || !block.value.is_empty() {
+                return None;
+            }
+            // The claim is marked before the block is compared.
+            if known.lags(&block.key) {
+                return Some(Step::Read(Wants::blocks([block.key])));
+            }
+            Some(Step::Mend(Mend::GiveUp { affinity: affinity.clone(), block: block.clone() }))
         })
     }
 

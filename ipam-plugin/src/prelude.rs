@@ -98,16 +98,19 @@ pub struct Prelude {
     pub blocks_lag: bool,
     /// What the handle counts already of addresses that are yet to be taken.
     pub expected: Counts,
+    /// Whether the answers took so long that some of them may be out of date.
+    pub is_old: bool,
 }
 
 impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
-        // A claim that is gone or younger than the answer shows before anything is given away: the block is read at its
-        // latest and names its owner, and each write compares revisions (IPAM-210).
+        // A claim that is gone or younger than the answer shows before anything is given away: the block names its owner, and
+        // each write compares revisions (IPAM-210).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
-        // So may blocks be old. A write finds out; and what an old one lacks is looked for again (`plan.rs`).
+        // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at again, the
+        // room that an old one lacks and its owner (`plan.rs`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),
@@ -141,6 +144,7 @@ impl Prelude {
             blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
             blocks_lag: tickets.blocks_lag,
             expected: Counts::new(),
+            is_old: false,
         })
     }
 

@@ -1,5 +1,5 @@
 //! [`RecentBlocks`]: a file that remembers which blocks this node has, which of them its next addresses will likely come from,
-//! and what it last wrote to one.
+//! and what the last ADD or DEL wrote to one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,9 +23,9 @@ pub(crate) struct RecentBlocks {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
     blocks: BTreeMap<String, Recent>,
-    /// What the last block that a process of this node wrote got.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
+    /// What the last block got that an ADD or DEL in the network wrote. Networks may be of different clusters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<String, String>,
 }
 
 /// The blocks of one network and namespace.
@@ -50,9 +50,9 @@ impl RecentBlocks {
         self.known.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
     }
 
-    /// The revision of the node's last write to a block.
-    pub(crate) fn since(&self) -> Option<Revision> {
-        self.known.since.clone().map(Revision)
+    /// The revision of the last write to a block of the network.
+    pub(crate) fn since(&self, network: &str) -> Option<Revision> {
+        self.known.since.get(network).cloned().map(Revision)
     }
 
     /// Remembers `blocks`, and what the last of them that was written got.
@@ -60,30 +60,30 @@ impl RecentBlocks {
         let is_known = self.of(network, namespace) == blocks;
         if !is_known {
             if self.known.blocks.len() >= MOST {
-                self.known.blocks.clear();
+                self.known = Known::default();
             }
             self.known.blocks.insert(name(network, namespace), blocks);
         }
-        if self.learn(written) || !is_known {
+        if self.learn(network, written) || !is_known {
             self.write();
         }
     }
 
     /// Remembers what a block that was written got, where an ADD has left word before.
-    pub(crate) fn note_write(&mut self, written: Option<&Revision>) {
-        if !self.known.blocks.is_empty() && self.learn(written) {
+    pub(crate) fn note_write(&mut self, network: &str, written: Option<&Revision>) {
+        if !self.known.blocks.is_empty() && self.learn(network, written) {
             self.write();
         }
     }
 
     /// Whether this is news.
-    fn learn(&mut self, written: Option<&Revision>) -> bool {
+    fn learn(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
-        let known = self.known.since.replace(revision.to_owned());
+        let known = self.known.since.insert(network.to_owned(), revision.to_owned());
         known.as_deref() != Some(revision)
     }
 
-    /// A file that cannot be written costs the next ADD a round trip and nothing else.
+    /// A file that cannot be written costs the next ADD a round trip or two, and nothing else.
     fn write(&self) {
         let written = serde_json::to_vec(&self.known).map_err(Into::into).and_then(|text| {
             fs::write(&self.file, &text).or_else(|_| {
@@ -151,17 +151,18 @@ mod tests {
         let file = directory.path().join("recent");
         let revision = |text: &str| Some(Revision(text.into()));
         let mut recent = RecentBlocks::read(&file);
-        recent.note_write(revision("6").as_ref());
+        recent.note_write("net", revision("6").as_ref());
         assert!(!file.exists(), "without blocks to read there is nothing to be known");
         recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
-        assert_eq!(RecentBlocks::read(&file).since(), revision("7"));
+        assert_eq!(RecentBlocks::read(&file).since("net"), revision("7"));
         recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
-        assert_eq!(RecentBlocks::read(&file).since(), revision("8"));
-        recent.note_write(revision("9").as_ref());
+        assert_eq!(RecentBlocks::read(&file).since("net"), revision("8"));
+        recent.note_write("net", revision("9").as_ref());
         recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
-        recent.note_write(None);
+        recent.note_write("net", None);
+        recent.note_write("of another cluster", revision("3").as_ref());
         let recent = RecentBlocks::read(&file);
-        assert_eq!((recent.since(), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
+        assert_eq!((recent.since("net"), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
     }
 
     /// An earlier version noted blocks with room only, as a list.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write};
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
 
 use crate::affinity::release_if_deselected;
@@ -98,7 +98,7 @@ pub async fn release<S: Store, C: Clock>(
         let plan = state.plan(clock.now())?;
         match store.write(&plan.writes).await {
             Ok(revisions) => {
-                released.last_write = plan.blocks.checked_sub(1).and_then(|last| revisions.get(last).cloned());
+                released.last_write = plan.last_update().and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
                 released.unreadable = plan.unreadable;
                 release_if_deselected(store, &plan.emptied).await;
@@ -136,6 +136,13 @@ struct Plan {
     unreadable: Vec<Cidr>,
     /// Blocks without addresses, with their owners.
     emptied: Vec<(Cidr, Owner)>,
+}
+
+impl Plan {
+    /// The last write that leaves a block behind.
+    fn last_update(&self) -> Option<usize> {
+        self.writes[..self.blocks].iter().rposition(|write| matches!(write.op, WriteOp::Update(..)))
+    }
 }
 
 impl State {

@@ -147,6 +147,13 @@ fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
                     assert_eq!((&found.value, &found.revision, requests), (&block, &revision, 1));
                 }
                 let never = revision.resource_version().to_owned() + "000000";
+                // Beside a read of what is there now, neither waits for the cache.
+                let mut batch = ReadBatch::new();
+                batch.get_since::<Block>(&cidr(), &Revision(never.clone()));
+                let latest = batch.get::<Block>(&cidr());
+                let before = store.requests();
+                assert!(store.read(&batch).await.unwrap().get(&latest).unwrap().is_some());
+                assert_eq!(store.requests() - before, 1);
                 for (unknown, expected) in [(never, 2), ("none".into(), 1)] {
                     let (found, requests) = read(&Revision(unknown.clone())).await;
                     assert_eq!((&found.value, &found.revision, requests), (&block, &revision, expected), "{unknown}");

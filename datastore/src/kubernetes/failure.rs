@@ -65,12 +65,7 @@ impl Refusal {
 
     /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.status.code >= 500 && !self.is_busy() && !self.waited_for_revision()
-    }
-
-    /// The server waited for a revision that the reader named, and it did not come.
-    pub(super) fn waited_for_revision(&self) -> bool {
-        self.status.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
+        self.status.code >= 500 && !self.is_busy()
     }
 }
 

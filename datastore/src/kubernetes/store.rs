@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use hyper::Method;
@@ -14,6 +15,7 @@ use libcalico::store::{
 };
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
@@ -21,6 +23,10 @@ use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::pages;
 use super::watch::{ApiSource, CalicoObjects, Clients};
+
+/// How long the API server's cache may take to see a revision, before its own store is asked. The server itself would wait for
+/// 3 s.
+const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Calico's data in a Kubernetes cluster.
 #[derive(Debug)]
@@ -215,10 +221,11 @@ impl Kubernetes {
         };
         let latest = ApiRequest::get(path);
         let Some(version) = version else { return self.client.send(&latest).await };
-        match self.client.send(&ApiRequest::get(format!("{path}?resourceVersion={version}"))).await {
-            // Of another cluster, or of this one before it was taken back to a backup.
-            Err(Failure::Refused(refusal)) if refusal.waited_for_revision() => self.client.send(&latest).await,
-            answer => answer,
+        let cached = ApiRequest::get(format!("{path}?resourceVersion={version}"));
+        match timeout(CACHE_PATIENCE, self.client.send(&cached)).await {
+            Ok(answer) => answer,
+            // A cache that is far behind, or a revision of another cluster, or of this one before it was taken back to a backup.
+            Err(_) => self.client.send(&latest).await,
         }
     }
 

@@ -8,10 +8,11 @@ use super::*;
 use crate::cni::{self, Pod};
 use crate::prelude::PreludeQuery;
 use crate::recent::Recent;
-use crate::release::ReleasePrelude;
 use crate::release_addresses::release_addresses;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
+
+mod cache;
 
 /// A node whose blocks have eight addresses, with a directory for lock and hint.
 struct Node {
@@ -47,7 +48,7 @@ impl Node {
         let prelude = match &ahead {
             None => Prelude::from_answers(&store.read(&batch).await.map_err(failed)?, &tickets).map_err(failed)?,
             Some(ahead) => {
-                let (answers, early) = ahead.read(store, call, &batch).await;
+                let (answers, early) = ahead.read(store, clock, call, &batch).await;
                 match answers.and_then(|answers| Prelude::from_answers(&answers, &tickets)) {
                     Ok(mut prelude) => {
                         early.join(&mut prelude);
@@ -174,50 +175,24 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     node.assert_consistent();
 }
 
-/// An address that another process took a moment ago, as the cache does not know yet.
+/// The answers took longer than a pool takes to go: they are asked for again, and the handle is not made twice.
 #[tokio::test]
-async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
+async fn answers_that_took_long_are_asked_for_again() {
     let node = Node::new();
     node.address("a").await;
-    node.cluster.store.stop_cache();
-    let taken = node.cluster.one("node1", "net.other").await.unwrap();
-    let address = node.address("b").await;
-    assert_ne!(address, taken);
-    assert_eq!(node.held_by("b"), [address]);
-    node.assert_consistent();
-}
-
-/// The last address that the node can have was given back a moment ago, by someone who left no word of it.
-#[tokio::test]
-async fn a_block_that_is_full_in_the_cache_is_looked_at_again_before_the_pool_is_exhausted() {
-    let node = Node::new();
-    node.cluster.pool("pool4", "10.65.0.0/29", 29);
-    for number in 0..8 {
-        node.address(&number.to_string()).await;
-    }
-    node.hint(with_room(cidr("10.65.0.0/29")));
-    node.cluster.store.stop_cache();
-    let freed = node.free("3").await;
-    assert_eq!(node.address("late").await, freed);
-    node.assert_consistent();
-}
-
-/// What this node wrote itself is never missed: the first block with room is taken from, as if there were no cache.
-#[tokio::test]
-async fn a_cache_that_has_not_seen_the_nodes_last_write_is_not_asked() {
-    let node = Node::new();
-    for number in 0..9 {
-        node.address(&number.to_string()).await;
-    }
-    node.cluster.store.stop_cache();
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
-    let call = node.call("3");
-    let first = node.held_by("3")[0];
-    let prelude = ReleasePrelude::read(store, &[call.handle()]).await.unwrap();
-    cni::del(store, clock, &call, prelude).await.unwrap();
-    node.cluster.store.take_counts();
-    assert_eq!(node.address("b").await, first);
-    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    let call = node.call("b");
+    let ahead = Ahead::of(&call, store).unwrap();
+    let mut batch = ReadBatch::new();
+    let tickets = Prelude::ask(&mut batch, &ahead.extend(call.prelude_query().sparing(store)));
+    let (answers, early) = ahead.read(store, clock, &call, &batch).await;
+    let mut prelude = Prelude::from_answers(&answers.unwrap(), &tickets).unwrap();
+    EarlyHandle { took_long: true, ..early }.join(&mut prelude);
+    // Meanwhile the pool went.
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
+    node.cluster.pool("other", "10.66.0.0/24", 29);
+    let result = cni::add(store, clock, &call, prelude, Some(ahead.into_lock())).await.unwrap();
+    assert!(cidr("10.66.0.0/24").contains(result.ips[0].address.addr()), "{result:?}");
     node.assert_consistent();
 }
 
@@ -343,10 +318,17 @@ async fn a_handle_that_is_there_is_not_taken_for_ours() {
 /// address twice, and the DEL leaves nothing.
 #[tokio::test]
 async fn faults_at_each_request() {
-    for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {
+    for (fault, is_old) in
+        [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().flat_map(|f| [(f, false), (f, true)])
+    {
         for at in 0..6 {
             let node = Node::new();
             let first = node.address("a").await;
+            if is_old {
+                // The cache has not seen that the next address is taken.
+                node.cluster.store.stop_cache();
+                node.cluster.one("node1", "net.other").await.unwrap();
+            }
             node.cluster.store.before_each(move |number, _, _| if number == at { fault } else { Fault::None });
             let outcome = node.add(&node.call("b")).await;
             node.cluster.store.calm();
@@ -416,7 +398,7 @@ async fn what_was_done_ahead_can_be_taken_back() {
     let query = ahead.extend(call.prelude_query().sparing(store));
     let mut batch = ReadBatch::new();
     let tickets = Prelude::ask(&mut batch, &query);
-    let (answers, early) = ahead.read(store, &call, &batch).await;
+    let (answers, early) = ahead.read(store, clock, &call, &batch).await;
     let mut prelude = Prelude::from_answers(&answers.unwrap(), &tickets).unwrap();
     early.join(&mut prelude);
     assert!(node.cluster.handle(&call.handle().to_string()).is_some());

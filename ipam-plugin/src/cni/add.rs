@@ -84,6 +84,8 @@ async fn addresses<S: Store, C: Clock>(
     let lock = lock.or_else(|| call.lock());
     let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
         Prelude::read(store, &call.prelude_query()).await?
+    } else if prelude.is_old {
+        Box::pin(ahead::read_again(store, clock, call, prelude)).await?
     } else {
         prelude
     };

@@ -47,7 +47,7 @@ pub async fn release_call<S: Store, C: Clock>(
     }
     let released = release(store, clock, prelude).await?;
     if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
-        RecentBlocks::read(file).note_write(released.last_write.as_ref());
+        RecentBlocks::read(file).note_write(&call.network, released.last_write.as_ref());
     }
     tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use libcalico::ipam::Block;
 use libcalico::store::{
     Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
@@ -41,6 +42,8 @@ struct State {
     pairs: Pairs,
     /// What the cache has seen, if it stands still.
     cache: Option<Pairs>,
+    /// How many answers were of the cache.
+    cached: usize,
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
@@ -58,7 +61,7 @@ impl MemoryStore {
     }
 
     fn new(transactional: bool) -> Self {
-        let state = State { pairs: Pairs::default(), cache: None, reads: 0, writes: 0, hook: None };
+        let state = State { pairs: Pairs::default(), cache: None, cached: 0, reads: 0, writes: 0, hook: None };
         MemoryStore { transactional, state: Mutex::new(state) }
     }
 
@@ -73,6 +76,11 @@ impl MemoryStore {
     pub(crate) fn stop_cache(&self) {
         let mut state = self.state.lock().unwrap();
         state.cache = Some(state.pairs.clone());
+    }
+
+    /// How many blocks the cache has answered for.
+    pub(crate) fn blocks_from_cache(&self) -> usize {
+        self.state.lock().unwrap().cached
     }
 
     /// Leaves requests alone again.
@@ -172,7 +180,11 @@ impl Pairs {
             (WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _), _) => {
                 self.put(write.path.clone(), value.clone())
             }
-            (WriteOp::Delete(_), _) => self.remove(&write.path),
+            (WriteOp::Delete(wanted), found) => {
+                self.remove(&write.path);
+                // As on Kubernetes, where nothing else is told.
+                return Ok(wanted.clone().or(found).unwrap_or_else(|| Revision(String::new())));
+            }
         }
         Ok(Revision(self.revision.to_string()))
     }
@@ -202,8 +214,10 @@ impl Store for MemoryStore {
             Fault::Refused | Fault::LostRequest | Fault::LostAnswer => return Err(unavailable(false)),
         }
         let source = |range: &Range| state.cache.as_ref().filter(|cache| cache.is_fresh_enough(range));
-        let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range));
-        Ok(Answers::new(answers.collect()))
+        let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range)).collect();
+        let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
+        state.cached += cached;
+        Ok(Answers::new(answers))
     }
 
     fn has_transactions(&self) -> bool {

@@ -35,6 +35,8 @@ struct Seen {
     connections: usize,
     /// `METHOD path token`, in order.
     requests: Vec<String>,
+    /// Which form of answer each asked for.
+    accepted: Vec<String>,
     replies: VecDeque<Reply>,
 }
 
@@ -115,6 +117,7 @@ async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result
     let reply = {
         let mut seen = seen.lock().unwrap();
         seen.requests.push(line);
+        seen.accepted.push(request.headers()["accept"].to_str().unwrap().to_owned());
         seen.replies.pop_front().unwrap_or(Reply::Ok)
     };
     let (code, body) = match reply {
@@ -188,6 +191,23 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
     let refused = client.send(&create).await.unwrap_err();
     assert!(matches!(&refused, Failure::Refused(refusal) if refusal.status.code == 404), "{refused}");
     assert_eq!(server.requests().len(), 3);
+}
+
+/// A DELETE may be answered with what is no object, and has no metadata.
+#[tokio::test]
+async fn of_what_is_written_the_metadata_is_asked_for() {
+    let server = Server::start(&["h2"], &[]).await;
+    let client = server.client(LONG);
+    for (method, expected) in [
+        (Method::POST, METADATA),
+        (Method::PUT, METADATA),
+        (Method::PATCH, METADATA),
+        (Method::DELETE, JSON),
+        (Method::GET, JSON),
+    ] {
+        client.send(&ApiRequest { method: method.clone(), ..ApiRequest::get("/a") }).await.unwrap();
+        assert_eq!(server.seen.lock().unwrap().accepted.pop().unwrap(), expected, "{method}");
+    }
 }
 
 #[tokio::test]

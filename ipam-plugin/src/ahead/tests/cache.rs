@@ -1,0 +1,87 @@
+//! Blocks out of a cache that has not seen what was written a moment ago.
+
+use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner};
+
+use super::{Node, with_room};
+use crate::assign_address::assign_address;
+use crate::clock::Clock;
+use crate::cni;
+use crate::prelude::Prelude;
+use crate::release::ReleasePrelude;
+use crate::testing::cidr;
+
+/// An address that another process took a moment ago, as the cache does not know yet.
+#[tokio::test]
+async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
+    let node = Node::new();
+    node.address("a").await;
+    node.cluster.store.stop_cache();
+    let taken = node.cluster.one("node1", "net.other").await.unwrap();
+    let address = node.address("b").await;
+    assert_eq!(node.cluster.store.blocks_from_cache(), 1);
+    assert_ne!(address, taken);
+    assert_eq!(node.held_by("b"), [address]);
+    node.assert_consistent();
+}
+
+/// An address of the node's only block was given back a moment ago, by someone who left no word of it: nothing else is claimed.
+#[tokio::test]
+async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
+    let node = Node::new();
+    for number in 0..8 {
+        node.address(&number.to_string()).await;
+    }
+    let own = node.cluster.store.pairs().list::<Block>(&None).remove(0).0;
+    node.hint(with_room(own));
+    node.cluster.store.stop_cache();
+    let freed = node.free("3").await;
+    assert_eq!(node.address("late").await, freed);
+    assert_eq!(node.cluster.store.blocks_from_cache(), 1);
+    node.assert_consistent();
+}
+
+/// What the last DEL wrote is never missed: the first block with room is taken from, as if there were no cache.
+#[tokio::test]
+async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
+    let node = Node::new();
+    for number in 0..9 {
+        node.address(&number.to_string()).await;
+    }
+    node.cluster.store.stop_cache();
+    let (store, clock) = (&node.cluster.store, &node.cluster.clock);
+    let call = node.call("3");
+    let first = node.held_by("3")[0];
+    let prelude = ReleasePrelude::read(store, &[call.handle()]).await.unwrap();
+    cni::del(store, clock, &call, prelude).await.unwrap();
+    node.cluster.store.take_counts();
+    assert_eq!(node.address("b").await, first);
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    assert_eq!(node.cluster.store.blocks_from_cache(), 0);
+    node.assert_consistent();
+}
+
+/// The node's pool selects it no more, and its block is empty in the cache only: whoever took an address there keeps a block
+/// whose claim is in order.
+#[tokio::test]
+async fn a_block_that_is_empty_in_the_cache_only_is_not_given_up() {
+    let node = Node::new();
+    let first = node.address("a").await;
+    node.free("a").await;
+    let block = node.cluster.store.pairs().list::<Block>(&None).remove(0).0;
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.node_selector = "rack == 'x'".into());
+    node.cluster.pool("other", "10.66.0.0/24", 29);
+    node.cluster.store.stop_cache();
+    let request = node.call("by hand").assign_request(node.cluster.clock.now());
+    let prelude = Prelude::read(&node.cluster.store, &node.call("by hand").prelude_query()).await.unwrap();
+    assign_address(&node.cluster.store, &node.cluster.clock, &request, first, prelude).await.unwrap();
+    let claims = || {
+        let own = AffinitySelect::of(Owner::Host("node1".into()));
+        let found = node.cluster.store.pairs().list::<BlockAffinity>(&own);
+        found.into_iter().filter(|(key, _)| key.cidr == block).map(|(_, claim)| claim.state).collect::<Vec<_>>()
+    };
+    assert_eq!(claims(), [AffinityState::Confirmed]);
+    let address = node.address("b").await;
+    assert!(cidr("10.66.0.0/24").contains(address), "{address}");
+    assert_eq!(claims(), [AffinityState::Confirmed]);
+    node.assert_consistent();
+}

@@ -117,7 +117,7 @@ async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result
     let reply = {
         let mut seen = seen.lock().unwrap();
         seen.requests.push(line);
-        seen.accepted.push(request.headers()["accept"].to_str().unwrap().to_owned());
+        seen.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
         seen.replies.pop_front().unwrap_or(Reply::Ok)
     };
     let (code, body) = match reply {

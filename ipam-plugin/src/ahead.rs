@@ -108,8 +108,7 @@ impl EarlyHandle {
     /// Makes it part of what was read.
     pub fn join(self, prelude: &mut Prelude) {
         prelude.is_old = self.took_long;
-        // A block out of a cache may lack what the handle has held for a moment. Counted twice is better than once too few.
-        if self.created.is_ours(|handle| prelude.blocks_lag || prelude.hold_addresses_of(handle)) {
+        if self.created.is_ours() {
             prelude.expected = self.expected;
         }
         prelude.handle = self.created.into();

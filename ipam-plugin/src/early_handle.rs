@@ -7,8 +7,8 @@
 //! only the node's lock keeps it from deleting the handle of an address that is about to be taken.
 
 use futures::future::join;
-use libcalico::ipam::{Handle, HandleId};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::handle_count::decrement;
@@ -19,12 +19,10 @@ use crate::request::AssignRequest;
 /// What became of a handle that was created blindly: it is hardly ever there (IPAM-211).
 #[derive(Debug)]
 pub(crate) enum Created {
-    /// It is there now, as it was sent.
+    /// It is there as it was sent, and has no address yet.
     New(Entry<Handle>),
     /// One was there before.
     Found(Entry<Handle>),
-    /// Nobody can tell which of the two.
-    Doubtful(Entry<Handle>),
     /// It was there, and is gone by now.
     Absent,
     /// It was not asked for, or the datastore did not say.
@@ -32,28 +30,24 @@ pub(crate) enum Created {
 }
 
 impl Created {
-    /// Whether what it counts is this operation's. `holds` says whether the handle has an address already: if not, one that
-    /// is doubtful was created just now and the answer got lost, or by someone who came no further.
-    pub(crate) fn is_ours(&self, holds: impl FnOnce(&HandleId) -> bool) -> bool {
-        match self {
-            Created::New(_) => true,
-            Created::Doubtful(entry) => !holds(&entry.key),
-            Created::Found(_) | Created::Absent | Created::Unknown => false,
-        }
+    /// Whether what it counts is this operation's.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Created::New(_))
     }
 }
 
 impl From<Created> for HandleState {
     fn from(created: Created) -> Self {
         match created {
-            Created::New(entry) | Created::Found(entry) | Created::Doubtful(entry) => HandleState::There(entry),
+            Created::New(entry) | Created::Found(entry) => HandleState::There(entry),
             Created::Absent => HandleState::Absent,
             Created::Unknown => HandleState::Unread,
         }
     }
 }
 
-/// Creates the handle with `expected`, and reads one that turns out to be there.
+/// Creates the handle with `expected`, and reads one that turns out to be there. Whose that is, when the answer got lost, its
+/// blocks tell: one without an address was created just now, or by someone who came no further.
 pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts) -> Result<Created, StoreError> {
     let mut value = Handle::default();
     expected.iter().for_each(|(block, n)| value.increment(*block, *n));
@@ -65,14 +59,29 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
     if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
         return Err(error);
     }
-    match store.get::<Handle>(id).await {
-        Ok(found) if is_doubtful && found.value == value => Ok(Created::Doubtful(found)),
-        Ok(found) => Ok(Created::Found(found)),
-        Err(StoreError::NotFound { .. }) => Ok(Created::Absent),
+    let none = Counts::new();
+    match find(store, id, if is_doubtful { expected } else { &none }).await {
+        Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(Created::New(found)),
+        Ok((Some(found), _)) => Ok(Created::Found(found)),
+        Ok((None, _)) => Ok(Created::Absent),
         // Whether it was created is what matters to the caller.
         Err(_) if is_doubtful => Err(error),
         Err(error) => Err(error),
     }
+}
+
+/// The handle, and whether one of the blocks has an address of it: of blocks as they are now, whatever was read before.
+async fn find<S: Store>(
+    store: &S,
+    id: &HandleId,
+    blocks: &Counts,
+) -> Result<(Option<Entry<Handle>>, bool), StoreError> {
+    let mut batch = ReadBatch::new();
+    let handle = batch.get::<Handle>(id);
+    let blocks: Vec<_> = blocks.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
+    let answers = store.read(&batch).await?;
+    let holds = |ticket: &GetTicket<Block>| matches!(answers.get(ticket), Ok(Some(block)) if !block.value.addresses_of(id).is_empty());
+    Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
 /// Reads `wants`, and creates the handle, which was not read, with `expected`. One that turns out to be there does not
@@ -86,18 +95,9 @@ pub(crate) async fn read_beside_handle<S: Store>(
 ) -> Result<(), StoreError> {
     let (read, created) = join(known.read(store, wants), create(store, &request.handle, &expected)).await;
     let created = created?;
-    let is_ours = created.is_ours(|handle| holds_addresses(known, &expected, handle));
+    let is_ours = created.is_ours();
     known.learn_handle(created.into(), if is_ours { expected } else { Counts::new() });
     read
-}
-
-/// Whether one of the blocks has an address of the handle.
-fn holds_addresses(known: &Knowledge, expected: &Counts, handle: &HandleId) -> bool {
-    let holds = |block| {
-        let block = known.readable_block(block);
-        block.is_some_and(|block| !block.value.addresses_of(handle).is_empty())
-    };
-    expected.keys().any(holds)
 }
 
 /// Takes off the handle what it counts for an operation that is over and did not take it.

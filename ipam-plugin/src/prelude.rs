@@ -148,12 +148,6 @@ impl Prelude {
         })
     }
 
-    /// Whether one of the blocks that were read along has an address of `handle`.
-    pub(crate) fn hold_addresses_of(&self, handle: &HandleId) -> bool {
-        let mut blocks = self.blocks.iter().filter_map(|(_, found)| found.as_ref().ok()?.as_ref());
-        blocks.any(|block| !block.value.addresses_of(handle).is_empty())
-    }
-
     /// Reads the prelude alone, [sparing](PreludeQuery::sparing) the handle.
     pub async fn read<S: Store>(store: &S, query: &PreludeQuery) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();

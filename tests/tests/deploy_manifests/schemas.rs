@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, compose, deploy, kubeconform, parse};
@@ -18,6 +20,9 @@ fn can_check() -> bool {
     kubeconform().map_err(|missing| skipped(&missing.to_string())).is_ok() && can_render()
 }
 
+/// How often a schema is asked for, ten times in a second.
+const PATIENCE: usize = 300;
+
 /// As kubeconform looks them up.
 const FILE: &str = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json";
 
@@ -26,28 +31,38 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
     let text = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let of = |object: &Value| (text(object, "apiVersion"), text(object, "kind"));
     let kinds: BTreeSet<(String, String)> = objects.iter().flat_map(|set| set.values().map(of)).collect();
-    let published = api.admin().get("/openapi/v3").unwrap().success().unwrap();
     for (api_version, kind) in kinds.into_iter().filter(|(_, kind)| kind != "ServiceMonitor") {
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
         let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{api_version}") };
-        let place =
-            published["paths"][&path]["serverRelativeURL"].as_str().unwrap_or_else(|| panic!("no schemas of {path}"));
-        let mut components = api.admin().get(place).unwrap().success().unwrap()["components"].take();
         let names = json!({ "group": group, "version": version, "kind": kind });
-        let is_it = |schema: &Value| {
-            schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|kinds| kinds.contains(&names))
-        };
-        let schemas = components["schemas"].as_object_mut().unwrap();
-        let (name, _) =
-            schemas.iter().find(|(_, schema)| is_it(schema)).unwrap_or_else(|| panic!("no schema of {names}"));
+        let (name, mut components) = published(api, &path, &names);
         let reference = format!("#/components/schemas/{name}");
-        schemas.values_mut().for_each(forbid_others);
+        components["schemas"].as_object_mut().unwrap().values_mut().for_each(forbid_others);
         let schema = json!({
             "$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{ "$ref": reference }], "components": components,
         });
         let group = if group.is_empty() { version } else { group };
         fs::write(into.join(format!("{group}_{version}_{}.json", kind.to_lowercase())), schema.to_string()).unwrap();
     }
+}
+
+/// The name of a kind's schema, among all of its group. Those of definitions are published a moment after them.
+fn published(api: &ApiServer, path: &str, names: &Value) -> (String, Value) {
+    let get = |place: &str| api.admin().get(place).unwrap().success().unwrap();
+    let is_it = |schema: &Value| {
+        schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|kinds| kinds.contains(names))
+    };
+    for _ in 0..PATIENCE {
+        if let Some(place) = get("/openapi/v3")["paths"][path]["serverRelativeURL"].as_str() {
+            let components = get(place)["components"].take();
+            let schemas = components["schemas"].as_object().unwrap();
+            if let Some(name) = schemas.iter().find(|(_, schema)| is_it(schema)).map(|(name, _)| name.clone()) {
+                return (name, components);
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("no schema of {names}");
 }
 
 /// An object that says which fields it has may have no others.

@@ -20,7 +20,6 @@ use crate::cni::IpamCall;
 use crate::early_handle::{self, Created};
 use crate::lock::HostLock;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
-use crate::recent::RecentBlocks;
 
 /// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was read.
 const MACHINE_POD: &str = "virt-launcher-";
@@ -44,9 +43,8 @@ impl Ahead {
         if store.has_transactions() || call.ip.is_some() || is_machine {
             return None;
         }
-        let recent = call.recent_file.as_deref()?;
         let lock = HostLock::try_acquire(call.lock_file.as_deref()?)?;
-        let recent = RecentBlocks::read(recent);
+        let recent = call.recent_blocks(Some(&lock), store)?;
         let last = recent.of(&call.network, call.namespace());
         let wanted = [(IpVersion::V4, call.assign_ipv4), (IpVersion::V6, call.assign_ipv6)];
         let blocks = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(version, _)| {

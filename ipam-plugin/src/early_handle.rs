@@ -8,6 +8,7 @@
 
 use futures::future::join;
 use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::net::Cidr;
 use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::clock::Clock;
@@ -59,8 +60,8 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
     if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
         return Err(error);
     }
-    let none = Counts::new();
-    match find(store, id, if is_doubtful { expected } else { &none }).await {
+    let blocks = expected.keys().filter(|_| is_doubtful);
+    match find(store, id, blocks).await {
         Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(Created::New(found)),
         Ok((Some(found), _)) => Ok(Created::Found(found)),
         Ok((None, _)) => Ok(Created::Absent),
@@ -74,11 +75,11 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
 async fn find<S: Store>(
     store: &S,
     id: &HandleId,
-    blocks: &Counts,
+    blocks: impl Iterator<Item = &Cidr>,
 ) -> Result<(Option<Entry<Handle>>, bool), StoreError> {
     let mut batch = ReadBatch::new();
     let handle = batch.get::<Handle>(id);
-    let blocks: Vec<_> = blocks.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
+    let blocks: Vec<_> = blocks.map(|cidr| batch.get::<Block>(cidr)).collect();
     let answers = store.read(&batch).await?;
     let holds = |ticket: &GetTicket<Block>| matches!(answers.get(ticket), Ok(Some(block)) if !block.value.addresses_of(id).is_empty());
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))

@@ -34,8 +34,6 @@ pub(crate) struct Knowledge {
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
     /// Blocks that were read beside the claims, and may be older than these.
     beside_claims: BTreeSet<Cidr>,
-    /// Blocks that may have been changed before they were read.
-    lagging: BTreeSet<Cidr>,
     expected: Counts,
 }
 
@@ -87,11 +85,9 @@ impl Knowledge {
     /// What `prelude` says, the answer to `query`.
     pub(crate) fn new(mut prelude: Prelude, query: PreludeQuery, now: OffsetDateTime) -> Result<Self, StoreError> {
         let blocks = std::mem::take(&mut prelude.blocks);
-        let beside_claims: BTreeSet<Cidr> = blocks.iter().map(|(cidr, _)| *cidr).collect();
         let mut knowledge = Knowledge {
             reservations: reservations(&prelude),
             expected: std::mem::take(&mut prelude.expected),
-            lagging: if prelude.blocks_lag { beside_claims.clone() } else { BTreeSet::new() },
             prelude,
             now,
             query,
@@ -99,7 +95,7 @@ impl Knowledge {
             listed: BTreeSet::new(),
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
-            beside_claims,
+            beside_claims: blocks.iter().map(|(cidr, _)| *cidr).collect(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
@@ -150,12 +146,12 @@ impl Knowledge {
 
     /// The blocks of a family that may have more room than it looks.
     pub(crate) fn lagging(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
-        self.lagging.iter().filter(move |cidr| cidr.version() == version).copied()
+        self.beside_claims.iter().filter(move |cidr| self.lags(cidr) && cidr.version() == version).copied()
     }
 
     /// Whether a block may have been changed before it was read.
     pub(crate) fn lags(&self, cidr: &Cidr) -> bool {
-        self.lagging.contains(cidr)
+        self.prelude.blocks_lag && self.beside_claims.contains(cidr)
     }
 
     /// Every block that was read.
@@ -217,7 +213,6 @@ impl Knowledge {
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
             self.beside_claims.remove(&cidr);
-            self.lagging.remove(&cidr);
         }
         for (version, ticket) in ranges {
             self.ranges.insert(version, answers.listed_keys(&ticket).collect());
@@ -347,7 +342,7 @@ impl Knowledge {
 
     pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {
         let key = block.cidr;
-        self.lagging.remove(&key);
+        self.beside_claims.remove(&key);
         self.ranges.entry(key.version()).and_modify(|ranges| _ = ranges.insert(key));
         self.blocks.insert(key, Known::There(Box::new(Entry { key, value: block, revision })));
     }
@@ -369,7 +364,7 @@ impl Knowledge {
     }
 
     pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
-        self.lagging.remove(&cidr);
+        self.beside_claims.remove(&cidr);
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }

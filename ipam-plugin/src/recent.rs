@@ -2,8 +2,8 @@
 //! and what the last ADD or DEL wrote to one.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
@@ -85,14 +85,13 @@ impl RecentBlocks {
 
     /// A file that cannot be written costs the next ADD a round trip or two, and nothing else.
     fn write(&self) {
-        let written = serde_json::to_vec(&self.known).map_err(Into::into).and_then(|text| {
+        let written = serde_json::to_vec(&self.known).map_err(io::Error::from).and_then(|text| {
             fs::write(&self.file, &text).or_else(|_| {
                 self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
                 fs::write(&self.file, &text)
             })
         });
         if let Err(error) = written {
-            let error: std::io::Error = error;
             tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
+use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
 
 use crate::affinity::release_if_deselected;
@@ -129,9 +129,7 @@ struct State {
 }
 
 struct Plan {
-    /// Those of blocks first.
     writes: Vec<Write>,
-    blocks: usize,
     addresses: usize,
     unreadable: Vec<Cidr>,
     /// Blocks without addresses, with their owners.
@@ -141,7 +139,8 @@ struct Plan {
 impl Plan {
     /// The last write that leaves a block behind.
     fn last_update(&self) -> Option<usize> {
-        self.writes[..self.blocks].iter().rposition(|write| matches!(write.op, WriteOp::Update(..)))
+        let leaves_block = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
+        self.writes.iter().rposition(leaves_block)
     }
 }
 
@@ -165,8 +164,7 @@ impl State {
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
-        let mut plan =
-            Plan { writes: Vec::new(), blocks: 0, addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
         for (cidr, block) in &self.blocks {
             // A block without addresses of the handle is written too: whoever counted the handle up and is about to
             // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).
@@ -181,7 +179,6 @@ impl State {
                 }
             }
         }
-        plan.blocks = plan.writes.len();
         for handle in &self.prelude.handles {
             let mut left = handle.clone();
             left.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));

@@ -7,7 +7,7 @@ use netconf::{CniError, CniResult};
 use super::*;
 use crate::cni::{self, Pod};
 use crate::prelude::PreludeQuery;
-use crate::recent::Recent;
+use crate::recent::{Recent, RecentBlocks};
 use crate::release_addresses::release_addresses;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
@@ -62,6 +62,16 @@ impl Node {
             }
         };
         cni::add(store, clock, call, prelude, ahead.map(Ahead::into_lock)).await
+    }
+
+    /// What an ADD that works ahead has when all is read.
+    async fn read_ahead(&self, call: &IpamCall) -> (Ahead, Prelude, EarlyHandle) {
+        let (store, clock) = (&self.cluster.store, &self.cluster.clock);
+        let ahead = Ahead::of(call, store).unwrap();
+        let mut batch = ReadBatch::new();
+        let tickets = Prelude::ask(&mut batch, &ahead.extend(call.prelude_query().sparing(store)));
+        let (answers, early) = ahead.read(store, clock, call, &batch).await;
+        (ahead, Prelude::from_answers(&answers.unwrap(), &tickets).unwrap(), early)
     }
 
     async fn address(&self, container: &str) -> IpAddr {
@@ -182,11 +192,7 @@ async fn answers_that_took_long_are_asked_for_again() {
     node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
-    let ahead = Ahead::of(&call, store).unwrap();
-    let mut batch = ReadBatch::new();
-    let tickets = Prelude::ask(&mut batch, &ahead.extend(call.prelude_query().sparing(store)));
-    let (answers, early) = ahead.read(store, clock, &call, &batch).await;
-    let mut prelude = Prelude::from_answers(&answers.unwrap(), &tickets).unwrap();
+    let (ahead, mut prelude, early) = node.read_ahead(&call).await;
     EarlyHandle { took_long: true, ..early }.join(&mut prelude);
     // Meanwhile the pool went.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
@@ -394,12 +400,7 @@ async fn what_was_done_ahead_can_be_taken_back() {
     node.address("a").await;
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
-    let ahead = Ahead::of(&call, store).unwrap();
-    let query = ahead.extend(call.prelude_query().sparing(store));
-    let mut batch = ReadBatch::new();
-    let tickets = Prelude::ask(&mut batch, &query);
-    let (answers, early) = ahead.read(store, clock, &call, &batch).await;
-    let mut prelude = Prelude::from_answers(&answers.unwrap(), &tickets).unwrap();
+    let (_ahead, mut prelude, early) = node.read_ahead(&call).await;
     early.join(&mut prelude);
     assert!(node.cluster.handle(&call.handle().to_string()).is_some());
     forget(store, clock, &call, &mut prelude).await;

@@ -20,7 +20,6 @@ use crate::error::IpamError;
 use crate::kubevirt::{self, MachineError};
 use crate::lock::HostLock;
 use crate::prelude::Prelude;
-use crate::recent::RecentBlocks;
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
@@ -95,9 +94,8 @@ async fn addresses<S: Store, C: Clock>(
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     let assigned = assign(store, clock, &request, prelude).await?;
-    if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
-        let written = assigned.last_write.as_ref();
-        RecentBlocks::read(file).note(&call.network, call.namespace(), assigned.recent, written);
+    if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
+        recent.note(&call.network, call.namespace(), assigned.recent, assigned.last_write.as_ref());
     }
     match assigned.shortfalls.into_iter().next() {
         Some(shortfall) => Err(shortfall.into()),

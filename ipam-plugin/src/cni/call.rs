@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 
 use crate::lock::HostLock;
 use crate::prelude::PreludeQuery;
+use crate::recent::RecentBlocks;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
 
 /// Where upstream notes that a node's affinities have labels: it is gone when the node starts anew.
@@ -156,6 +157,12 @@ impl IpamCall {
     /// Takes the node's lock, if it can be had. Waits in this thread: a plugin process has nothing else to do.
     pub fn lock(&self) -> Option<HostLock> {
         self.lock_file.as_deref().and_then(HostLock::acquire)
+    }
+
+    /// The hint for the next ADD, to whoever holds the node's lock; `None` where none is kept.
+    pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
+        lock.filter(|_| !store.has_transactions())?;
+        self.recent_file.as_deref().map(RecentBlocks::read)
     }
 
     /// What is stored with each address.

@@ -8,7 +8,6 @@ use super::error::cni_error;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt;
-use crate::recent::RecentBlocks;
 use crate::release::{ReleasePrelude, release};
 
 /// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
@@ -46,8 +45,8 @@ pub async fn release_call<S: Store, C: Clock>(
         return Ok(());
     }
     let released = release(store, clock, prelude).await?;
-    if let (Some(_), Some(file), false) = (&lock, &call.recent_file, store.has_transactions()) {
-        RecentBlocks::read(file).note_write(&call.network, released.last_write.as_ref());
+    if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
+        recent.note_write(&call.network, released.last_write.as_ref());
     }
     tracing::info!(handle = %call.handle(), addresses = released.addresses, "released");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))

@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image release generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image release reproduce generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,10 @@ release: ## all that a release has, in target/release-VERSION, from a clean tree
 	@tests/install-needs.sh build image
 	@tests/install-go-tools.sh kubectl
 	@deploy/release.sh
+
+reproduce: ## make the release of the last commit twice, the second time with nothing of the first, and compare (40 minutes)
+	@tests/install-needs.sh build image
+	@deploy/reproduce.sh
 
 generate: ## write deploy/ files that come from the code (JSON Schema of the configuration, CRDs, version) and deploy/install.yaml
 	@mkdir -p target

@@ -78,7 +78,10 @@ install_go_tools() {
         tests/install-go-tools.sh helm kubeconform || echo "note: there is no helm or kubeconform" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
         ;;
-    e2e) tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet containerd ;;
+    e2e)
+        tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler
+        tests/install-go-tools.sh kubelet containerd || echo "note: there is no node" >&2
+        ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;
     bench) tests/install-go-tools.sh kube-apiserver || echo "note: there is no API server to measure" >&2 ;;
     esac

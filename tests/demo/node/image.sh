@@ -22,7 +22,7 @@ make_image() {
     layer=$(blob "$work/layer.tar")
     diff=$(jq -r .digest <<<"$layer")
     # It ends when it is told to, which `sleep` as the first process of a container does not.
-    jq -nc --arg diff "$diff" '{architecture: "amd64", os: "linux", rootfs: {type: "layers", diff_ids: [$diff]},
+    jq -nc --arg diff "$diff" --arg arch "$(dpkg --print-architecture)" '{architecture: $arch, os: "linux", rootfs: {type: "layers", diff_ids: [$diff]},
         config: {Env: ["PATH=/bin"], Entrypoint: ["sh", "-c", "trap exit TERM; sleep 1000000 & wait"]}}' >"$work/config.json"
     config=$(blob "$work/config.json")
     jq -nc --argjson config "$config" --argjson layer "$layer" '{schemaVersion: 2,

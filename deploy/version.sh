@@ -10,7 +10,7 @@ if [ "${1:-}" = --stamp ]; then
     git ls-files -- 'deploy/*.yaml' deploy/README.md | grep -v '^deploy/install.yaml$' | while read -r file; do
         # Not the chart's links.
         [ ! -f "$file" ] || [ -L "$file" ] || sed -i -E "$file" \
-            -e "s#((calico|\\\$REGISTRY)/(cni|kube-controllers)|\\\$image):v[0-9][0-9A-Za-z.-]*#\1:v$version#g; s#(newTag: )v[0-9][0-9A-Za-z.-]*#\1v$version#"
+            -e "s#((calico|\\\$REGISTRY)/(cni|kube-controllers)|\\\$image):v[0-9][0-9A-Za-z.-]*#\1:v$version#g"
     done
     sed -i -E "s#^(version|appVersion): .*#\1: $version#" deploy/helm/calico-cni/Chart.yaml
 else

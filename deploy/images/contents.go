@@ -26,8 +26,9 @@ type file struct {
 	owner int
 }
 
-// Paths, users and commands are those of upstream's images up to v3.32, and the paths of the later one besides (INST-107,
-// INST-108, INST-115).
+// Paths and users are those of upstream's images up to v3.32, and the paths of the later one besides (INST-107, INST-108,
+// INST-115). What each starts is asked for in two ways: manifests up to v3.32 name a program by `command`, later ones give
+// `args` to the image's own, so that each image has an entry point (INST-1).
 var images = []image{
 	{
 		name:        "cni",
@@ -51,7 +52,8 @@ var images = []image{
 		config: v1.Config{
 			Env:        []string{"PATH=/opt/cni/bin:/usr/bin"},
 			WorkingDir: "/opt/cni/bin",
-			Cmd:        []string{"/opt/cni/bin/install"},
+			Entrypoint: []string{"/usr/bin/calico"},
+			Cmd:        []string{"component", "cni", "install"},
 			// The directories of the node that it writes are root's.
 			User: "0",
 		},

@@ -1,8 +1,11 @@
 //! The programs run with nothing around them but the image.
 
+use std::fs;
 use std::path::Path;
 
 use integration_tests::command::run;
+use integration_tests::images::in_tree;
+use integration_tests::manifests::{containers, parse};
 use integration_tests::namespaces::isolated;
 use serde_json::Value;
 
@@ -67,6 +70,75 @@ fn every_program_runs_by_itself() {
             ["/usr/bin/check-status -r", "/usr/bin/calico component kube-controllers kube-controllers-health -l"]
         {
             inside(controllers, "999:999", line).unwrap_err();
+        }
+    });
+}
+
+/// What a runtime starts: `command` is in the place of the image's entry point and of its arguments, `args` of these alone.
+fn started(container: &Value, config: &Value) -> String {
+    let own = &config["config"];
+    let words = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let (mut program, mut arguments) = (words(&container["command"]), words(&container["args"]));
+    if program.is_empty() {
+        program = words(&own["Entrypoint"]);
+        if arguments.is_empty() {
+            arguments = words(&own["Cmd"]);
+        }
+    }
+    [program, arguments].concat().join(" ")
+}
+
+/// Upstream's manifests of both generations with nothing changed but the image, as `kubectl set image` does, and ours: what
+/// each container starts is in the image, and is what the container is for (INST-1).
+#[test]
+fn manifests_start_what_they_mean_when_only_the_image_is_ours() {
+    let Some(directory) = images() else { return };
+    let read = |name: &str| {
+        let (image, root) = (Image::read(&directory.path().join(name)), directory.path().join("root").join(name));
+        unpacked(&image, &root);
+        (image.config, root)
+    };
+    let (cni, controllers) = (read("cni"), read("kube-controllers"));
+    isolated(|_| {
+        for (file, expected) in [
+            ("tests/tests/deploy_manifests/upstream-v3.32.yaml", 3),
+            ("tests/tests/deploy_manifests/upstream-v3.33.yaml", 3),
+            ("tests/tests/deploy_manifests/upstream-operator-1.42.yaml", 2),
+            ("deploy/install.yaml", 3),
+            ("deploy/uninstall/uninstall.yaml", 1),
+        ] {
+            let mut seen = 0;
+            for object in parse(&fs::read_to_string(in_tree(file)).unwrap()).unwrap().values() {
+                for container in containers(object) {
+                    let ((config, root), usage) = match container["name"].as_str().unwrap() {
+                        "install-cni" => (&cni, "Usage: calico install"),
+                        // It says its usage where upstream's does, on stderr.
+                        "upgrade-ipam" => (&cni, ""),
+                        "uninstall" => (&cni, "Usage: calico uninstall"),
+                        "cni-agent" => (&cni, "Usage: calico refresh-token"),
+                        "calico-kube-controllers" => (&controllers, "Usage: kube-controllers"),
+                        _ => continue,
+                    };
+                    seen += 1;
+                    // As whom the manifest says, if it does, or else the image.
+                    let said = &container["securityContext"];
+                    let id = |field: &str, own: &str| said[field].as_u64().map_or(own.to_owned(), |id| id.to_string());
+                    let own = config["config"]["User"].as_str().unwrap();
+                    let user = format!("{}:{}", id("runAsUser", own), id("runAsGroup", "0"));
+                    assert!(said["runAsNonRoot"] != true || !user.starts_with("0:"), "{file}: {user}");
+                    for probe in ["livenessProbe", "readinessProbe"] {
+                        if let Some(program) = container[probe]["exec"]["command"][0].as_str() {
+                            assert!(root.join(program.trim_start_matches('/')).is_file(), "{file}: {program}");
+                        }
+                    }
+                    let line = started(container, config);
+                    let said = inside(root, &user, &format!("{line} --help"));
+                    assert!(said.as_ref().is_ok_and(|said| said.contains(usage)), "{file}: {line}: {said:?}");
+                }
+            }
+            assert_eq!(seen, expected, "{file}");
         }
     });
 }

@@ -7,12 +7,15 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::Result;
+use integration_tests::command::run;
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse};
 use serde_json::{Value, json};
 
 use super::api_server::{manifest, stored};
 use super::can_render;
+use super::references::missing;
 
 const NODE: &str = "DaemonSet.apps kube-system/calico-node";
 const CONTROLLERS: &str = super::DEPLOYMENT;
@@ -22,30 +25,22 @@ fn upstream(name: &str) -> String {
     fs::read_to_string(file).unwrap()
 }
 
-/// The overlay, as a person uses it: with upstream's manifest put beside its kustomization.
+/// An overlay, as a person uses it: with upstream's manifest put beside the kustomization of beside-upstream.
 fn swapped(overlay: &str, upstream: &str) -> Objects {
-    swapped_with(overlay, upstream, None)
+    render_swapped(overlay, upstream, "").unwrap()
 }
 
-/// The same with a component, as the overlay's last line.
-fn swapped_with(overlay: &str, upstream: &str, component: Option<&str>) -> Objects {
-    let directory = tempfile::tempdir().unwrap();
-    copy(&deploy("overlays").join(overlay), directory.path());
-    fs::write(directory.path().join("calico.yaml"), upstream).unwrap();
-    if let Some(component) = component {
-        copy(&deploy("components").join(component), &directory.path().join("component"));
-        let kustomization = directory.path().join("kustomization.yaml");
-        let text = fs::read_to_string(&kustomization).unwrap() + "components: [component]\n";
-        fs::write(kustomization, text).unwrap();
-    }
-    kustomize(directory.path()).unwrap()
-}
-
-fn copy(from: &Path, into: &Path) {
-    fs::create_dir_all(into).unwrap();
-    for file in fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
-        fs::copy(file.path(), into.join(file.file_name())).unwrap();
-    }
+/// The same with one more line in the overlay; or why it cannot be rendered.
+fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Result<Objects> {
+    let directory = tempfile::tempdir()?;
+    let from = deploy("").display().to_string();
+    let into = directory.path().join("deploy");
+    run("cp", &["--recursive", from.trim_end_matches('/'), &into.display().to_string()])?;
+    fs::write(into.join("overlays/beside-upstream/calico.yaml"), upstream)?;
+    let kustomization = into.join("overlays").join(overlay).join("kustomization.yaml");
+    let text = fs::read_to_string(&kustomization)? + line;
+    fs::write(&kustomization, text)?;
+    kustomize(&into.join("overlays").join(overlay))
 }
 
 fn sorted(mut changed: Vec<String>) -> Vec<String> {
@@ -53,53 +48,62 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
     changed
 }
 
+/// Each of upstream's manifests, by the registry that its images come from.
+fn upstreams() -> Vec<(String, String)> {
+    let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
+    let mut manifests = Vec::new();
+    for registry in ["quay.io/calico", "docker.io/calico", "calico", "harbor.example.com:8443/mirror/calico"] {
+        for (name, text) in [("v3.32", &separate), ("v3.33", &one)] {
+            manifests.push((format!("{name} of {registry}"), text.replace("quay.io/calico", registry)));
+        }
+    }
+    // Canal's DaemonSet has another name, and with it or with etcd there is no upgrade-ipam (INST-78, INST-93).
+    let mut canal = parse(&separate).unwrap();
+    let mut daemon_set = canal.remove(NODE).unwrap();
+    daemon_set["metadata"]["name"] = json!("canal");
+    daemon_set["spec"]["template"]["spec"]["initContainers"].as_array_mut().unwrap().remove(0);
+    let objects: Vec<String> = canal.values().chain([&daemon_set]).map(Value::to_string).collect();
+    manifests.push(("canal".to_owned(), objects.join("\n---\n")));
+    manifests
+}
+
+/// Whoever the images come from, and also where one image has all of upstream's programs, which is so from v3.33 on: calico-node
+/// and every other container keep theirs.
 #[test]
-fn up_to_v3_32_images_are_swapped_and_nothing_else() {
+fn the_images_of_two_containers_are_swapped_and_nothing_else() {
     if !can_render() {
         return;
     }
-    let newest = upstream("upstream-v3.32.yaml");
-    for registry in ["quay.io/calico", "docker.io/calico", "calico"] {
-        let text = newest.replace("quay.io/calico", registry);
+    let tag = env!("CARGO_PKG_VERSION");
+    for (name, text) in upstreams() {
         let before = parse(&text).unwrap();
         let after = swapped("beside-upstream", &text);
-        let pod = format!("{NODE}/spec/template/spec/initContainers");
+        let node = after.keys().find(|name| name.starts_with("DaemonSet")).unwrap();
+        let first = after[node]["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();
+        let install = first.iter().position(|container| container["name"] == "install-cni").unwrap();
         let expected = [
-            format!("{NODE}/spec/template/spec/initContainers/0/image"),
-            format!("{pod}/1/image"),
+            format!("{node}/spec/template/spec/initContainers/{install}/image"),
             format!("{CONTROLLERS}/spec/template/spec/containers/0/image"),
         ];
-        assert_eq!(sorted(changes(&before, &after)), sorted(expected.into()), "{registry}");
-        let first = &after[NODE]["spec"]["template"]["spec"]["initContainers"];
-        let names: Vec<&str> = first.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["upgrade-ipam", "install-cni", "ebpf-bootstrap"]);
-        let tag = env!("CARGO_PKG_VERSION");
-        assert_eq!(first[1]["image"], format!("registry.example.com/calico/cni:v{tag}"));
+        assert_eq!(sorted(changes(&before, &after)), sorted(expected.into()), "{name}");
+        assert_eq!(first[install]["image"], format!("registry.example.com/calico/cni:v{tag}"), "{name}");
         assert_eq!(
             after[CONTROLLERS]["spec"]["template"]["spec"]["containers"][0]["image"],
-            format!("registry.example.com/calico/kube-controllers:v{tag}")
+            format!("registry.example.com/calico/kube-controllers:v{tag}"),
+            "{name}"
         );
     }
 }
 
-/// From v3.33 on one image has all of upstream's programs: calico-node keeps it.
+/// A manifest without the containers is not taken for one in which they are swapped.
 #[test]
-fn from_v3_33_two_containers_have_another_image() {
+fn a_manifest_without_install_cni_is_refused() {
     if !can_render() {
         return;
     }
-    let text = upstream("upstream-v3.33.yaml");
-    let after = swapped("beside-upstream-v3.33", &text);
-    let install = format!("{NODE}/spec/template/spec/initContainers/1");
-    let expected = [
-        format!("{install}/image"),
-        format!("{install}/command"),
-        format!("{CONTROLLERS}/spec/template/spec/containers/0/image"),
-    ];
-    assert_eq!(sorted(changes(&parse(&text).unwrap(), &after)), sorted(expected.into()));
-    let containers = &after[NODE]["spec"]["template"]["spec"];
-    assert_eq!(containers["initContainers"][1]["args"], serde_json::json!(["component", "cni", "install"]));
-    assert_eq!(containers["containers"][0]["image"], "quay.io/calico/calico:v3.33.0");
+    let text = upstream("upstream-v3.32.yaml").replace("name: install-cni", "name: install");
+    let error = render_swapped("beside-upstream", &text, "").unwrap_err().to_string();
+    assert!(error.contains("install-cni"), "{error}");
 }
 
 /// Upstream mounts the node's `/var/lib/calico` into calico-node alone (INST-77, INST-79): what install-cni notes there ends
@@ -109,24 +113,58 @@ fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
     if !can_render() {
         return;
     }
-    for (overlay, file) in
-        [("beside-upstream", "upstream-v3.32.yaml"), ("beside-upstream-v3.33", "upstream-v3.33.yaml")]
-    {
-        let without = swapped(overlay, &upstream(file));
-        let with = swapped_with(overlay, &upstream(file), Some("keep-state"));
+    for file in ["upstream-v3.32.yaml", "upstream-v3.33.yaml"] {
+        let without = swapped("beside-upstream", &upstream(file));
+        let with =
+            render_swapped("beside-upstream", &upstream(file), "components: [../../components/keep-state]\n").unwrap();
         let mounts = format!("{NODE}/spec/template/spec/initContainers/1/volumeMounts");
-        assert_eq!(changes(&without, &with), [mounts], "{overlay}");
+        assert_eq!(changes(&without, &with), [mounts], "{file}");
         let noted = |objects: &Objects| -> Vec<Value> {
             let install = &objects[NODE]["spec"]["template"]["spec"]["initContainers"][1];
             let mounts = install["volumeMounts"].as_array().unwrap().iter();
             mounts.filter(|mount| mount["mountPath"] == "/var/lib/calico").cloned().collect()
         };
-        assert_eq!(noted(&without), Vec::<Value>::new(), "{overlay}");
+        assert_eq!(noted(&without), Vec::<Value>::new(), "{file}");
         let name = json!({ "name": "var-lib-calico", "mountPath": "/var/lib/calico" });
-        assert_eq!(noted(&with), [name], "{overlay}");
+        assert_eq!(noted(&with), [name], "{file}");
         // The volume is there already.
         let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
-        assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{overlay}");
+        assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{file}");
+    }
+}
+
+/// Our DaemonSet in the place of the init container: one writes the files, one renews the token, and what upstream's manifest has is
+/// as it was, its calico-config too.
+#[test]
+fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
+    if !can_render() {
+        return;
+    }
+    for file in ["upstream-v3.32.yaml", "upstream-v3.33.yaml"] {
+        let text = upstream(file).replace("calico_backend: bird", "calico_backend: vxlan");
+        let text = text.replace("typha_service_name: none", "typha_service_name: calico-typha");
+        let before = parse(&text).unwrap();
+        let after = swapped("beside-calico-node", &text);
+        let rbac = "rbac.authorization.k8s.io";
+        let pod = format!("{NODE}/spec/template/spec");
+        let expected = [
+            super::DAEMON_SET.to_owned(),
+            "ServiceAccount kube-system/calico-cni".to_owned(),
+            format!("ClusterRole.{rbac} calico-cni"),
+            format!("ClusterRoleBinding.{rbac} calico-cni"),
+            format!("Role.{rbac} kube-system/calico-cni"),
+            format!("RoleBinding.{rbac} kube-system/calico-cni"),
+            format!("{CONTROLLERS}/spec/template/spec/containers/0/image"),
+            format!("{pod}/containers/0/env"),
+            format!("{pod}/initContainers"),
+        ];
+        assert_eq!(sorted(changes(&before, &after)), sorted(expected.into()), "{file}");
+        let node = &after[NODE]["spec"]["template"]["spec"];
+        assert_eq!(node["containers"][0]["env"], json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }]));
+        let mut init = before[NODE]["spec"]["template"]["spec"]["initContainers"].as_array().unwrap().clone();
+        init.retain(|container| container["name"] != "install-cni");
+        assert_eq!(node["initContainers"], Value::from(init), "{file}");
+        assert_eq!(missing(&after), Vec::<String>::new(), "{file}");
     }
 }
 
@@ -138,9 +176,11 @@ fn the_way_back_is_upstreams_manifest() {
     }
     with_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("upstream");
-        for (overlay, file) in
-            [("beside-upstream", "upstream-v3.32.yaml"), ("beside-upstream-v3.33", "upstream-v3.33.yaml")]
-        {
+        for (overlay, file) in [
+            ("beside-upstream", "upstream-v3.32.yaml"),
+            ("beside-upstream", "upstream-v3.33.yaml"),
+            ("beside-calico-node", "upstream-v3.33.yaml"),
+        ] {
             let before = parse(&upstream(file)).unwrap();
             let after = swapped(overlay, &upstream(file));
             let apply = |objects: &Objects| {
@@ -151,8 +191,8 @@ fn the_way_back_is_upstreams_manifest() {
             };
             let first = apply(&before);
             let ours = apply(&after);
-            assert_ne!(first, ours, "{overlay}");
-            assert_eq!(apply(&before), first, "{overlay}");
+            assert_ne!(first, ours, "{overlay}: {file}");
+            assert_eq!(apply(&before), first, "{overlay}: {file}");
         }
     });
 }

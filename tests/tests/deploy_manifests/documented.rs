@@ -23,7 +23,7 @@ const DOCUMENTS: [&str; 9] = [
     "overlays/kubernetes-v3/kustomization.yaml",
     "overlays/etcd/kustomization.yaml",
     "overlays/beside-upstream/kustomization.yaml",
-    "overlays/beside-upstream-v3.33/kustomization.yaml",
+    "overlays/beside-calico-node/kustomization.yaml",
 ];
 
 /// What each `kubectl apply` of a line takes: what stands before the command, `-f` or `-k`, and the file or folder.

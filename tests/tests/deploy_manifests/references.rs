@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{COMPONENTS, OVERLAYS, can_render, overlay};
 
 /// What is named and not there.
-fn missing(objects: &Objects) -> Vec<String> {
+pub(super) fn missing(objects: &Objects) -> Vec<String> {
     let mut missing = Vec::new();
     let workloads = objects.iter().filter(|(name, _)| name.starts_with("DaemonSet") || name.starts_with("Deployment"));
     for (name, workload) in workloads {
@@ -116,7 +116,7 @@ fn selectors_find_what_they_are_for() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let monitored = ["components/service-monitor"];
+    let monitored = ["components/service-monitor", "components/agent-metrics"];
     let objects = integration_tests::manifests::compose(directory.path(), &[OVERLAYS[0]], &monitored).unwrap();
     let template = &objects[super::DEPLOYMENT]["spec"]["template"];
     let name = "kube-system/calico-kube-controllers";
@@ -130,6 +130,15 @@ fn selectors_find_what_they_are_for() {
     assert_eq!(monitor["endpoints"][0]["port"], port["name"]);
     let mut ports = list(&template["spec"]["containers"][0]["ports"]);
     assert!(ports.any(|of_pod| of_pod["name"] == port["targetPort"] && of_pod["containerPort"] == port["port"]));
+    // The agents have no Service: their monitor finds the pods, on the port where they listen for others.
+    let agents = &objects["PodMonitor.monitoring.coreos.com kube-system/calico-cni"]["spec"];
+    let template = &objects[super::DAEMON_SET]["spec"]["template"];
+    assert!(chosen(&agents["selector"]["matchLabels"], &template["metadata"]["labels"]));
+    let agent = &template["spec"]["containers"][0];
+    let port = list(&agent["ports"]).find(|port| port["name"] == agents["podMetricsEndpoints"][0]["port"]).unwrap();
+    let listen = list(&agent["env"]).find(|variable| variable["name"] == "CNI_AGENT_LISTEN").unwrap();
+    assert_eq!(listen["value"], format!("0.0.0.0:{}", port["containerPort"]));
+    assert_eq!(port["containerPort"], agent["livenessProbe"]["httpGet"]["port"]);
 }
 
 /// Whether every label of a selector is among these.

@@ -24,7 +24,10 @@ const MOST_CONNECTIONS: usize = 16;
 
 /// The port could not be had.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address")]
+#[error(
+    "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the probes of the \
+     pod have to name too"
+)]
 pub struct ListenError {
     address: SocketAddr,
     source: io::Error,

@@ -121,6 +121,34 @@ fn the_agent() {
     }
 }
 
+/// Probes ask where the agent listens, whatever port something else has left it.
+#[test]
+fn probes_follow_the_agent() {
+    if !can_render() {
+        return;
+    }
+    for (listen, host, port) in [
+        ("127.0.0.1:9197", "127.0.0.1", 9197),
+        ("0.0.0.0:9197", "127.0.0.1", 9197),
+        ("[::]:9097", "127.0.0.1", 9097),
+        ("[::1]:9197", "::1", 9197),
+        ("127.0.0.2:9097", "127.0.0.2", 9097),
+    ] {
+        let (objects, changed) = with(&[&format!("agent.listen={listen}")]);
+        let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
+        for change in &changed {
+            let places = ["env", "livenessProbe/httpGet", "readinessProbe/httpGet"];
+            assert!(places.iter().any(|place| change.starts_with(&format!("{agent}/{place}"))), "{change}");
+        }
+        let agent = containers(&objects[DAEMON_SET])[1];
+        for probe in ["livenessProbe", "readinessProbe"] {
+            let asked = &agent[probe]["httpGet"];
+            assert_eq!((&asked["host"], &asked["port"]), (&json!(host), &json!(port)), "{listen}");
+        }
+        assert!(agent["env"].as_array().unwrap().contains(&json!({ "name": "CNI_AGENT_LISTEN", "value": listen })));
+    }
+}
+
 #[test]
 fn what_is_said_of_all_pods() {
     if !can_render() {

@@ -130,14 +130,40 @@ fn etcds_certificates() {
 }
 
 #[test]
-fn the_monitor_has_the_labels_by_which_it_is_selected() {
+fn monitors_have_the_labels_by_which_they_are_selected() {
     if !can_render() {
         return;
     }
     let (objects, _) = with(&json!({ "metrics": {
-        "serviceMonitor": true, "serviceMonitorLabels": { "release": "prometheus" }, "interval": "1m",
+        "serviceMonitor": true, "podMonitor": true, "prometheusRule": true,
+        "serviceMonitorLabels": { "release": "prometheus" }, "interval": "1m",
     } }));
-    let (_, monitor) = objects.iter().find(|(name, _)| name.starts_with("ServiceMonitor")).unwrap();
-    let labels = json!({ "k8s-app": "calico-kube-controllers", "release": "prometheus" });
-    assert_eq!((&monitor["metadata"]["labels"], &monitor["spec"]["endpoints"][0]["interval"]), (&labels, &json!("1m")));
+    for (kind, endpoints) in
+        [("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints"), ("PrometheusRule", "")]
+    {
+        let (_, monitor) = objects.iter().find(|(name, _)| name.starts_with(kind)).unwrap();
+        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus", "{kind}");
+        assert!(monitor["metadata"]["labels"]["k8s-app"].is_string(), "{kind}");
+        if !endpoints.is_empty() {
+            assert_eq!(monitor["spec"][endpoints][0]["interval"], "1m", "{kind}");
+        }
+    }
+}
+
+/// The monitor of nodes finds the agents where they listen, and none where nobody else reaches them.
+#[test]
+fn agents_are_monitored_where_they_listen() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&json!({ "metrics": { "podMonitor": true }, "agent": { "listen": "[::]:9197" } }));
+    let agent = containers(&objects[DAEMON_SET])[1];
+    assert_eq!(agent["ports"], json!([{ "name": "metrics", "containerPort": 9197 }]));
+    let said: Vec<&Value> =
+        agent["env"].as_array().unwrap().iter().filter(|one| one["name"] == "CNI_AGENT_LISTEN").collect();
+    assert_eq!(said, [&json!({ "name": "CNI_AGENT_LISTEN", "value": "[::]:9197" })]);
+    for listen in ["127.0.0.1:9097", "[::1]:9097"] {
+        let error = template(&["--set", "metrics.podMonitor=true", "--set", &format!("agent.listen={listen}")]);
+        assert!(error.unwrap_err().to_string().contains("nobody but the node reaches"), "{listen}");
+    }
 }

@@ -50,6 +50,8 @@ fn components_are_values() {
         ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
         ("components/privileged", "cni.privileged=true"),
         ("components/service-monitor", "metrics.serviceMonitor=true"),
+        ("components/agent-metrics", "metrics.podMonitor=true"),
+        ("components/prometheus-rule", "metrics.prometheusRule=true"),
         ("components/upgrade-ipam", "cni.upgradeIpam=true"),
     ];
     for (component, value) in options {
@@ -57,8 +59,10 @@ fn components_are_values() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    let with_etcd = compose(directory.path(), &["overlays/etcd"], &["components/privileged"]).unwrap();
-    assert_equal(&with_etcd, &["--set", "datastore=etcd,cni.privileged=true"]);
+    for (component, value) in [options[1], options[3]] {
+        let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
+        assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
+    }
 }
 
 /// A namespace of one's own is everywhere that the usual one was.

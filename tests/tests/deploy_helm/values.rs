@@ -30,6 +30,8 @@ fn wrong_values_are_refused() {
         ("cni.confName=a/b.conf", "confName"),
         ("agent.tokenRefreshInterval=often", "tokenRefreshInterval"),
         ("agent.listen=9097", "listen"),
+        ("agent.listen=node1:9097", "listen"),
+        ("agent.listen=127.0.0.1:0", "listen"),
         ("etcd.endpoints=10.0.0.1", "endpoints"),
         ("etcd.certificates.ca=/etc/ca.pem", "ca"),
         ("cni.logFile.path=cni.log", "path"),
@@ -80,7 +82,7 @@ fn a_dry_run_takes_many_options_at_once() {
         for values in [
             "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
              ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
-            "datastore=etcd,cni.privileged=true,etcd.tls=false",
+            "datastore=etcd,cni.privileged=true,etcd.tls=false,ipam.pools[0].cidr=10.0.0.0/16,agent.listen=[::1]:9197",
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
              etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",

@@ -8,11 +8,11 @@ use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, compose, deploy, parse};
 use serde_json::Value;
 
-use super::{COMPONENTS, OVERLAYS, can_render, overlay};
+use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 /// Objects as a manifest that kubectl reads. Kinds that this server does not define are left out.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
-    let known = |name: &&String| !name.starts_with("ServiceMonitor");
+    let known = |name: &&String| !is_for_prometheus(name);
     let items: Vec<&Value> = objects.iter().filter(|(name, _)| known(name)).map(|(_, object)| object).collect();
     let file = directory.join("manifest.json");
     fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
@@ -70,6 +70,33 @@ fn the_uninstallation_is_taken_and_its_patch_fits() {
         api.kubectl(&["patch", name[0], name[1], name[2], name[3], "--type=json", "--patch", patch]).unwrap();
         assert_eq!(args(), serde_json::json!(["uninstall", "--yes"]));
         api.kubectl(&["delete", "-f", &file]).unwrap();
+    });
+}
+
+/// With SELinux in the way it can have the rights that `components/privileged` gives.
+#[test]
+fn the_uninstallation_can_be_privileged() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();
+        let patch = deploy("uninstall/privileged.yaml");
+        let text = fs::read_to_string(&patch).unwrap();
+        let command = text.lines().find_map(|line| line.strip_prefix("#   kubectl ")).unwrap();
+        let file = patch.display().to_string();
+        let words: Vec<&str> = command
+            .split_whitespace()
+            .map(|word| if word == "deploy/uninstall/privileged.yaml" { &file } else { word })
+            .collect();
+        api.kubectl(&words).unwrap();
+        let stored = api.kubectl(&["get", "-n", "kube-system", "daemonset", "calico-uninstall", "-o", "json"]).unwrap();
+        let stored: Value = serde_json::from_str(&stored).unwrap();
+        let pod = &stored["spec"]["template"]["spec"];
+        let context = &pod["initContainers"][0]["securityContext"];
+        assert_eq!((&context["privileged"], context.get("capabilities")), (&Value::Bool(true), None), "{context}");
+        assert_eq!(context["runAsUser"], 0);
+        assert_eq!(pod["containers"][0]["securityContext"].get("privileged"), None, "what waits needs no rights");
     });
 }
 

@@ -1,5 +1,6 @@
 //! The manifests of `deploy/`: rendered by kustomize, whole in themselves, and taken by a real API server.
 
+mod alerts;
 mod api_server;
 mod beside_upstream;
 mod components;
@@ -18,11 +19,13 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The options of an installation.
-const COMPONENTS: [&str; 6] = [
+const COMPONENTS: [&str; 8] = [
+    "components/agent-metrics",
     "components/cni-1.1",
     "components/default-pool",
     "components/host-network-controllers",
     "components/privileged",
+    "components/prometheus-rule",
     "components/service-monitor",
     "components/upgrade-ipam",
 ];
@@ -34,6 +37,11 @@ const CONFIG: &str = "ConfigMap kube-system/calico-config";
 /// Whether kubectl is there; the test is skipped otherwise.
 fn can_render() -> bool {
     program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
+}
+
+/// Whether an object is one for the operator of Prometheus, whose definitions are somebody else's.
+fn is_for_prometheus(name: &str) -> bool {
+    name.split(' ').next().is_some_and(|kind| kind.ends_with(".monitoring.coreos.com"))
 }
 
 /// An overlay, rendered.

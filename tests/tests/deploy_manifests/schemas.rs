@@ -1,6 +1,6 @@
 //! Each object of a rendering fits the schema that the API server publishes of its kind, and has no field that the schema does
 //! not name. kubeconform decides, which asks no server: whoever reads a manifest with it is told nothing that kubectl is not.
-//! ServiceMonitors are left out: their definition is somebody else's.
+//! What is for Prometheus is left out: its definitions are somebody else's.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use integration_tests::manifests::{Objects, compose, deploy, kubeconform, parse}
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, overlay};
+use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 fn can_check() -> bool {
     kubeconform().map_err(|missing| skipped(&missing.to_string())).is_ok() && can_render()
@@ -22,6 +22,9 @@ fn can_check() -> bool {
 
 /// How often a schema is asked for, ten times in a second.
 const PATIENCE: usize = 300;
+
+/// Kinds without a schema here.
+const FOR_PROMETHEUS: &str = "ServiceMonitor,PodMonitor,PrometheusRule";
 
 /// As kubeconform looks them up.
 const FILE: &str = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json";
@@ -31,7 +34,7 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
     let text = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let of = |object: &Value| (text(object, "apiVersion"), text(object, "kind"));
     let kinds: BTreeSet<(String, String)> = objects.iter().flat_map(|set| set.values().map(of)).collect();
-    for (api_version, kind) in kinds.into_iter().filter(|(_, kind)| kind != "ServiceMonitor") {
+    for (api_version, kind) in kinds.into_iter().filter(|(group, _)| !group.starts_with("monitoring.coreos.com/")) {
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
         let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{api_version}") };
         let names = json!({ "group": group, "version": version, "kind": kind });
@@ -87,14 +90,14 @@ fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
     fs::write(&file, documents.join("\n---\n")).unwrap();
     let schemas = directory.join(FILE).display().to_string();
     let answer = Command::new(kubeconform().unwrap())
-        .args(["-strict", "-summary", "-output", "json", "-skip", "ServiceMonitor", "-schema-location", &schemas])
+        .args(["-strict", "-summary", "-output", "json", "-skip", FOR_PROMETHEUS, "-schema-location", &schemas])
         .arg(&file)
         .output()
         .unwrap();
     let said: Value = serde_json::from_slice(&answer.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&answer.stderr)));
     let count = |field: &str| usize::try_from(said["summary"][field].as_u64().unwrap()).unwrap();
-    let monitors = objects.keys().filter(|name| name.starts_with("ServiceMonitor")).count();
+    let monitors = objects.keys().filter(|name| is_for_prometheus(name)).count();
     assert_eq!(count("skipped"), monitors, "{said}");
     let wrong = said["resources"].as_array().into_iter().flatten();
     (wrong.map(|object| format!("{}: {}", object["name"], object["msg"])).collect(), count("valid"))
@@ -121,7 +124,7 @@ fn every_object_fits_the_schema_of_its_kind() {
         }
         write_schemas(&api, &renderings, &directory);
         for objects in &renderings {
-            let monitors = objects.keys().filter(|name| name.starts_with("ServiceMonitor")).count();
+            let monitors = objects.keys().filter(|name| is_for_prometheus(name)).count();
             assert_eq!(check(&directory, objects), (Vec::new(), objects.len() - monitors));
         }
     });

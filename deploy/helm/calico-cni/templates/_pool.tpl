@@ -18,5 +18,5 @@
     {{- $env = append $env (dict "name" (printf "CALICO_IPV%sPOOL_%s" $family $name) "value" (toString $value)) -}}
   {{- end -}}
 {{- end -}}
-{{- if and $env (eq .Values.datastore "kubernetes") -}}{{- toYaml $env -}}{{- end -}}
+{{- if $env -}}{{- toYaml $env -}}{{- end -}}
 {{- end -}}

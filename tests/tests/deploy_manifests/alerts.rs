@@ -1,0 +1,59 @@
+//! The alerts ask for metrics that the programs have, by labels that those have.
+
+use std::fs;
+
+use integration_tests::manifests::{deploy, parse};
+use serde_json::Value;
+
+/// Words of PromQL, and units of time.
+const WORDS: [&str; 10] = ["sum", "max", "by", "increase", "delta", "time", "h", "m", "and", "or"];
+
+/// The rules of all groups.
+fn rules() -> Vec<Value> {
+    let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
+    let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
+    let groups = objects.values().flat_map(|object| object["spec"]["groups"].as_array().unwrap());
+    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+/// What a line of the documents or of the agent says that there is of a metric: its labels.
+fn labels_of(metric: &str) -> Option<String> {
+    let read = |path: &str| fs::read_to_string(deploy("..").join(path)).unwrap();
+    if let Some(name) = metric.strip_prefix("calico_cni_") {
+        // The agent's have none of their own.
+        return read("installer/src/agent/status.rs").contains(&format!("\"{name}\"")).then(String::new);
+    }
+    let readme = read("kube-controllers/README.md");
+    let said = readme.split('`').find(|said| said.split('{').next() == Some(metric))?;
+    Some(said[metric.len()..].to_owned())
+}
+
+#[test]
+fn every_alert_asks_for_what_there_is() {
+    let rules = rules();
+    assert!(rules.len() > 4, "{} rules", rules.len());
+    for rule in rules {
+        let expression = rule["expr"].as_str().unwrap();
+        let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
+        let mut metrics = 0;
+        let mut labels = String::new();
+        for word in
+            words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_lowercase()) && !WORDS.contains(word))
+        {
+            if let Some(of_metric) = labels_of(word) {
+                metrics += 1;
+                labels += &of_metric;
+            } else {
+                let known = ["ippool", "phase"].contains(&word);
+                assert!(known && expression.contains(&format!("by ({word})")), "no metric {word} in {expression}");
+            }
+        }
+        assert!(metrics > 0, "{expression}");
+        for label in ["ippool", "phase"].iter().filter(|label| expression.contains(&format!("by ({label})"))) {
+            assert!(labels.contains(label), "{label} is a label of none in {expression}: {labels}");
+        }
+        for said in ["summary", "description"] {
+            assert!(rule["annotations"][said].is_string(), "{expression}");
+        }
+    }
+}

@@ -6,10 +6,12 @@
 # Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
 # REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
-# Cargo.toml and the time that of the last commit otherwise. The same tree on the same versions of Rust, Go and Debian's C compiler
-# is to give the same digests, wherever it lies and wherever CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of
-# quick builds. Beside the layouts, programs/<architecture> has our programs by themselves, with the names of their functions in
-# files of their own, bills of materials and notices.
+# Cargo.toml and the time that of the last commit otherwise. The programs say time and commit (`calico version`), which those of
+# `make build` do not: they would be compiled anew for each commit. The commit of a tree with changes ends in -dirty. The same tree
+# on the same versions of Rust, Go and Debian's C compiler is to give the same digests, wherever it lies and wherever
+# CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of quick builds. Beside the layouts,
+# programs/<architecture> has our programs by themselves, with the names of their functions in files of their own, bills of
+# materials and notices.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -37,6 +39,16 @@ while [ $# -gt 0 ]; do
 done
 [ ${#archs[@]} -gt 0 ] || { [ -n "$programs" ] && archs=("$HERE"); } || archs=(amd64 arm64)
 [ -z "$programs" ] || [ "${archs[*]}" = "$HERE" ] || { echo "--programs are for $HERE" >&2; exit 2; }
+
+# The commit of this tree; nothing where there is none.
+commit_here() {
+    local commit
+    commit=$(git rev-parse --verify --quiet HEAD) || return 0
+    echo "$commit$([ -z "$(git status --porcelain)" ] || echo -dirty)"
+}
+
+# The commit that a program says it is of; nothing if it says none.
+commit_of() { "$1" version | sed -nE 's/^Git commit: *([0-9a-f]{40}(-dirty)?)$/\1/p'; }
 
 # A C compiler for the musl of an architecture that is not this machine's.
 require_cross_compiler() {
@@ -72,18 +84,20 @@ build_programs() {
         name=${target//-/_}
         cross=("CC_$name=$CACHE/zig-cc-$arch" "AR_$name=$CACHE/zig-ar")
     fi
+    local told=("CALICO_BUILD_DATE=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)" ${commit:+"CALICO_GIT_COMMIT=$commit"})
     # The last one that fits counts.
     local built=${CARGO_TARGET_DIR:-$PWD/target}/image-build paths
     paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src', '--remap-path-prefix=$built=/build'"
     for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do
         IFS=: read -r profile package program <<<"$build"
-        env "${cross[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
+        env "${cross[@]}" "${told[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
             --target "$target" --config "target.$target.rustflags = [$paths]"
         install -m 0755 "$built/$target/$profile/$program" "$into/$program"
     done
     deploy/names-apart.sh "$into/kube-controllers" "$into/kube-controllers.debug"
 }
 
+commit=$(if [ -n "$programs" ]; then commit_of "$programs/calico"; else commit_here; fi)
 tests/install-go-tools.sh images "${archs[@]/#/cni-plugins-}"
 mkdir -p target
 staged=$(mktemp -d target/image-programs.XXXXXX)
@@ -112,4 +126,5 @@ for package in cni-plugin kube-controllers; do
         sed "s# ($PWD[^)]*)##" >"$staged/crates/$package"
 done
 "$(tests/install-go-tools.sh --place images)/images" -programs "$staged" -arch "$(IFS=, && echo "${archs[*]}")" \
-    -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -out "$out" ${MOST_BYTES:+-most "$MOST_BYTES"}
+    -version "$VERSION" -registry "$REGISTRY" -epoch "$SOURCE_DATE_EPOCH" -revision "$commit" -out "$out" \
+    ${MOST_BYTES:+-most "$MOST_BYTES"}

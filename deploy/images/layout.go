@@ -184,5 +184,8 @@ func (s settings) configure(img v1.Image, i image, arch string) (v1.Image, error
 		"org.opencontainers.image.version":     s.version,
 		"org.opencontainers.image.created":     s.created.Format("2006-01-02T15:04:05Z"),
 	}
+	if s.revision != "" {
+		config.Config.Labels["org.opencontainers.image.revision"] = s.revision
+	}
 	return mutate.ConfigFile(img, config)
 }

@@ -25,6 +25,8 @@ type settings struct {
 	version  string
 	registry string
 	created  time.Time
+	// The commit that the programs are of; empty: nobody knows.
+	revision string
 	// Most bytes of our own programs in an image.
 	most int64
 	out  string
@@ -41,6 +43,7 @@ func main() {
 	flag.StringVar(&s.version, "version", "", "tag of the images")
 	flag.StringVar(&s.registry, "registry", "registry.example.com/calico", "what goes before the name of each image")
 	flag.Int64Var(&epoch, "epoch", 0, "when everything was made, in seconds since 1970")
+	flag.StringVar(&s.revision, "revision", "", "commit that the programs are of")
 	flag.Int64Var(&s.most, "most", 12<<20, "most bytes of our own programs in an image")
 	flag.StringVar(&s.out, "out", "", "folder for the layouts")
 	flag.Parse()

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use integration_tests::command::run;
+use integration_tests::images::can_be_made;
 use serde_json::{Value, json};
 
-use super::{arch, images};
+use super::{arch, images, images_of};
 
 /// An image of a layout.
 pub(super) struct Image {
@@ -124,8 +126,34 @@ fn configurations() {
         assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
     }
     assert_eq!(cni["config"]["User"], "0");
-    assert_eq!(cni["config"]["Cmd"], json!(["/opt/cni/bin/install"]));
-    assert_eq!(cni["config"].get("Entrypoint"), None);
+    assert_eq!(cni["config"]["Entrypoint"], json!(["/usr/bin/calico"]));
+    assert_eq!(cni["config"]["Cmd"], json!(["component", "cni", "install"]));
     assert_eq!(controllers["config"]["User"], "999");
     assert_eq!(controllers["config"]["Entrypoint"], json!(["/usr/bin/kube-controllers"]));
+}
+
+/// Which commit an image is of, its programs say; those of `make build` do not, and then the image says none.
+#[test]
+fn the_revision_is_the_programs() {
+    if !can_be_made().unwrap() {
+        return;
+    }
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    for (said, revision) in [
+        (commit.to_owned(), json!(commit)),
+        (format!("{commit}-dirty"), json!(format!("{commit}-dirty"))),
+        ("unknown".to_owned(), Value::Null),
+    ] {
+        let programs = tempfile::tempdir().unwrap();
+        for name in ["calico", "kube-controllers"] {
+            let file = programs.path().join(name);
+            fs::write(&file, format!("#!/bin/sh\necho 'Git commit:         {said}'\n")).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let directory = images_of(&programs.path().display().to_string());
+        for name in ["cni", "kube-controllers"] {
+            let config = Image::read(&directory.path().join(name)).config;
+            assert_eq!(config["config"]["Labels"]["org.opencontainers.image.revision"], revision, "{name}");
+        }
+    }
 }

@@ -15,11 +15,15 @@ fn images() -> Option<TempDir> {
     if !can_be_made().unwrap() {
         return None;
     }
+    Some(images_of(&Plugins::locate().unwrap().dir().display().to_string()))
+}
+
+/// Both images, of these programs.
+fn images_of(programs: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let programs = Plugins::locate().unwrap().dir().display().to_string();
     let out = directory.path().display().to_string();
     let build = in_tree("deploy/images/build.sh");
-    command::run("env", &["SOURCE_DATE_EPOCH=1700000000", ANY_SIZE, &build, "--programs", &programs, "--out", &out])
+    command::run("env", &["SOURCE_DATE_EPOCH=1700000000", ANY_SIZE, &build, "--programs", programs, "--out", &out])
         .unwrap();
-    Some(directory)
+    directory
 }

@@ -94,12 +94,12 @@ pack_programs() {
     done
 }
 
-# The tracked files of deploy/, with the registry in the place of the name that nobody has.
+# The tracked files of deploy/ and the page that its own refers to, with the registry in the place of the name that nobody has: in
+# what is applied, not in commands that put the reader's there, which have nothing to replace then.
 copy_deploy() {
-    git ls-files -z deploy LICENSE | tar --null --files-from=- --create | tar --extract --directory "$staged"
+    git ls-files -z deploy LICENSE kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
     [ -n "${REGISTRY:-}" ] || return 0
-    grep --recursive --files-with-matches --null 'registry\.example\.com/calico' "$staged/deploy" |
-        xargs --null sed -i "s#registry\.example\.com/calico#$REGISTRY#g"
+    find "$staged/deploy" -type f -name '*.yaml' -exec sed -i "/^ *#/!s#registry\.example\.com/calico#$REGISTRY#g" {} +
     local prefix=''
     [ "${REGISTRY%/*}" = "$REGISTRY" ] || prefix=${REGISTRY##*/}/
     sed -i -e "s#^  registry: registry\.example\.com\$#  registry: ${REGISTRY%/*}#" \
@@ -119,7 +119,7 @@ pack_manifests() {
     cp "$staged/deploy/uninstall/uninstall.yaml" "$files/uninstall.yaml"
     # The overlay has been rendered with this registry; and what is kustomized by hand is.
     cp "$files/install.yaml" "$staged/deploy/install.yaml"
-    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy LICENSE |
+    pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy kube-controllers LICENSE |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
 }
 

@@ -156,6 +156,27 @@ fn an_archive_of_an_image_is_loaded_by_podman() {
     }
 }
 
+/// The lines of a manifest that are no comment.
+fn applied(manifest: &str) -> impl Iterator<Item = &str> {
+    manifest.lines().filter(|line| !line.trim_start().starts_with('#'))
+}
+
+/// The page in the archive refers to no file that is not there, but for what it says is elsewhere.
+#[test]
+fn the_pages_links_are_in_the_archive() {
+    if !can_release() {
+        return;
+    }
+    let made = release(&[ANY_SIZE]).unwrap();
+    let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
+    let page = fs::read_to_string(deploy.join("README.md")).unwrap();
+    let links: BTreeSet<&str> = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).collect();
+    let gone = links.iter().filter(|link| !link.contains("://") && !deploy.join(link).exists());
+    assert_eq!(gone.collect::<Vec<_>>(), [&"helm/calico-cni/values.yaml"], "of {links:?}");
+    let row = page.lines().find(|line| line.starts_with("| `deploy-V.tar.gz` |")).unwrap();
+    assert!(row.contains("without `helm/`"), "{row}");
+}
+
 /// Who says where the images are finds that in every manifest and in the chart.
 #[test]
 fn the_registry_is_named_everywhere() {
@@ -166,12 +187,18 @@ fn the_registry_is_named_everywhere() {
     for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "uninstall.yaml"] {
         let text = fs::read_to_string(path(made.path(), name)).unwrap();
         assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}\n")), "{name}");
-        assert!(!text.contains("registry.example.com"), "{name}");
+        assert!(applied(&text).all(|line| !line.contains("registry.example.com")), "{name}");
     }
     let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
-    for name in ["install.yaml", "overlays/beside-upstream/kustomization.yaml", "components/upgrade-ipam/patch.yaml"] {
+    for name in ["install.yaml", "overlays/beside-upstream/images.yaml", "components/upgrade-ipam/patch.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
-        assert!(text.contains("ghcr.io/me/calico/cni") && !text.contains("registry.example.com/calico"), "{name}");
+        assert!(applied(&text).any(|line| line.contains("ghcr.io/me/calico/cni")), "{name}");
+        assert!(applied(&text).all(|line| !line.contains("registry.example.com/calico")), "{name}");
+    }
+    // Who says none runs the commands of the documents all the same: they replace the name that nobody has, here or nowhere.
+    for name in ["README.md", "uninstall/uninstall.yaml", "overlays/beside-upstream/kustomization.yaml"] {
+        let text = fs::read_to_string(deploy.join(name)).unwrap();
+        assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#ghcr.io"), "{name}");
     }
     let helm = match helm() {
         Ok(helm) => helm.display().to_string(),

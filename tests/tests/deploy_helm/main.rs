@@ -2,6 +2,7 @@
 
 mod options;
 mod pods;
+mod pools;
 mod same;
 mod values;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render};
 
 /// The chart with one value, and where it differs from the chart without.
-fn with(values: &[&str]) -> (Objects, Vec<String>) {
+pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
     let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
     let objects = template(&set).unwrap();
     let mut changed = changes(&template(&[]).unwrap(), &objects);
@@ -14,7 +14,7 @@ fn with(values: &[&str]) -> (Objects, Vec<String>) {
     (objects, changed)
 }
 
-fn network(objects: &Objects) -> Value {
+pub(super) fn network(objects: &Objects) -> Value {
     let text = objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap();
     serde_json::from_str(&text.replace("__CNI_MTU__", "0")).unwrap()
 }
@@ -60,44 +60,6 @@ fn the_network_configuration() {
     let (objects, changed) = with(&["cni.networkConfig=mine"]);
     assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
     assert_eq!(objects[CONFIG]["data"]["cni_network_config"], "mine");
-}
-
-#[test]
-fn both_families_and_their_pools() {
-    if !can_render() {
-        return;
-    }
-    let (objects, changed) = with(&["ipam.assignIPv6=true"]);
-    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
-    // Upstream's plugin takes words, not booleans (INST-103).
-    let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
-    assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
-    let (objects, _) = with(&[
-        "ipam.pools[0].cidr=10.0.0.0/16",
-        "ipam.pools[0].natOutgoing=false",
-        "ipam.pools[0].blockSize=24",
-        "ipam.pools[1].cidr=fd00::/48",
-        "ipam.pools[1].vxlan=Always",
-    ]);
-    for container in containers(&objects[DAEMON_SET]) {
-        let env = container["env"].as_array().unwrap().iter();
-        let of_pools = env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
-        let said: Vec<String> = of_pools
-            .map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()))
-            .collect();
-        let expected = [
-            "CALICO_IPV4POOL_CIDR=10.0.0.0/16",
-            "CALICO_IPV4POOL_BLOCK_SIZE=24",
-            "CALICO_IPV4POOL_IPIP=Never",
-            "CALICO_IPV4POOL_NAT_OUTGOING=false",
-            "CALICO_IPV4POOL_VXLAN=Never",
-            "CALICO_IPV6POOL_CIDR=fd00::/48",
-            "CALICO_IPV6POOL_VXLAN=Always",
-        ];
-        assert_eq!(said, expected);
-    }
-    let twice = ["--set", "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16"];
-    assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Where pods get their addresses from.
+
+use integration_tests::command::run;
+use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, template};
+use serde_json::json;
+
+use super::options::{network, with};
+use super::{CONFIG, DAEMON_SET, can_render};
+
+#[test]
+fn both_families_and_their_pools() {
+    if !can_render() {
+        return;
+    }
+    let (objects, changed) = with(&["ipam.assignIPv6=true"]);
+    assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
+    // Upstream's plugin takes words, not booleans (INST-103).
+    let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
+    let (objects, _) = with(&[
+        "ipam.pools[0].cidr=10.0.0.0/16",
+        "ipam.pools[0].natOutgoing=false",
+        "ipam.pools[0].blockSize=24",
+        "ipam.pools[1].cidr=fd00::/48",
+        "ipam.pools[1].vxlan=Always",
+    ]);
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap().iter();
+        let of_pools = env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
+        let said: Vec<String> = of_pools
+            .map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()))
+            .collect();
+        let expected = [
+            "CALICO_IPV4POOL_CIDR=10.0.0.0/16",
+            "CALICO_IPV4POOL_BLOCK_SIZE=24",
+            "CALICO_IPV4POOL_IPIP=Never",
+            "CALICO_IPV4POOL_NAT_OUTGOING=false",
+            "CALICO_IPV4POOL_VXLAN=Never",
+            "CALICO_IPV6POOL_CIDR=fd00::/48",
+            "CALICO_IPV6POOL_VXLAN=Always",
+        ];
+        assert_eq!(said, expected);
+    }
+    let twice = ["--set", "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16"];
+    assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
+}
+
+/// In etcd the same variables make them, by the way in that the plugins have; no role of Kubernetes is larger for it.
+#[test]
+fn pools_are_made_in_etcd_too() {
+    if !can_render() {
+        return;
+    }
+    let (objects, _) = with(&["datastore=etcd", "ipam.pools[0].cidr=10.0.0.0/16"]);
+    for container in containers(&objects[DAEMON_SET]) {
+        let env = container["env"].as_array().unwrap();
+        assert!(env.contains(&json!({ "name": "CALICO_IPV4POOL_CIDR", "value": "10.0.0.0/16" })), "{env:?}");
+    }
+    assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
+}
+
+/// Who has asked for no pool is told how to make one, which is not kubectl's work where etcd has them.
+#[test]
+fn the_notes_say_how_to_make_a_pool() {
+    if !can_render() {
+        return;
+    }
+    let (helm, chart) = (helm().unwrap().display().to_string(), deploy("helm/calico-cni").display().to_string());
+    let notes = |values: &str| {
+        let words = ["install", "calico-cni", &chart, "--namespace", NAMESPACE, "--dry-run=client", "--set", values];
+        let said = run(&helm, &words).unwrap();
+        said.split_once("NOTES:").unwrap().1.to_owned()
+    };
+    let (by_kubectl, by_hand) =
+        ("kubectl apply -f deploy/examples/ippool.yaml", "/opt/cni/bin/calico-ipam apply --config");
+    for (values, expected) in [
+        ("datastore=kubernetes", [true, false]),
+        ("datastore=etcd", [false, true]),
+        ("datastore=etcd,ipam.pools[0].cidr=10.0.0.0/16", [false, false]),
+    ] {
+        let said = notes(values);
+        assert_eq!([by_kubectl, by_hand].map(|command| said.contains(command)), expected, "{values}: {said}");
+    }
+}

@@ -7,7 +7,7 @@
 # architecture, go into the image as they are; otherwise they are built, for each architecture.
 # REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
 # Cargo.toml and the time that of the last commit otherwise. The programs say time and commit (`calico version`), which those of
-# `make build` do not: they would be compiled anew for each commit. The commit of a tree with changes ends in -dirty. The same tree
+# `make build` do not: they would be compiled anew for each commit. The commit of a tree with changes ends in -dirty. The same commit
 # on the same versions of Rust, Go and Debian's C compiler is to give the same digests, wherever it lies and wherever
 # CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of quick builds. Beside the layouts,
 # programs/<architecture> has our programs by themselves, with the names of their functions in files of their own, bills of
@@ -43,7 +43,7 @@ done
 # The commit of this tree; nothing where there is none.
 commit_here() {
     local commit
-    commit=$(git rev-parse --verify --quiet HEAD) || return 0
+    commit=$(git rev-parse --verify --quiet HEAD 2>/dev/null) || return 0
     echo "$commit$([ -z "$(git status --porcelain)" ] || echo -dirty)"
 }
 

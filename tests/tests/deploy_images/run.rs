@@ -1,5 +1,6 @@
 //! The programs run with nothing around them but the image.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -90,17 +91,40 @@ fn started(container: &Value, config: &Value) -> String {
     [program, arguments].concat().join(" ")
 }
 
-/// Upstream's manifests of both generations with nothing changed but the image, as `kubectl set image` does, and ours: what
-/// each container starts is in the image, and is what the container is for (INST-1).
+/// As whom: as the manifest says, if it does, or else the image; in the group of root unless that is said.
+fn user(container: &Value, config: &Value) -> String {
+    let said = &container["securityContext"];
+    let id = |field: &str, own: &str| said[field].as_u64().map_or(own.to_owned(), |id| id.to_string());
+    let user = id("runAsUser", config["config"]["User"].as_str().unwrap());
+    assert!(said["runAsNonRoot"] != true || user != "0", "{container}");
+    format!("{user}:{}", id("runAsGroup", "0"))
+}
+
+/// The image that replaces a container's, and how its program calls itself when it is asked.
+fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
+    match container["name"].as_str().unwrap() {
+        "install-cni" => Some(("cni", "Usage: calico install")),
+        "cni-agent" => Some(("cni", "Usage: calico refresh-token")),
+        "uninstall" => Some(("cni", "Usage: calico uninstall")),
+        // It says its usage where upstream's does, on stderr.
+        "upgrade-ipam" => Some(("cni", "")),
+        "calico-kube-controllers" => Some(("kube-controllers", "Usage: kube-controllers")),
+        _ => None,
+    }
+}
+
+/// Upstream's manifests of both generations and its operator's, with nothing changed but the image, as `kubectl set image` does, and
+/// ours: what each container starts is in the image, and is what the container is for (INST-1).
 #[test]
 fn manifests_start_what_they_mean_when_only_the_image_is_ours() {
     let Some(directory) = images() else { return };
-    let read = |name: &str| {
-        let (image, root) = (Image::read(&directory.path().join(name)), directory.path().join("root").join(name));
-        unpacked(&image, &root);
-        (image.config, root)
-    };
-    let (cni, controllers) = (read("cni"), read("kube-controllers"));
+    let root = |name: &str| directory.path().join("root").join(name);
+    let configs = ["cni", "kube-controllers"].map(|name| {
+        let image = Image::read(&directory.path().join(name));
+        unpacked(&image, &root(name));
+        (name, image.config)
+    });
+    let configs = BTreeMap::from(configs);
     isolated(|_| {
         for (file, expected) in [
             ("tests/tests/deploy_manifests/upstream-v3.32.yaml", 3),
@@ -109,34 +133,20 @@ fn manifests_start_what_they_mean_when_only_the_image_is_ours() {
             ("deploy/install.yaml", 3),
             ("deploy/uninstall/uninstall.yaml", 1),
         ] {
+            let objects = parse(&fs::read_to_string(in_tree(file)).unwrap()).unwrap();
+            let ours = objects.values().flat_map(containers).filter_map(|one| Some((one, replaced(one)?)));
             let mut seen = 0;
-            for object in parse(&fs::read_to_string(in_tree(file)).unwrap()).unwrap().values() {
-                for container in containers(object) {
-                    let ((config, root), usage) = match container["name"].as_str().unwrap() {
-                        "install-cni" => (&cni, "Usage: calico install"),
-                        // It says its usage where upstream's does, on stderr.
-                        "upgrade-ipam" => (&cni, ""),
-                        "uninstall" => (&cni, "Usage: calico uninstall"),
-                        "cni-agent" => (&cni, "Usage: calico refresh-token"),
-                        "calico-kube-controllers" => (&controllers, "Usage: kube-controllers"),
-                        _ => continue,
-                    };
-                    seen += 1;
-                    // As whom the manifest says, if it does, or else the image.
-                    let said = &container["securityContext"];
-                    let id = |field: &str, own: &str| said[field].as_u64().map_or(own.to_owned(), |id| id.to_string());
-                    let own = config["config"]["User"].as_str().unwrap();
-                    let user = format!("{}:{}", id("runAsUser", own), id("runAsGroup", "0"));
-                    assert!(said["runAsNonRoot"] != true || !user.starts_with("0:"), "{file}: {user}");
-                    for probe in ["livenessProbe", "readinessProbe"] {
-                        if let Some(program) = container[probe]["exec"]["command"][0].as_str() {
-                            assert!(root.join(program.trim_start_matches('/')).is_file(), "{file}: {program}");
-                        }
+            for (container, (name, usage)) in ours {
+                seen += 1;
+                let (config, root) = (&configs[name], root(name));
+                for probe in ["livenessProbe", "readinessProbe"] {
+                    if let Some(program) = container[probe]["exec"]["command"][0].as_str() {
+                        assert!(root.join(program.trim_start_matches('/')).is_file(), "{file}: {program}");
                     }
-                    let line = started(container, config);
-                    let said = inside(root, &user, &format!("{line} --help"));
-                    assert!(said.as_ref().is_ok_and(|said| said.contains(usage)), "{file}: {line}: {said:?}");
                 }
+                let line = started(container, config);
+                let said = inside(&root, &user(container, config), &format!("{line} --help"));
+                assert!(said.as_ref().is_ok_and(|said| said.contains(usage)), "{file}: {line}: {said:?}");
             }
             assert_eq!(seen, expected, "{file}");
         }

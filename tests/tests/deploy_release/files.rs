@@ -8,6 +8,7 @@ use std::path::Path;
 use integration_tests::command::{present, run};
 use integration_tests::images::{ANY_SIZE, arch};
 use integration_tests::manifests::helm;
+use integration_tests::namespaces::isolated;
 use integration_tests::skip::skipped;
 
 use super::{can_release, release};
@@ -148,12 +149,15 @@ fn an_archive_of_an_image_is_loaded_by_podman() {
             ["--root", &storage, "--runroot", &storage, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"];
         run("podman", &[&options, words].concat()).unwrap()
     };
-    for (name, user) in [("cni", "0"), ("kube-controllers", "999")] {
-        let archive = path(made.path(), &format!("image-{name}-v{VERSION}.tar"));
-        let loaded = podman(&["load", "--quiet", "--input", &archive]);
-        let image = loaded.trim().rsplit(' ').next().unwrap();
-        assert_eq!(podman(&["image", "inspect", "--format", "{{.Config.User}}", image]).trim(), user, "{loaded}");
-    }
+    // Whatever its storage, podman notes blobs in /var/lib/containers/cache.
+    isolated(|_| {
+        for (name, user) in [("cni", "0"), ("kube-controllers", "999")] {
+            let archive = path(made.path(), &format!("image-{name}-v{VERSION}.tar"));
+            let loaded = podman(&["load", "--quiet", "--input", &archive]);
+            let image = loaded.trim().rsplit(' ').next().unwrap();
+            assert_eq!(podman(&["image", "inspect", "--format", "{{.Config.User}}", image]).trim(), user, "{loaded}");
+        }
+    });
 }
 
 /// The lines of a manifest that are no comment.

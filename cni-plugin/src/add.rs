@@ -38,9 +38,10 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     refuse_what_cannot_work(session)?;
     let netns = attach::open_netns(session)?;
     Box::pin(owed::settle_before_add(session)).await?;
+    Box::pin(wait_for_gates(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let ahead = call.as_ref().and_then(|call| work_ahead(session, call));
+    let ahead = call.as_ref().and_then(|call| Ahead::of(call, &session.store));
     let question = call.as_ref().map_or(Question::Endpoint, |call| Question::Assign(call, ahead.as_ref()));
     let mut known = session.read(question).await?;
     session.timings.stage("read");
@@ -63,10 +64,15 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     Ok(chain::joined(previous, result))
 }
 
-/// Not with a wait in between, during which the node's lock would be held.
-fn work_ahead(session: &Session, call: &IpamCall) -> Option<Ahead> {
-    let waits = !session.call.conf.readiness.readiness_gates.is_empty();
-    if waits { None } else { Ahead::of(call, &session.store) }
+/// Before anything is read that the ADD goes by: gates may take minutes, and a pool may be out of service then (CNI-77,
+/// IPAM-100).
+async fn wait_for_gates(session: &Session) -> Result<(), CniError> {
+    let gates = &session.call.conf.readiness.readiness_gates;
+    if gates.is_empty() {
+        return Ok(());
+    }
+    session.read(Question::Cluster).await?.ensure_ready()?;
+    readiness::wait_for(gates, readiness::Patience::default())
 }
 
 /// Makes what was read part of the session and of the call of IPAM, before anything is written but what was done ahead.
@@ -94,7 +100,6 @@ async fn prepare(
     if let Some(call) = call {
         call.machine.clone_from(&session.machine);
     }
-    readiness::wait_for(&session.call.conf.readiness.readiness_gates, readiness::Patience::default())?;
     Ok(annotations)
 }
 

@@ -2,6 +2,7 @@
 
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::Orchestrator;
+use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
 use netconf::result::{Interface, IpConfig, IpNet};
@@ -91,7 +92,7 @@ impl EndpointWrite {
     /// Whether the datastore holds just what was to be written.
     async fn is_stored<S: Store>(&self, store: &S) -> Result<bool, StoreError> {
         match store.get::<WorkloadEndpoint>(&self.endpoint.key()).await {
-            Ok(found) => Ok(found.value.encode().ok() == self.endpoint.encode().ok()),
+            Ok(found) => Ok(found.value.encode().ok() == self.endpoint.encode().ok() && !is_detached(&found.revision)),
             Err(StoreError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
@@ -104,7 +105,8 @@ impl EndpointWrite {
         }
         match &self.existing {
             None => writes.push(Write::create(&self.endpoint.key(), &self.endpoint)?),
-            Some(existing) if existing.value == self.endpoint => {}
+            // A pod that DEL has detached keeps its addresses in its status: they are to be annotated anew.
+            Some(existing) if existing.value == self.endpoint && !is_detached(&existing.revision) => {}
             Some(existing) => writes.push(Write::update(&existing.key, &self.endpoint, &existing.revision)?),
         }
         Ok(writes)

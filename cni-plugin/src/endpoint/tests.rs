@@ -98,6 +98,18 @@ async fn anothers_endpoint_is_no_write_of_ours() {
     assert!(failure.error.msg.contains("already exists"), "{failure:?}");
 }
 
+#[test]
+fn what_is_there_is_not_written_again_but_on_a_pod_that_was_detached() {
+    let value = endpoint("c1", "10.0.0.1");
+    let detached =
+        r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
+    for (revision, writes) in [("4711", 0), ("4711@u", 0), (detached, 1)] {
+        let existing = Existing { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
+        let write = EndpointWrite::of(Some(existing), value.clone());
+        assert_eq!(write.writes().unwrap().len(), writes, "{revision}");
+    }
+}
+
 /// The endpoint as first stored, and as it is now, written again with another address and for `container_id`.
 async fn written_twice(store: &Local, container_id: &str) -> Existing {
     let first = endpoint("c1", "10.0.0.1");

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::revision::{Foreign, ObjectRevision};
+use crate::store::Revision;
 
 /// Sandbox that the pod's addresses belong to.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
@@ -47,10 +48,10 @@ pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
     json!({ "metadata": metadata })
 }
 
-/// Whether the patch of DEL had been written at `revision`. That an endpoint has no address does not tell: one whose pod
-/// has ended has none either (DS-78).
-pub(super) fn is_detached(revision: &ObjectRevision) -> bool {
-    revision.foreign.metadata == without_addresses()
+/// Whether the patch of DEL had been written at `revision`. What addresses the endpoint has does not tell: those of the
+/// pod's status stay, and one whose pod has ended has none (DS-78).
+pub fn is_detached(revision: &Revision) -> bool {
+    ObjectRevision::parse(revision).foreign.metadata == without_addresses()
 }
 
 /// What an earlier DEL has written, if it is there: what the revision of a pod's endpoint keeps for [`is_detached`].
@@ -100,7 +101,7 @@ mod tests {
             let pod = json!({"annotations": annotations, "resourceVersion": "4711", "uid": "u"});
             let pod = pod.as_object().unwrap();
             let revision = ObjectRevision::of(pod, detached(pod)).revision();
-            assert_eq!(is_detached(&ObjectRevision::parse(&revision)), expected, "{annotations}");
+            assert_eq!(is_detached(&revision), expected, "{annotations}");
         }
     }
 

@@ -130,7 +130,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
 
 fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
     if let WriteOp::Delete(Some(revision)) = &write.op
-        && pod_patch::is_detached(&ObjectRevision::parse(revision))
+        && pod_patch::is_detached(revision)
     {
         return Ok(Request::Nothing(revision.clone()));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, IpamConfig, Reservations};
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
@@ -47,6 +47,8 @@ pub(crate) struct Wants {
     pub(crate) ranges: BTreeSet<IpVersion>,
     /// Single claims, of other owners or younger than the prelude.
     pub(crate) affinities: Vec<AffinityKey>,
+    /// All of the owner's claims, as they are now.
+    pub(crate) claims: bool,
     /// The handle, where it was not read with the prelude.
     pub(crate) handle: bool,
 }
@@ -72,12 +74,18 @@ impl Wants {
         Wants { affinities: vec![key], ..Wants::default() }
     }
 
+    /// The same, and all of the owner's claims as they are now.
+    pub(crate) fn and_claims(self) -> Self {
+        Wants { claims: true, ..self }
+    }
+
     pub(crate) fn merge(&mut self, other: Wants) {
         self.blocks.extend(other.blocks);
         self.lists.extend(other.lists);
         self.ranges.extend(other.ranges);
         self.affinities.extend(other.affinities);
         self.handle |= other.handle;
+        self.claims |= other.claims;
     }
 }
 
@@ -154,6 +162,11 @@ impl Knowledge {
         self.prelude.blocks_lag && self.beside_claims.contains(cidr)
     }
 
+    /// Whether the owner may have claims, or have lost some, that were not seen.
+    pub(crate) fn claims_lag(&self) -> bool {
+        self.prelude.claims_lag
+    }
+
     /// Every block that was read.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &Known)> {
         self.blocks.iter()
@@ -206,7 +219,12 @@ impl Knowledge {
         let affinities: Vec<_> =
             wants.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
         let handle = wants.handle.then(|| batch.get::<Handle>(&self.query.handle));
+        let claims = wants.claims.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
         let answers = store.read(&batch).await?;
+        if let Some(ticket) = claims {
+            self.prelude.affinities = answers.list(&ticket);
+            self.prelude.claims_lag = false;
+        }
         if let Some(ticket) = handle {
             self.prelude.handle = answers.get(&ticket)?.into();
         }

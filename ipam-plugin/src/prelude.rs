@@ -43,7 +43,8 @@ impl PreludeQuery {
 
     /// A first look: without the handle where reading it costs a request of its own, and from caches.
     pub fn sparing<S: Store>(self, store: &S) -> Self {
-        PreludeQuery { reads_handle: self.reads_handle && store.has_transactions(), may_lag: true, ..self }
+        let has_caches = !store.has_transactions();
+        PreludeQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
     }
 }
 
@@ -58,6 +59,7 @@ pub struct PreludeTickets {
     handle: Option<GetTicket<Handle>>,
     blocks: Vec<(Cidr, GetTicket<Block>)>,
     blocks_lag: bool,
+    claims_lag: bool,
 }
 
 /// What is known of the handle.
@@ -96,6 +98,8 @@ pub struct Prelude {
     pub blocks: Vec<(Cidr, ReadBlock)>,
     /// Whether these may be of a moment ago.
     pub blocks_lag: bool,
+    /// Whether the claims may be, so that they are good for finding blocks and not for counting them.
+    pub claims_lag: bool,
     /// What the handle counts already of addresses that are yet to be taken.
     pub expected: Counts,
     /// Whether the answers took so long that some of them may be out of date.
@@ -106,7 +110,8 @@ impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
         // A claim that is gone or younger than the answer shows before anything is given away: the block names its owner, and
-        // each write compares revisions (IPAM-210).
+        // each write compares revisions (IPAM-210). How many there are no write would find out: before another one is made
+        // they are read as they are now (`plan/claim.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at again, the
@@ -125,6 +130,7 @@ impl Prelude {
             handle: query.reads_handle.then(|| batch.get(&query.handle)),
             blocks: query.blocks.iter().map(|cidr| (*cidr, block(cidr, batch))).collect(),
             blocks_lag: query.blocks_since.is_some(),
+            claims_lag: query.may_lag,
             affinities,
         }
     }
@@ -143,6 +149,7 @@ impl Prelude {
             },
             blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
             blocks_lag: tickets.blocks_lag,
+            claims_lag: tickets.claims_lag,
             expected: Counts::new(),
             is_old: false,
         })

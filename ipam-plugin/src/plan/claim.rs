@@ -16,7 +16,21 @@ const PROBES: usize = 8;
 
 impl FamilyPlan<'_> {
     /// What it takes to get addresses from another block; `None` when every block is taken.
+    ///
+    /// How many blocks the owner has, of which the limit makes an end, is counted on claims as they are now. They are read beside
+    /// whatever else has to be.
     pub(super) fn claim_and_take(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
+        let step = self.claim(known, remaining)?;
+        if !known.claims_lag() {
+            return Ok(step);
+        }
+        Ok(step.map(|step| match step {
+            Step::Read(wants) => Step::Read(wants.and_claims()),
+            Step::Take(_) | Step::Mend(_) | Step::Held(_) | Step::Short(_) => Step::Read(Wants::default().and_claims()),
+        }))
+    }
+
+    fn claim(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let limit = self.block_limit(known);
         let owned = known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count();
         if owned >= limit {

@@ -1,10 +1,11 @@
 //! Which blocks a node uses, gives up and leaves alone, as upstream's tests have it (ipam.md 9.3).
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::AffinityState;
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::store::Kind;
 
 use crate::request::Namespace;
-use crate::testing::{Cluster, assert_consistent, cidr};
+use crate::testing::{Cluster, MemoryStore, assert_consistent, cidr};
 
 // t:ipam 3148
 #[tokio::test]
@@ -131,4 +132,43 @@ async fn twenty_blocks_are_claimed_with_three_requests_each() {
     let (reads, writes) = cluster.store.take_counts();
     assert_eq!(writes, 20 * 2);
     assert!(reads <= 1 + 20, "{reads} reads");
+}
+
+/// A node of blocks of one address, which may have two of them, and a cache that stands still after the first.
+async fn at_the_limit() -> Cluster {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.0.0.0/26", 32);
+    cluster.configure(|config| config.max_blocks_per_host = 2);
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.store.stop_cache();
+    cluster
+}
+
+#[tokio::test]
+async fn a_claim_that_the_cache_has_not_seen_counts_towards_the_limit() {
+    let cluster = at_the_limit().await;
+    cluster.one("node1", "net.b").await.unwrap();
+    let error = cluster.one("node1", "net.c").await.unwrap_err();
+    assert!(error.to_string().contains("limit"), "{error}");
+    assert_eq!(cluster.store.pairs().list::<Block>(&None).len(), 2);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_in_the_cache_only_does_not() {
+    let cluster = at_the_limit().await;
+    cluster.one("node1", "net.b").await.unwrap();
+    cluster.store.stop_cache();
+    let blocks: Vec<_> = cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect();
+    for (id, block) in ["net.a", "net.b"].into_iter().zip(blocks) {
+        cluster.release(id).await.unwrap();
+        let owner = Owner::Host("node1".into());
+        let key = AffinityKey { owner, cidr: block };
+        cluster.store.edit(|pairs| {
+            pairs.remove(&Block::path(&block));
+            pairs.remove(&BlockAffinity::path(&key));
+        });
+    }
+    cluster.one("node1", "net.c").await.unwrap();
+    assert_consistent(&cluster.store.pairs(), true);
 }

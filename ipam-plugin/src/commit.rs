@@ -1,17 +1,17 @@
 //! [`commit`]: writes addresses taken in memory as one list, handle first (IPAM-128), and finds out what became of the
-//! list when it failed.
+//! list when it failed ([`crate::settle`]).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{Revision, Store, StoreError, Write, WriteError};
 
-use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count::decrement;
 use crate::knowledge::Knowledge;
 use crate::mend::{confirm, no_revision};
 use crate::prelude::Counts;
 use crate::request::AssignRequest;
+use crate::settle::{Doubt, settle};
 use crate::take::Take;
 
 /// A list of writes that was not applied as a whole.
@@ -24,12 +24,12 @@ pub(crate) struct CommitError {
 }
 
 /// The list, and where in it things are.
-struct WriteList {
+pub(crate) struct WriteList {
     writes: Vec<Write>,
-    /// The handle and where in the list it is written; `None` when it counts all of it already.
-    handle: Option<Handle>,
+    /// The handle, which is written first; `None` when it counts all of it already.
+    pub(crate) handle: Option<Handle>,
     /// Per take: index of its claim's write and of its block's.
-    takes: Vec<(Option<usize>, usize)>,
+    pub(crate) takes: Vec<(Option<usize>, usize)>,
 }
 
 /// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim that
@@ -50,10 +50,11 @@ pub(crate) async fn commit<S: Store, C: Clock>(
     };
     match store.write(&list.writes).await {
         Ok(revisions) => finish(store, known, &owner, list, takes, revisions).await,
-        Err(WriteError { applied, cause, .. }) => {
+        Err(WriteError { index, applied, cause }) => {
             let done = match &cause {
                 StoreError::Unavailable { outcome_unknown: true, .. } => {
-                    settle(store, clock, known, request, &list, &takes).await
+                    let sent = if store.has_transactions() { None } else { Some(index) };
+                    settle(store, clock, known, request, &Doubt { list: &list, takes: &takes, sent }).await
                 }
                 _ => split(store, clock, known, request, &list, &takes, applied).await,
             };
@@ -137,7 +138,7 @@ async fn finish<S: Store>(
     Ok(takes)
 }
 
-fn took_expected(known: &mut Knowledge, done: &[Take]) {
+pub(crate) fn took_expected(known: &mut Knowledge, done: &[Take]) {
     done.iter().for_each(|take| known.took_expected(&take.cidr(), take.addresses.len()));
 }
 
@@ -162,73 +163,6 @@ async fn split<S: Store, C: Clock>(
         decrement(store, clock, &request.handle, &surplus).await;
     }
     done
-}
-
-/// Nobody knows whether the writes took effect: reads again and looks for the addresses (IPAM-184).
-async fn settle<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    known: &mut Knowledge,
-    request: &AssignRequest,
-    list: &WriteList,
-    takes: &[Take],
-) -> Vec<Take> {
-    let mut budget = Budget::new(clock, UNDO);
-    loop {
-        match what_became(store, request, takes).await {
-            Ok((handle, done)) => {
-                if list.handle.is_none() {
-                    took_expected(known, &done);
-                } else if let Some(handle) = handle.filter(|now| known.handle().is_none_or(|old| *old != *now)) {
-                    let surplus = surplus(known, &handle.value, takes, &done);
-                    known.take_expected();
-                    if !surplus.is_empty() {
-                        decrement(store, clock, &request.handle, &surplus).await;
-                    }
-                }
-                return done;
-            }
-            Err(error) if budget.pause().await => tracing::debug!(%error, "cannot yet tell what became of a write"),
-            Err(error) => {
-                tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
-                // It does as long as the handle counts what the block may hold.
-                known.take_expected();
-                return Vec::new();
-            }
-        }
-    }
-}
-
-async fn what_became<S: Store>(
-    store: &S,
-    request: &AssignRequest,
-    takes: &[Take],
-) -> Result<(Option<Entry<Handle>>, Vec<Take>), StoreError> {
-    let mut batch = ReadBatch::new();
-    let handle = batch.get::<Handle>(&request.handle);
-    let blocks: Vec<_> = takes.iter().map(|take| batch.get::<Block>(&take.cidr())).collect();
-    let answers = store.read(&batch).await?;
-    let mut done = Vec::new();
-    for (take, ticket) in takes.iter().zip(&blocks) {
-        if answers.get(ticket)?.is_some_and(|found| take.is_in(request, &found.value)) {
-            done.push(take.clone());
-        }
-    }
-    Ok((answers.get(&handle)?, done))
-}
-
-/// What the handle counts too much: it was written, and the block was not.
-fn surplus(known: &Knowledge, now: &Handle, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
-    let count = |handle: &Handle, cidr: &Cidr| handle.block.get(cidr).copied().unwrap_or_default();
-    let before = |cidr: &Cidr| {
-        let expected = known.expected().get(cidr).and_then(|n| i64::try_from(*n).ok()).unwrap_or_default();
-        known.handle().map_or(0, |entry| count(&entry.value, cidr)) - expected
-    };
-    let undone = takes.iter().filter(|take| !done.iter().any(|other| other.cidr() == take.cidr()));
-    undone
-        .filter(|take| count(now, &take.cidr()) > before(&take.cidr()))
-        .map(|take| (take.cidr(), take.addresses.len()))
-        .collect()
 }
 
 /// Confirms the claims of takes whose revisions were lost with the answer.

@@ -46,6 +46,7 @@ pub mod release;
 pub mod release_addresses;
 pub mod request;
 pub mod run;
+mod settle;
 mod take;
 #[cfg(test)]
 mod testing;

@@ -14,7 +14,7 @@ use crate::affinity::{PoolView, release_if_deselected};
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::handle_count;
+use crate::handle_count::{self, Attempt};
 use crate::release::write_released;
 
 pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch};
@@ -106,7 +106,7 @@ async fn release_from_block<S: Store, C: Clock>(
         if released.released.is_empty() {
             return Ok(released);
         }
-        let writes = writes(store, &block, &released, &mut handles).await?;
+        let (writes, counted) = writes(store, &block, &released, &mut handles).await?;
         match store.write(&writes).await {
             Ok(_) => {
                 if let Some(owner) = block.value.owner().filter(|_| block.value.is_empty()) {
@@ -116,8 +116,13 @@ async fn release_from_block<S: Store, C: Clock>(
             }
             // The block is written first: the addresses are free, and only the handles' counts are left to be mended.
             Err(error) if error.applied > 0 => {
-                for (handle, n) in &released.per_handle {
-                    handle_count::decrement(store, clock, handle, &[(cidr, *n)]).await;
+                let is_unknown = matches!(error.cause, StoreError::Unavailable { outcome_unknown: true, .. });
+                for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
+                    let attempt = (index == error.index && is_unknown).then(|| Attempt::of(handle));
+                    let counts = [(cidr, released.per_handle[&handle.key])];
+                    if index >= error.applied {
+                        handle_count::decrement_after(store, clock, &handle.key, &counts, attempt).await;
+                    }
                 }
                 return Ok(released);
             }
@@ -156,13 +161,13 @@ fn handles(
     Ok(found)
 }
 
-/// The block, then the handles that held the addresses (IPAM-128).
+/// The block, then the handles that held the addresses (IPAM-128), and these as they are to be.
 async fn writes<S: Store>(
     store: &S,
     block: &Entry<Block>,
     released: &Released,
     known: &mut BTreeMap<HandleId, Entry<Handle>>,
-) -> Result<Vec<Write>, StoreError> {
+) -> Result<(Vec<Write>, Vec<Entry<Handle>>), StoreError> {
     let mut batch = ReadBatch::new();
     let missing: Vec<_> =
         released.per_handle.keys().filter(|id| !known.contains_key(*id)).map(|id| batch.get::<Handle>(id)).collect();
@@ -170,15 +175,18 @@ async fn writes<S: Store>(
         let answers = store.read(&batch).await?;
         known.extend(handles(missing.iter().map(|ticket| answers.get(ticket)))?);
     }
-    let mut writes = vec![write_released(block)?];
+    let (mut writes, mut counted) = (vec![write_released(block)?], Vec::new());
     for (id, n) in &released.per_handle {
         let Some(mut handle) = known.get(id).cloned() else { continue };
         match handle.value.decrement(id, block.key, *n) {
-            Ok(()) => writes.push(handle_count::write(&handle)?),
+            Ok(()) => {
+                writes.push(handle_count::write(&handle)?);
+                counted.push(handle);
+            }
             Err(error) => tracing::warn!(%error, "handle"),
         }
     }
-    Ok(writes)
+    Ok((writes, counted))
 }
 
 #[cfg(test)]

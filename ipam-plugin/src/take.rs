@@ -50,6 +50,14 @@ impl ClaimFrom {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
 
+    /// Whether nobody has changed what there was.
+    pub(crate) fn is_still(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
+        match self {
+            ClaimFrom::Nothing => now.is_none(),
+            ClaimFrom::Affinity(read) => now.is_some_and(|now| now.revision == read.revision),
+        }
+    }
+
     fn value(&self) -> BlockAffinity {
         let before = match self {
             ClaimFrom::Nothing => BlockAffinity::default(),

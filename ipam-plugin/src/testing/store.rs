@@ -28,6 +28,14 @@ pub(crate) enum Fault {
     LostAnswer,
     /// Without transactions: this many writes take effect, then the connection breaks.
     Cut(usize),
+    /// The connection breaks while the server is at work. Without transactions: `applied` writes have taken effect, and the
+    /// next one does after so many more requests, or when all is calm. With them: so does the list.
+    Late {
+        /// Writes before the one that is under way.
+        applied: usize,
+        /// Requests that are faster.
+        after: usize,
+    },
 }
 
 type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
@@ -47,6 +55,8 @@ struct State {
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
+    /// Lists that nobody waits for any more, and how many requests come before them.
+    under_way: Vec<(usize, Vec<Write>)>,
 }
 
 impl MemoryStore {
@@ -61,7 +71,8 @@ impl MemoryStore {
     }
 
     fn new(transactional: bool) -> Self {
-        let state = State { pairs: Pairs::default(), cache: None, cached: 0, reads: 0, writes: 0, hook: None };
+        let (pairs, under_way) = (Pairs::default(), Vec::new());
+        let state = State { pairs, cache: None, cached: 0, reads: 0, writes: 0, hook: None, under_way };
         MemoryStore { transactional, state: Mutex::new(state) }
     }
 
@@ -83,9 +94,11 @@ impl MemoryStore {
         self.state.lock().unwrap().cached
     }
 
-    /// Leaves requests alone again.
+    /// Leaves requests alone again. What is still under way arrives.
     pub(crate) fn calm(&self) {
-        self.state.lock().unwrap().hook = None;
+        let mut state = self.state.lock().unwrap();
+        state.hook = None;
+        state.land(usize::MAX);
     }
 
     /// Reads and writes since the last time this was asked.
@@ -163,6 +176,17 @@ impl Pairs {
             .collect()
     }
 
+    /// All or none.
+    fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        let before = self.clone();
+        let applied: Result<_, _> = writes
+            .iter()
+            .enumerate()
+            .map(|(index, write)| self.apply(write).map_err(|cause| WriteError { index, applied: 0, cause }))
+            .collect();
+        applied.inspect_err(|_| *self = before)
+    }
+
     fn apply(&mut self, write: &Write) -> Result<Revision, StoreError> {
         let found = self.pairs.get(&write.path).map(|(_, revision)| Revision(revision.to_string()));
         let key = write.key.clone();
@@ -195,7 +219,20 @@ fn unavailable(outcome_unknown: bool) -> StoreError {
 }
 
 impl State {
+    /// Lets the lists take effect that this many requests have overtaken, as far as they still can.
+    fn land(&mut self, requests: usize) {
+        self.under_way.retain_mut(|(left, writes)| {
+            if *left > requests {
+                *left -= requests;
+                return true;
+            }
+            _ = self.pairs.apply_all(writes);
+            false
+        });
+    }
+
     fn fault(&mut self, writes: Option<&[Write]>) -> Fault {
+        self.land(1);
         let nth = self.reads + self.writes;
         match writes {
             None => self.reads += 1,
@@ -211,7 +248,9 @@ impl Store for MemoryStore {
         let mut state = self.state.lock().unwrap();
         match state.fault(None) {
             Fault::None | Fault::Cut(_) => {}
-            Fault::Refused | Fault::LostRequest | Fault::LostAnswer => return Err(unavailable(false)),
+            Fault::Refused | Fault::LostRequest | Fault::LostAnswer | Fault::Late { .. } => {
+                return Err(unavailable(false));
+            }
         }
         let source = |range: &Range| state.cache.as_ref().filter(|cache| cache.is_fresh_enough(range));
         let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range)).collect();
@@ -231,20 +270,29 @@ impl Store for MemoryStore {
         match fault {
             Fault::Refused => return Err(lost(0, false)),
             Fault::LostRequest => return Err(lost(0, true)),
-            Fault::None | Fault::LostAnswer | Fault::Cut(_) => {}
+            Fault::Late { after, .. } if self.transactional => {
+                state.under_way.push((after, writes.to_vec()));
+                return Err(lost(0, true));
+            }
+            Fault::None | Fault::LostAnswer | Fault::Cut(_) | Fault::Late { .. } => {}
         }
-        let before = state.pairs.clone();
+        if self.transactional {
+            let revisions = state.pairs.apply_all(writes)?;
+            return if fault == Fault::LostAnswer { Err(lost(0, true)) } else { Ok(revisions) };
+        }
         let mut revisions = Vec::new();
         for (index, write) in writes.iter().enumerate() {
-            if fault == Fault::Cut(index) && !self.transactional {
-                return Err(WriteError { index, applied: index, cause: unavailable(true) });
+            let broken = WriteError { index, applied: index, cause: unavailable(true) };
+            match fault {
+                Fault::Cut(n) if n == index => return Err(broken),
+                Fault::Late { applied, after } if applied == index => {
+                    state.under_way.push((after, vec![write.clone()]));
+                    return Err(broken);
+                }
+                _ => {}
             }
             match state.pairs.apply(write) {
                 Ok(revision) => revisions.push(revision),
-                Err(cause) if self.transactional => {
-                    state.pairs = before;
-                    return Err(WriteError { index, applied: 0, cause });
-                }
                 Err(cause) => return Err(WriteError { index, applied: index, cause }),
             }
         }

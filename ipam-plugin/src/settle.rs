@@ -1,0 +1,158 @@
+//! [`settle`]: what became of a list of writes when its answer got lost (IPAM-184).
+//!
+//! A block that does not show the addresses yet may still get them: the server may be at work on a write that nobody waits for
+//! any more. So the block is written again as it is, at the revision the lost write was for. From then on that one cannot take
+//! effect, and what it would have held is nobody's.
+
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use crate::budget::{Budget, UNDO};
+use crate::clock::Clock;
+use crate::commit::{WriteList, took_expected};
+use crate::handle_count::decrement;
+use crate::knowledge::Knowledge;
+use crate::request::AssignRequest;
+use crate::take::Take;
+
+/// Writes whose outcome nobody knows.
+pub(crate) struct Doubt<'a> {
+    pub(crate) list: &'a WriteList,
+    pub(crate) takes: &'a [Take],
+    /// The write whose answer got lost, where lists are sent one by one: those behind it never were.
+    pub(crate) sent: Option<usize>,
+}
+
+/// The takes that took effect. Each other one never will, and the handle does not count it, but where the datastore stayed away
+/// for too long: then the handle counts whatever the blocks may come to hold, for DEL to find.
+pub(crate) async fn settle<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    known: &mut Knowledge,
+    request: &AssignRequest,
+    doubt: &Doubt<'_>,
+) -> Vec<Take> {
+    let mut budget = Budget::new(clock, UNDO);
+    loop {
+        let error = match look(store, request, doubt).await {
+            Ok(seen) => match fence(store, known, request, &seen).await {
+                Ok(()) => {
+                    count(store, clock, known, request, doubt, &seen).await;
+                    return seen.done;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if budget.pause().await {
+            tracing::debug!(%error, "cannot yet tell what became of a write");
+        } else {
+            tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
+            known.take_expected();
+            return Vec::new();
+        }
+    }
+}
+
+/// What a look at handle and blocks found.
+struct Seen {
+    handle: Option<Entry<Handle>>,
+    done: Vec<Take>,
+    /// Takes whose write may still take effect, and their blocks.
+    open: Vec<(Take, Option<Entry<Block>>)>,
+}
+
+async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -> Result<Seen, StoreError> {
+    let mut batch = ReadBatch::new();
+    let handle = batch.get::<Handle>(&request.handle);
+    let blocks: Vec<_> = doubt.takes.iter().map(|take| batch.get::<Block>(&take.cidr())).collect();
+    let claims: Vec<_> = doubt.takes.iter().map(|take| batch.get::<BlockAffinity>(&claim_key(request, take))).collect();
+    let answers = store.read(&batch).await?;
+    let mut seen = Seen { handle: answers.get(&handle)?, done: Vec::new(), open: Vec::new() };
+    for (n, take) in doubt.takes.iter().enumerate() {
+        let (found, claim) = (answers.get(&blocks[n])?, answers.get(&claims[n])?);
+        // Where the claim was written before, that it changed says nothing.
+        let may_be_under_way = match doubt.sent {
+            Some(sent) => sent == doubt.list.takes[n].1,
+            None => take.claim.as_ref().is_none_or(|from| from.is_still(claim.as_ref())),
+        };
+        if found.as_ref().is_some_and(|found| take.is_in(request, &found.value)) {
+            seen.done.push(take.clone());
+        } else if may_be_under_way && found.as_ref().map(|found| &found.revision) == take.revision.as_ref() {
+            seen.open.push((take.clone(), found));
+        }
+    }
+    Ok(seen)
+}
+
+fn claim_key(request: &AssignRequest, take: &Take) -> AffinityKey {
+    AffinityKey { owner: request.owner(), cidr: take.cidr() }
+}
+
+/// Makes sure that no open take takes effect any more. An error means to look again.
+async fn fence<S: Store>(store: &S, known: &Knowledge, request: &AssignRequest, seen: &Seen) -> Result<(), StoreError> {
+    for (take, found) in &seen.open {
+        store.write(&without(store, known, request, take, found.as_ref())?).await.map_err(|error| error.cause)?;
+    }
+    Ok(())
+}
+
+/// The block as it would be without the take.
+fn without<S: Store>(
+    store: &S,
+    known: &Knowledge,
+    request: &AssignRequest,
+    take: &Take,
+    found: Option<&Entry<Block>>,
+) -> Result<Vec<Write>, StoreError> {
+    let owner = request.owner();
+    let Some(found) = found else {
+        let mut empty =
+            Block::new(take.cidr(), &owner, known.now).map_err(|error| StoreError::Other(error.to_string()))?;
+        empty.count_write();
+        // One by one, the claim is written before the block is tried.
+        let claim = take.claim.as_ref().filter(|_| store.has_transactions());
+        let mut writes: Vec<Write> =
+            claim.map(|claim| claim.pending(&owner, take.cidr())).transpose()?.into_iter().collect();
+        writes.push(Write::create::<Block>(&take.cidr(), &empty)?);
+        return Ok(writes);
+    };
+    let mut block = found.value.clone();
+    block.count_write();
+    Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+}
+
+/// Takes off the handle what was counted for nothing. What it counted beforehand stays: the next attempt will want it.
+async fn count<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    known: &mut Knowledge,
+    request: &AssignRequest,
+    doubt: &Doubt<'_>,
+    seen: &Seen,
+) {
+    if doubt.list.handle.is_none() {
+        took_expected(known, &seen.done);
+    } else if let Some(handle) = seen.handle.as_ref().filter(|now| known.handle().is_none_or(|old| old != *now)) {
+        let surplus = surplus(known, &handle.value, doubt.takes, &seen.done);
+        known.take_expected();
+        if !surplus.is_empty() {
+            decrement(store, clock, &request.handle, &surplus).await;
+        }
+    }
+}
+
+/// What the handle counts too much: it was written, and the block was not.
+fn surplus(known: &Knowledge, now: &Handle, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
+    let count = |handle: &Handle, cidr: &Cidr| handle.block.get(cidr).copied().unwrap_or_default();
+    let before = |cidr: &Cidr| {
+        let expected = known.expected().get(cidr).and_then(|n| i64::try_from(*n).ok()).unwrap_or_default();
+        known.handle().map_or(0, |entry| count(&entry.value, cidr)) - expected
+    };
+    let undone = takes.iter().filter(|take| !done.iter().any(|other| other.cidr() == take.cidr()));
+    undone
+        .filter(|take| count(now, &take.cidr()) > before(&take.cidr()))
+        .map(|take| (take.cidr(), take.addresses.len()))
+        .collect()
+}

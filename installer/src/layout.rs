@@ -23,6 +23,8 @@ pub struct Layout {
     root: PathBuf,
     /// Whether the node's directories are mounted below `host`.
     is_container: bool,
+    /// The plugin directory, as the node calls it.
+    bin_dir: PathBuf,
 }
 
 /// A directory on the node into which something is installed. The paths on the node are not known in the container; the
@@ -44,19 +46,26 @@ impl Layout {
     /// The container: the node is mounted at `/host`.
     #[must_use]
     pub fn container() -> Self {
-        Layout { root: "/".into(), is_container: true }
+        Layout { root: "/".into(), is_container: true, bin_dir: BIN_DIR.into() }
     }
 
     /// The node itself.
     #[must_use]
     pub fn node() -> Self {
-        Layout { root: "/".into(), is_container: false }
+        Layout { root: "/".into(), is_container: false, bin_dir: BIN_DIR.into() }
     }
 
     /// What is below `root`: a container's files if there is a directory `host` in it, else a node's.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        Layout { root: root.into(), is_container: root.join("host").is_dir() }
+        Layout { root: root.into(), is_container: root.join("host").is_dir(), bin_dir: BIN_DIR.into() }
+    }
+
+    /// The same of a node whose runtime looks for plugins in `on_node`. Like the configuration directory, this says nothing
+    /// about where it is mounted in a container.
+    #[must_use]
+    pub fn with_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
+        Layout { bin_dir: on_node.into(), ..self }
     }
 
     /// The path of an absolute path below the root.
@@ -82,7 +91,7 @@ impl Layout {
                 (Place::SecondaryBin, self.path("/host/secondary-bin-dir")),
             ]
         } else {
-            vec![(Place::Bin, self.path(BIN_DIR))]
+            vec![(Place::Bin, self.path(&self.bin_dir))]
         }
     }
 
@@ -141,7 +150,7 @@ impl Layout {
             Place::State => self.state_dir(),
             Place::Bin | Place::SecondaryBin => {
                 let known = self.bin_dirs().into_iter().find(|(known, _)| *known == place);
-                known.map_or_else(|| self.path(BIN_DIR), |(_, dir)| dir)
+                known.map_or_else(|| self.path(&self.bin_dir), |(_, dir)| dir)
             }
         }
     }
@@ -197,6 +206,10 @@ mod tests {
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/var/run/multus/cni/net.d"));
         assert_eq!(layout.dir(Place::Bin, Path::new(NET_DIR)), Path::new("/opt/cni/bin"));
         assert_eq!(layout.own_plugins(), None);
+
+        let elsewhere = layout.with_bin_dir("/home/kubernetes/bin");
+        assert_eq!(elsewhere.bin_dirs(), [(Place::Bin, "/home/kubernetes/bin".into())]);
+        assert_eq!(Layout::container().with_bin_dir("/x").bin_dirs(), Layout::container().bin_dirs());
 
         let root = tempfile::tempdir().unwrap();
         let image = Layout::below(root.path());

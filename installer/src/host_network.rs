@@ -1,6 +1,8 @@
 //! The node's network, as far as the commands here look at it. The plugin speaks with the kernel, and it depends on this
 //! crate: so it is asked through [`HostNetwork`].
 
+use std::net::IpAddr;
+
 use libcalico::net::Cidr;
 
 /// An interface of the node.
@@ -34,6 +36,12 @@ pub trait HostNetwork: std::fmt::Debug {
     /// Removes the host's end of a pod's interface, and with it the pod's end and all routes through it. An interface that is
     /// none of Calico's, by its kind and its address, is left alone. Says whether there was one.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, String>;
+}
+
+/// The addresses that routes through an interface lead to, one by one: those of the pod behind it.
+pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
+    let through = routes.iter().filter(|route| route.interfaces.iter().any(|name| name == interface));
+    through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network()).collect()
 }
 
 /// The interfaces with a default route of either family: what a pod's packet leaves the node by.

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub const NET_DIR: &str = "/etc/cni/net.d";
 /// The plugin directory of container runtimes, on the node (INST-151).
 pub const BIN_DIR: &str = "/opt/cni/bin";
+/// Where a second plugin directory is mounted in the container. On a node nobody but who installed knows where it is.
+const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
 /// The journal of DELs that are not finished, in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
@@ -25,6 +27,8 @@ pub struct Layout {
     is_container: bool,
     /// The plugin directory, as the node calls it.
     bin_dir: PathBuf,
+    /// The second one, if somebody said that there is one.
+    secondary_bin_dir: Option<PathBuf>,
 }
 
 /// A directory on the node into which something is installed. The paths on the node are not known in the container; the
@@ -46,19 +50,20 @@ impl Layout {
     /// The container: the node is mounted at `/host`.
     #[must_use]
     pub fn container() -> Self {
-        Layout { root: "/".into(), is_container: true, bin_dir: BIN_DIR.into() }
+        Layout { root: "/".into(), is_container: true, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
     /// The node itself.
     #[must_use]
     pub fn node() -> Self {
-        Layout { root: "/".into(), is_container: false, bin_dir: BIN_DIR.into() }
+        Layout { root: "/".into(), is_container: false, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
     /// What is below `root`: a container's files if there is a directory `host` in it, else a node's.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        Layout { root: root.into(), is_container: root.join("host").is_dir(), bin_dir: BIN_DIR.into() }
+        let is_container = root.join("host").is_dir();
+        Layout { root: root.into(), is_container, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
     /// The same of a node whose runtime looks for plugins in `on_node`. Like the configuration directory, this says nothing
@@ -66,6 +71,12 @@ impl Layout {
     #[must_use]
     pub fn with_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { bin_dir: on_node.into(), ..self }
+    }
+
+    /// The same of a node with a second plugin directory.
+    #[must_use]
+    pub fn with_secondary_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
+        Layout { secondary_bin_dir: Some(on_node.into()), ..self }
     }
 
     /// The path of an absolute path below the root.
@@ -86,12 +97,10 @@ impl Layout {
     #[must_use]
     pub fn bin_dirs(&self) -> Vec<(Place, PathBuf)> {
         if self.is_container {
-            vec![
-                (Place::Bin, self.path("/host/opt/cni/bin")),
-                (Place::SecondaryBin, self.path("/host/secondary-bin-dir")),
-            ]
+            vec![(Place::Bin, self.path("/host/opt/cni/bin")), (Place::SecondaryBin, self.path(SECONDARY_BIN_DIR))]
         } else {
-            vec![(Place::Bin, self.path(&self.bin_dir))]
+            let secondary = self.secondary_bin_dir.iter().map(|dir| (Place::SecondaryBin, self.path(dir)));
+            [(Place::Bin, self.path(&self.bin_dir))].into_iter().chain(secondary).collect()
         }
     }
 
@@ -150,7 +159,7 @@ impl Layout {
             Place::State => self.state_dir(),
             Place::Bin | Place::SecondaryBin => {
                 let known = self.bin_dirs().into_iter().find(|(known, _)| *known == place);
-                known.map_or_else(|| self.path(&self.bin_dir), |(_, dir)| dir)
+                known.map_or_else(|| self.path(SECONDARY_BIN_DIR), |(_, dir)| dir)
             }
         }
     }
@@ -210,6 +219,13 @@ mod tests {
         let elsewhere = layout.with_bin_dir("/home/kubernetes/bin");
         assert_eq!(elsewhere.bin_dirs(), [(Place::Bin, "/home/kubernetes/bin".into())]);
         assert_eq!(Layout::container().with_bin_dir("/x").bin_dirs(), Layout::container().bin_dirs());
+        let second = |layout: &Layout| layout.dir(Place::SecondaryBin, Path::new(NET_DIR));
+        assert_ne!(
+            second(&elsewhere),
+            elsewhere.dir(Place::Bin, Path::new(NET_DIR)),
+            "what is in one is not in the other"
+        );
+        assert_eq!(second(&elsewhere.with_secondary_bin_dir("/second")), Path::new("/second"));
 
         let root = tempfile::tempdir().unwrap();
         let image = Layout::below(root.path());

@@ -74,6 +74,11 @@ impl Leaked {
         self.0.len()
     }
 
+    /// Whether this handle is one of theirs.
+    pub fn is_of(&self, handle: &HandleId) -> bool {
+        self.0.contains_key(handle)
+    }
+
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
         self.0.values().filter_map(|leak| leak.pod.as_ref())

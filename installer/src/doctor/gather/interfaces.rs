@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use super::cluster::NAMELESS;
 use crate::doctor::facts::PodInterface;
-use crate::host_network::HostNetwork;
+use crate::host_network::{HostNetwork, addresses_behind};
 
 /// IPAM that tells whose an address is.
 const CALICO_IPAM: &str = "calico-ipam";
@@ -72,9 +72,8 @@ fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
     let mut interfaces = network.interfaces()?;
     interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(prefix));
     let with_addresses = interfaces.into_iter().map(|interface| {
-        let through = routes.iter().filter(|route| route.interfaces.contains(&interface.name));
-        let addresses = through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network());
-        PodInterface { addresses: addresses.collect(), name: interface.name, endpoint: None }
+        let addresses = addresses_behind(&interface.name, &routes);
+        PodInterface { addresses, name: interface.name, endpoint: None }
     });
     Ok(with_addresses.collect())
 }

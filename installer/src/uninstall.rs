@@ -1,12 +1,15 @@
 //! `calico uninstall`: takes back what was installed (INST-149).
 //!
 //! ```text
-//! state, digests on disk ─ plan (pure) ─▶ 1 the configuration is renamed away: no pod starts with it any more
-//!                                         2 addresses, interfaces, where asked for
+//! state, digests on disk ─ plan (pure) ─▶ 0 whether something is in the way: then nothing is changed
+//!                                         1 the configuration is renamed away: no pod starts with it any more
+//!                                         2 interfaces, then addresses, where asked for
 //!                                         3 programs, kubeconfig, TLS
 //!                                         4 the renamed configuration, the state
 //!                            report ◀─────┘
 //! ```
+//!
+//! Each step needs what the next ones take away, and frees what those before it used: one that fails ends the run.
 //!
 //! A file is ours if it is noted in the state and still has the digest that it was installed with; everything else stays and
 //! is named. Without `--yes` nothing is changed.
@@ -15,16 +18,19 @@ mod addresses;
 mod files;
 mod interfaces;
 mod kept;
+mod obstacles;
+mod others;
 mod plan;
 mod report;
 
 pub use plan::{Found, FoundState, Task, Verdict, plan};
 pub use report::{Left, Outcome, Report, Step};
 
+use netconf::NetConf;
+
 use crate::atomic_file::{self, AtomicFileError};
 use crate::host_network::HostNetwork;
-use crate::layout::{Layout, NET_DIR, Place};
-use crate::nodename;
+use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
 
 /// What to take back.
@@ -36,6 +42,8 @@ pub struct Options {
     pub tear_down_pods: bool,
     /// Give back the addresses and blocks of this node.
     pub release_addresses: bool,
+    /// Take it that somebody removed the files that are not there, also where none of them is.
+    pub forget_gone: bool,
 }
 
 /// Why nothing was done, or not everything.
@@ -62,19 +70,65 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     // The credentials go with the files.
     let conf = addresses::conf(layout, &net_dir, &found);
 
-    let (configurations, others): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| task.is_configuration());
-    for task in &configurations {
-        files::retire(task, options.yes, &mut report);
-    }
-    let released = addresses::release(conf, options, &mut report).await;
-    interfaces::tear_down(options, network, &mut report);
-    if !released {
-        let reason = "they lead to the addresses: run it again, or without --release-addresses";
-        report.leave("programs, kubeconfig and TLS files", reason);
+    let obstacles = obstacles::all(&found, layout, &net_dir, options, network);
+    if !obstacles.is_empty() {
+        obstacles.into_iter().for_each(|obstacle| obstacle.told(&mut report));
+        report.leave("everything", "nothing is changed while something is in the way");
         return Ok(report);
     }
-    for task in others.iter().chain(&configurations) {
-        let is_gone = files::remove(task, options.yes, &mut report);
+
+    let (configurations, others): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| task.is_configuration());
+    match first_steps(&configurations, conf, options, network, &mut report).await {
+        Err(reason) => {
+            report.leave("programs, kubeconfig and TLS files", reason);
+            configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+        }
+        Ok(()) => {
+            remove(&others, &mut state, options.yes, &mut report);
+            if options.yes && !state.files.is_empty() {
+                // The renamed configuration is what tells the next run that this one began; it goes last.
+                state.save(layout)?;
+            }
+            remove(&configurations, &mut state, options.yes, &mut report);
+            kept::remove(&tasks, &state, layout, options.yes, &mut report);
+            if options.yes {
+                sweep(layout, &net_dir);
+                finish(&state, layout, &mut report)?;
+            }
+        }
+    }
+    let is_noted = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
+    others::name(layout, is_noted, &mut report);
+    report.leave("/var/log/calico", "logs are kept");
+    Ok(report)
+}
+
+/// What must be done before files that it needs go: the configurations, the interfaces of pods, and the addresses, which are
+/// free when nothing leads to them any more. Why the rest stays, where a step fails.
+async fn first_steps(
+    configurations: &[&Task],
+    conf: Result<NetConf, String>,
+    options: Options,
+    network: &dyn HostNetwork,
+    report: &mut Report,
+) -> Result<(), &'static str> {
+    let retired = configurations.iter().map(|task| files::retire(task, options.yes, report));
+    if !retired.fold(true, |all, one| all && one) {
+        return Err("a configuration that cannot be renamed still runs them: run it again when it can");
+    }
+    let torn_down = interfaces::tear_down(options, network, report);
+    let released = addresses::release(conf, options, network, report).await;
+    match (torn_down, released) {
+        (true, true) => Ok(()),
+        (false, _) => Err("pods that are still connected need them: run it again, or without --tear-down-pods"),
+        (true, false) => Err("they lead to the addresses: run it again, or without --release-addresses"),
+    }
+}
+
+/// Removes files, and forgets those that are gone.
+fn remove(tasks: &[&Task], state: &mut State, acts: bool, report: &mut Report) {
+    for task in tasks {
+        let is_gone = files::remove(task, acts, report);
         if is_gone {
             state.forget(task.place, &task.name);
         }
@@ -82,17 +136,6 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             report.leave(task.path.display(), "what was there before the installation is not brought back");
         }
     }
-    kept::remove(&tasks, &state, layout, options.yes, &mut report);
-    let nodename = layout.state_dir().join(nodename::NAME);
-    if nodename.exists() {
-        report.leave(nodename.display(), "calico-node goes by it, too; another name would be another node to IPAM");
-    }
-    report.leave("/var/log/calico", "logs are kept");
-    if options.yes {
-        sweep(layout, &net_dir);
-        finish(&state, layout, &mut report)?;
-    }
-    Ok(report)
 }
 
 /// Unfinished files of runs that were killed, and a directory that nothing is in any more.
@@ -116,9 +159,4 @@ fn finish(state: &State, layout: &Layout, report: &mut Report) -> Result<(), Uni
         _ => {}
     }
     Ok(())
-}
-
-/// Where a place is, for people.
-fn is_net(place: Place) -> bool {
-    place == Place::Net
 }

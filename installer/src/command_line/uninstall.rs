@@ -7,23 +7,35 @@ use ipam_plugin::process;
 
 use super::arguments::{Known, complain, print, with};
 use crate::host_network::HostNetwork;
+use crate::layout::BIN_DIR;
 use crate::uninstall::{self, Options};
 
-const KNOWN: Known = Known { options: &["root"], switches: &["yes", "tear-down-pods", "release-addresses"] };
+const KNOWN: Known = Known {
+    options: &["root", "bin-dir", "secondary-bin-dir"],
+    switches: &["yes", "tear-down-pods", "release-addresses", "forget-gone"],
+};
 
 const HELP: &str = "\
 Takes back what `calico install` installed on this node: the configuration first, so that no pod starts with it any more,
 then programs, kubeconfig and TLS files. What was changed since, or is not ours, stays and is named. Logs always stay.
 
-Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--root DIR]
+Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--forget-gone] [--root DIR]
+                        [--bin-dir DIR] [--secondary-bin-dir DIR]
 
-      --yes                act; without it, only say what would be done
-      --tear-down-pods     delete the interfaces of pods that are still there, and with them their routes
-      --release-addresses  give back the addresses and blocks of this node
-      --root DIR           what to take for /; with a directory `host` in it, the node's directories are mounted below that
-  -h, --help               this text
+      --yes                    act; without it, only say what would be done
+      --tear-down-pods         delete the interfaces of pods that are still there, and with them their routes: these pods have
+                               no network any more. In a container this takes the capability NET_ADMIN
+      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with one
+      --forget-gone            files that are not where they were installed were removed by somebody; without it nothing is
+                               done where all of a directory are gone, which may be another directory
+      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted below that
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it
+                               is looked for where it is mounted, at /host/opt/cni/bin
+      --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
+  -h, --help                   this text
 
-Before: drain the node, and delete the DaemonSet, whose agent would install everything again.
+Before: drain the node, and delete the DaemonSet, whose agent would install everything again. The first step that fails ends the
+run, with exit status 1; the next run goes on with it.
 ";
 
 /// Runs it with these arguments.
@@ -38,8 +50,13 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
                 yes: said.is_on("yes"),
                 tear_down_pods: said.is_on("tear-down-pods"),
                 release_addresses: said.is_on("release-addresses"),
+                forget_gone: said.is_on("forget-gone"),
             };
-            match process::block_on(uninstall::run(&said.layout(), options, network)) {
+            let mut layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
+            if let Some(dir) = said.value("secondary-bin-dir") {
+                layout = layout.with_secondary_bin_dir(dir);
+            }
+            match process::block_on(uninstall::run(&layout, options, network)) {
                 Ok(report) => {
                     print(&report.to_string());
                     if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

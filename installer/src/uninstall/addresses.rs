@@ -1,19 +1,29 @@
 //! The addresses and blocks of this node, in the datastore.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
+use datastore::Datastore;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::Leaked;
 use ipam_plugin::{cni, node_name};
+use libcalico::ipam::{Block, HandleId};
+use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
+use netconf::conf::DatastoreType;
 
 use super::Options;
+use super::interfaces;
 use super::plan::Found;
 use super::report::Report;
+use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::node_conf;
+
+/// What it is called in the report.
+pub(super) const WHAT: &str = "addresses and blocks of this node";
 
 /// How long the datastore may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -21,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The configuration that says where the datastore is; read before anything is taken away.
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<NetConf, String> {
     let mut reason = "no configuration of ours is there".to_owned();
-    for file in found.iter().filter(|file| super::is_net(file.place) && crate::runtime_choice::is_read(&file.name)) {
+    for file in found.iter().filter(|file| file.is_configuration()) {
         let text = fs::read_to_string(&file.path).map_err(|error| error.to_string());
         match text.and_then(|text| node_conf::parse(&text, layout, net_dir)) {
             Ok(conf) => return Ok(conf),
@@ -31,10 +41,18 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<Ne
     Err(reason)
 }
 
-/// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would. Whether that
-/// is done, if it was asked for.
-pub(super) async fn release(conf: Result<NetConf, String>, options: Options, report: &mut Report) -> bool {
-    const WHAT: &str = "addresses and blocks of this node";
+/// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would. Nothing as long as
+/// one of these pods is connected: another one would get its address. Whether that is done, if it was asked for.
+pub(super) async fn release(
+    conf: Result<NetConf, String>,
+    options: Options,
+    network: &dyn HostNetwork,
+    report: &mut Report,
+) -> bool {
+    if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
+        let reason = "they stay in the datastore; kube-controllers removes them when the Node is deleted";
+        report.leave("endpoints of this node", reason);
+    }
     if !options.release_addresses {
         report.leave(
             WHAT,
@@ -43,13 +61,18 @@ pub(super) async fn release(conf: Result<NetConf, String>, options: Options, rep
         );
         return true;
     }
-    let outcome = match conf {
+    let outcome = match conf.and_then(|conf| if options.yes { none_is_used(network).map(|()| conf) } else { Ok(conf) })
+    {
         Ok(conf) => give_back(&conf, options.yes).await,
         Err(reason) => Err(reason),
     };
     match outcome {
-        Ok(what) => {
+        Ok(Released { what, besides }) => {
             report.done("release", what);
+            for (handle, addresses) in besides {
+                let reason = "it is of no container of this network; who made it gives it back, or kube-controllers";
+                report.leave(format!("{addresses}, held as {handle}"), reason);
+            }
             true
         }
         Err(reason) => {
@@ -59,14 +82,34 @@ pub(super) async fn release(conf: Result<NetConf, String>, options: Options, rep
     }
 }
 
-async fn give_back(conf: &NetConf, acts: bool) -> Result<String, String> {
+/// That no pod would lose its address, after the interfaces went that were to go.
+fn none_is_used(network: &dyn HostNetwork) -> Result<(), String> {
+    match interfaces::in_use(network, false)?.as_slice() {
+        [] => Ok(()),
+        used => Err(format!(
+            "pods are still connected with theirs: {}; their interfaces must go first, which takes CAP_NET_ADMIN (ip link delete)",
+            used.join(", ")
+        )),
+    }
+}
+
+/// What was given back, or would be.
+struct Released {
+    what: String,
+    /// What is held on this node besides: addresses by handle.
+    besides: BTreeMap<HandleId, String>,
+}
+
+async fn give_back(conf: &NetConf, acts: bool) -> Result<Released, String> {
     let node = node_name::of(conf).map_err(|error| error.to_string())?;
     let (_, store) = node_conf::datastore(conf, DEADLINE)?;
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let clock = SystemClock::start();
     let leaked = cni::leaked(&store, &conf.name, &node, &BTreeSet::new()).await.map_err(|error| words(&error))?;
+    let besides = held_besides(&store, &node, &leaked).await.map_err(|error| words(&error))?;
     if !acts {
-        return Ok(format!("the addresses of {} containers and all blocks of node {node}", leaked.containers()));
+        let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
+        return Ok(Released { what, besides });
     }
     let collected = leaked.release(&store, &clock, &BTreeSet::new()).await;
     if let Some((handle, error)) = collected.failed.first() {
@@ -77,5 +120,27 @@ async fn give_back(conf: &NetConf, acts: bool) -> Result<String, String> {
         return Err(format!("block {block}: {error}"));
     }
     let (containers, blocks) = (collected.released.len(), surrendered.released.len());
-    Ok(format!("the addresses of {containers} containers and {blocks} blocks of node {node}"))
+    let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
+    Ok(Released { what, besides })
+}
+
+/// What the node holds for others than containers of this network: of another network, for a tunnel, for a virtual machine.
+async fn held_besides(
+    store: &Datastore,
+    node: &str,
+    leaked: &Leaked,
+) -> Result<BTreeMap<HandleId, String>, StoreError> {
+    let mut besides = BTreeMap::<HandleId, String>::new();
+    for block in store.list::<Block>(&None).await? {
+        for held in block.value.allocated().filter(|held| !held.is_cooling()) {
+            let is_here = held.attributes().and_then(|noted| noted.get("node")).is_some_and(|on| on == node);
+            let Some(handle) = held.handle().filter(|handle| is_here && !leaked.is_of(handle)) else { continue };
+            let addresses = besides.entry(handle).or_default();
+            if !addresses.is_empty() {
+                addresses.push_str(", ");
+            }
+            addresses.push_str(&held.ip.to_string());
+        }
+    }
+    Ok(besides)
 }

@@ -24,9 +24,19 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
+            let retired = (*place == Place::Net && runtime_choice::is_read(name)).then(|| retired(&path));
             // A run that was killed after it renamed the file.
-            let path = if path.exists() || !retired(&path).exists() { path } else { retired(&path) };
+            let retired = retired.filter(|retired| retired.exists());
+            let (path, second) = match (path.exists(), retired) {
+                (false, Some(retired)) => (retired, None),
+                (_, retired) => (path, retired),
+            };
             let state = look_at(&path, installed);
+            // And after which somebody wrote another one.
+            if let Some(path) = second.filter(|_| state != FoundState::Same) {
+                let (name, state) = (format!("{name}.{RETIRED}"), look_at(&path, installed));
+                found.push(Found { place: *place, name, path, state, replaced: false });
+            }
             found.push(Found { place: *place, name: name.clone(), path, state, replaced: installed.replaced });
         }
     }
@@ -36,16 +46,16 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
 
 /// The files for TLS with etcd, which are the configuration's: nothing else reads them.
 fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
-    let is_ours = |file: &Found| file.place == Place::Net && runtime_choice::is_read(&file.name);
-    if !found.iter().any(|file| is_ours(file) && file.state == FoundState::Same) {
+    if !found.iter().any(|file| file.is_configuration() && file.state == FoundState::Same) {
         return Vec::new();
     }
     let file = |name: &&str| {
         let path = net_dir.join(tls_assets::DIRECTORY).join(name);
-        let state = if path.is_file() { FoundState::Renewed } else { FoundState::Gone };
-        Found { place: Place::Net, name: format!("{}/{name}", tls_assets::DIRECTORY), path, state, replaced: false }
+        let name = format!("{}/{name}", tls_assets::DIRECTORY);
+        let found = Found { place: Place::Net, name, path, state: FoundState::Renewed, replaced: false };
+        found.path.is_file().then_some(found)
     };
-    tls_assets::FILES.iter().map(file).collect()
+    tls_assets::FILES.iter().filter_map(file).collect()
 }
 
 fn look_at(path: &Path, installed: &Installed) -> FoundState {
@@ -95,20 +105,36 @@ pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -
     named
 }
 
-/// Renames a configuration away, by which the runtime notices (INST-161). It is removed when all else is.
-pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) {
+/// Renames a configuration away, by which the runtime notices (INST-161). It is removed when all else is. Whether no runtime
+/// reads it any more, if it is to go.
+pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.path) {
-        return;
+        return true;
     }
-    if let Err(error) = fs::rename(&task.path, retired(&task.path)) {
-        report.fail("remove", task.path.display(), error);
+    match fs::rename(&task.path, retired(&task.path)) {
+        Ok(()) => true,
+        Err(error) => {
+            report.fail("remove", task.path.display(), error);
+            false
+        }
+    }
+}
+
+/// Names a configuration that was renamed, and that a later run removes.
+pub(super) fn leave_retired(task: &Task, report: &mut Report) {
+    let path = if is_retired(&task.path) { task.path.clone() } else { retired(&task.path) };
+    if path.exists() {
+        report.leave(path.display(), "no runtime reads it by this name; the next run goes on with it");
     }
 }
 
 /// Removes a file, or says that it would be, or why it stays. Whether it is gone.
 pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
     match &task.verdict {
-        Verdict::Gone => return true,
+        Verdict::Gone => {
+            report.gone(task.path.display());
+            return true;
+        }
         Verdict::Leave(reason) => {
             report.leave(task.path.display(), reason);
             return false;
@@ -119,10 +145,16 @@ pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
         report.done("remove", task.path.display());
         return false;
     }
-    let path = if task.is_configuration() && !is_retired(&task.path) { retired(&task.path) } else { task.path.clone() };
+    let was_retired = task.is_configuration() && !is_retired(&task.path);
+    let path = if was_retired { retired(&task.path) } else { task.path.clone() };
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             report.fail("remove", task.path.display(), error);
+            false
+        }
+        _ if was_retired && task.path.exists() => {
+            let reason = "somebody has put it back: delete the DaemonSet first, whose agent does, then run it again";
+            report.fail("remove", task.path.display(), reason);
             false
         }
         _ => {
@@ -139,6 +171,33 @@ fn retired(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn is_retired(path: &Path) -> bool {
+/// Whether a file has the name that only a run gives which has begun.
+pub(super) fn is_retired(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == RETIRED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the agent does whose DaemonSet was not deleted.
+    #[test]
+    fn a_configuration_that_was_put_back_meanwhile_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("10-calico.conflist");
+        let name = "10-calico.conflist".to_owned();
+        let task = Task { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+        let mut report = Report::default();
+        for is_put_back in [false, true] {
+            fs::write(&task.path, "{}").unwrap();
+            assert!(retire(&task, true, &mut report));
+            assert!(!task.path.exists() && retired(&task.path).exists());
+            if is_put_back {
+                fs::write(&task.path, "{}").unwrap();
+            }
+            assert_eq!(remove(&task, true, &mut report), !is_put_back);
+            assert_eq!((task.path.exists(), retired(&task.path).exists()), (is_put_back, false));
+            assert_eq!(report.to_string().contains("somebody has put it back: delete the DaemonSet"), is_put_back);
+        }
+    }
 }

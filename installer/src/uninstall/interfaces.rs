@@ -4,19 +4,21 @@ use libcalico::names::interface_prefix;
 
 use super::Options;
 use super::report::Report;
-use crate::host_network::HostNetwork;
+use crate::host_network::{HostNetwork, Interface, addresses_behind};
 
 /// Deletes those that are Calico's, or says that it would. Without `--tear-down-pods` they are named: their pods stay
-/// connected, but nothing tears them down any more.
-pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut Report) {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let prefix = interface_prefix(prefixes.as_deref());
+/// connected, but nothing tears them down any more. Whether that is done, if it was asked for.
+pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut Report) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
-        Err(reason) => return report.fail("remove", "the interfaces of pods", reason),
+        Err(reason) => {
+            report.fail("remove", "the interfaces of pods", reason);
+            return !options.tear_down_pods;
+        }
     };
+    let mut all_done = true;
     let mut names: Vec<String> = interfaces.into_iter().map(|interface| interface.name).collect();
-    names.retain(|name| name.starts_with(prefix));
+    names.retain(|name| is_calicos(name));
     names.sort();
     for name in names {
         let what = format!("interface {name}");
@@ -28,8 +30,67 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
             match network.remove_pod_interface(&name) {
                 Ok(true) => report.done("remove", what),
                 Ok(false) => report.leave(what, "it is no interface of a pod of Calico's"),
-                Err(reason) => report.fail("remove", what, reason),
+                Err(reason) => {
+                    report.fail("remove", what, reason);
+                    all_done = false;
+                }
             }
         }
+    }
+    all_done
+}
+
+/// The interfaces by which pods use addresses of this node, with these: Calico's by their kind, or by their name and a route to
+/// one address. `torn_down`: without those that [`tear_down`] removes.
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn in_use(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, String> {
+    let routes = network.routes()?;
+    let mut used = Vec::new();
+    for Interface { name, is_pods, .. } in network.interfaces()? {
+        let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
+        let is_used = is_pods || (is_calicos(&name) && !addresses.is_empty());
+        match is_used && !(torn_down && is_pods && is_calicos(&name)) {
+            true if addresses.is_empty() => used.push(name),
+            true => used.push(format!("{name} ({})", addresses.join(", "))),
+            false => {}
+        }
+    }
+    used.sort();
+    Ok(used)
+}
+
+fn is_calicos(name: &str) -> bool {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    name.starts_with(interface_prefix(prefixes.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_network::testing::{Known, interface, route};
+
+    #[test]
+    fn an_address_is_used_through_a_pods_interface_or_a_route_through_one_that_is_named_so() {
+        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let network = Known {
+            interfaces: vec![
+                pods("cali1"),
+                interface("cali2", 1500),
+                interface("cali-theirs", 1500),
+                pods("eni3"),
+                interface("eth0", 1500),
+            ],
+            routes: vec![
+                route("10.65.0.1/32", &["cali1"]),
+                route("fd65::1/128", &["cali1"]),
+                route("10.65.0.2/32", &["cali2"]),
+                route("fe80::/64", &["cali-theirs"]),
+                route("10.65.0.9/32", &["eth0"]),
+            ],
+        };
+        assert_eq!(in_use(&network, false).unwrap(), ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]);
+        assert_eq!(in_use(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::is_net;
 use crate::layout::Place;
 use crate::runtime_choice;
 
@@ -20,6 +19,13 @@ pub struct Found {
     pub state: FoundState,
     /// Whether another file was there before the installation.
     pub replaced: bool,
+}
+
+impl Found {
+    /// Whether it is what a container runtime reads.
+    pub fn is_configuration(&self) -> bool {
+        is_configuration(self.place, &self.name)
+    }
 }
 
 /// How a file is.
@@ -66,8 +72,12 @@ pub struct Task {
 impl Task {
     /// Whether it is what a container runtime reads: the first file to go.
     pub fn is_configuration(&self) -> bool {
-        is_net(self.place) && runtime_choice::is_read(&self.name)
+        is_configuration(self.place, &self.name)
     }
+}
+
+fn is_configuration(place: Place, name: &str) -> bool {
+    place == Place::Net && runtime_choice::is_read(name)
 }
 
 /// Decides. `named` are the programs that configurations name which stay on the node, with the configuration of each.

@@ -29,6 +29,8 @@ pub struct Step {
 pub enum Outcome {
     /// It is done, or would be.
     Done,
+    /// Somebody did it before.
+    DoneAlready,
     /// It could not be done.
     Failed(String),
 }
@@ -48,10 +50,30 @@ impl Report {
         self.steps.push(Step { action, target: target.to_string(), outcome: Outcome::Done });
     }
 
-    /// Notes a step that could not be done.
+    /// Notes what was gone before.
+    pub(super) fn gone(&mut self, target: impl Display) {
+        self.steps.push(Step { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
+    }
+
+    /// Notes a step that could not be done, and with it what stays.
     pub(super) fn fail(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
+        self.leave(&target, format!("see `FAILED to {action}` above"));
+        self.refuse(action, target, reason);
+    }
+
+    /// Notes a step that is not tried.
+    pub(super) fn refuse(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
         self.steps.push(Step { action, target: target.to_string(), outcome });
+    }
+
+    /// Whether something is said of this already.
+    pub(super) fn names(&self, target: &str) -> bool {
+        self.steps
+            .iter()
+            .map(|step| &step.target)
+            .chain(self.left.iter().map(|left| &left.target))
+            .any(|it| it == target)
     }
 
     /// Notes what stays.
@@ -61,7 +83,7 @@ impl Report {
 
     /// Whether all that should be done could be.
     pub fn succeeded(&self) -> bool {
-        self.steps.iter().all(|step| step.outcome == Outcome::Done)
+        self.steps.iter().all(|step| !matches!(step.outcome, Outcome::Failed(_)))
     }
 }
 
@@ -72,6 +94,7 @@ impl Display for Report {
             match (outcome, self.acted) {
                 (Outcome::Done, true) => writeln!(f, "{action}d {target}")?,
                 (Outcome::Done, false) => writeln!(f, "would {action} {target}")?,
+                (Outcome::DoneAlready, _) => writeln!(f, "{target} was gone already")?,
                 (Outcome::Failed(reason), _) => writeln!(f, "FAILED to {action} {target}: {reason}")?,
             }
         }
@@ -81,10 +104,11 @@ impl Display for Report {
         for Left { target, reason } in &self.left {
             writeln!(f, "  {target}: {reason}")?;
         }
-        if !self.acted {
-            writeln!(f, "nothing was changed; --yes does what is said above")?;
+        match (self.acted, self.succeeded()) {
+            (true, _) => Ok(()),
+            (false, true) => writeln!(f, "nothing was changed; --yes does what is said above"),
+            (false, false) => writeln!(f, "nothing was changed"),
         }
-        Ok(())
     }
 }
 
@@ -101,7 +125,7 @@ mod tests {
         report.fail("remove", "/x", "read-only");
         assert!(!report.succeeded());
         let expected = "removed /opt/cni/bin/calico\nFAILED to remove /x: read-only\nleft on this node:\n  \
-                        /opt/cni/bin/portmap: it is not ours\n";
+                        /opt/cni/bin/portmap: it is not ours\n  /x: see `FAILED to remove` above\n";
         assert_eq!(report.to_string(), expected);
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, compose, deploy, parse};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
@@ -46,7 +46,7 @@ fn a_dry_run_takes_every_rendering() {
     });
 }
 
-/// The DaemonSet that takes the plugins off, and the patch at the head of its file, which makes it do what it has said.
+/// The DaemonSet that takes the plugins off, and the patches at the head of its file, which make it do what it has said, and more.
 #[test]
 fn the_uninstallation_is_taken_and_its_patch_fits() {
     if !can_render() {
@@ -59,16 +59,22 @@ fn the_uninstallation_is_taken_and_its_patch_fits() {
         assert_eq!(dry_run(&api, &file).unwrap().lines().count(), parse(&text).unwrap().len());
         api.kubectl(&["apply", "-f", &file]).unwrap();
         let name = ["-n", "kube-system", "daemonset", "calico-uninstall"];
-        let args = || {
+        let container = || {
             let stored = api.kubectl(&["get", name[0], name[1], name[2], name[3], "-o", "json"]).unwrap();
             let stored: Value = serde_json::from_str(&stored).unwrap();
-            stored["spec"]["template"]["spec"]["initContainers"][0]["args"].clone()
+            stored["spec"]["template"]["spec"]["initContainers"][0].clone()
         };
-        assert_eq!(args(), serde_json::json!(["uninstall"]), "by itself it does nothing");
-        let head: String = text.lines().take_while(|line| line.starts_with('#')).collect();
-        let patch = head.split('\'').nth(1).unwrap();
-        api.kubectl(&["patch", name[0], name[1], name[2], name[3], "--type=json", "--patch", patch]).unwrap();
-        assert_eq!(args(), serde_json::json!(["uninstall", "--yes"]));
+        assert_eq!(container()["args"], json!(["uninstall"]), "by itself it does nothing");
+        let head: String = text.lines().map_while(|line| line.strip_prefix('#')).collect();
+        let [_, acts, _, tears_down, _] = head.split('\'').collect::<Vec<_>>().try_into().unwrap();
+        let patched = |patch: &str| {
+            api.kubectl(&["patch", name[0], name[1], name[2], name[3], "--type=json", "--patch", patch]).unwrap();
+            container()
+        };
+        assert_eq!(patched(acts)["args"], json!(["uninstall", "--yes"]));
+        let container = patched(tears_down);
+        assert_eq!(container["args"], json!(["uninstall", "--yes", "--tear-down-pods", "--release-addresses"]));
+        assert_eq!(container["securityContext"]["capabilities"], json!({ "add": ["NET_ADMIN"], "drop": ["ALL"] }));
         api.kubectl(&["delete", "-f", &file]).unwrap();
     });
 }

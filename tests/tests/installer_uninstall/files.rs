@@ -4,7 +4,7 @@ use std::fs;
 
 use integration_tests::installation::{BIN, Container, NET};
 use integration_tests::namespaces::isolated;
-use nix::mount::MsFlags;
+use nix::mount::{MsFlags, mount, umount};
 
 use super::uninstall;
 
@@ -213,6 +213,53 @@ fn what_a_killed_run_renamed_is_removed_by_the_next() {
         fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
         said(&container, &["--yes"], 0);
         assert!(container.names(NET).is_empty() && container.names(BIN).is_empty());
+    });
+}
+
+/// The same, after which somebody wrote a configuration of the same name.
+#[test]
+fn what_a_killed_run_renamed_goes_beside_anothers_configuration() {
+    installed(|container| {
+        let conf = container.path(NET).join(CONF);
+        fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
+        container.file(&format!("{NET}/{CONF}"), r#"{"name": "n", "type": "bridge"}"#).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert_eq!(container.names(NET), [CONF], "{done}");
+        assert!(done.contains("10-calico.conflist: it is not the file that was installed"), "{done}");
+    });
+}
+
+/// Orphaned, it would be what every pod fails by (INST-148).
+#[test]
+fn a_configuration_that_cannot_be_taken_away_keeps_what_it_runs() {
+    installed(|container| {
+        let conf = container.path(NET).join(CONF);
+        let nothing = None::<&str>;
+        // Nobody renames what something is mounted on.
+        mount(Some(&conf), &conf, nothing, MsFlags::MS_BIND, nothing).unwrap();
+        let before = container.fingerprint();
+        let failed = said(&container, &["--yes"], 1);
+        assert!(failed.contains(&format!("FAILED to remove {}: ", conf.display())), "{failed}");
+        assert!(!failed.contains("removed /"), "{failed}");
+        assert!(
+            failed.contains("programs, kubeconfig and TLS files: a configuration that cannot be renamed"),
+            "{failed}"
+        );
+        assert_eq!(container.fingerprint(), before);
+        umount(&conf).unwrap();
+        said(&container, &["--yes"], 0);
+        assert!(container.names(NET).is_empty() && container.names(BIN).is_empty());
+    });
+}
+
+#[test]
+fn a_file_that_is_gone_is_told() {
+    installed(|container| {
+        let portmap = container.path(BIN).join("portmap");
+        fs::remove_file(&portmap).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert!(done.contains(&format!("{} was gone already\n", portmap.display())), "{done}");
+        assert!(!container.path(STATE).exists());
     });
 }
 

@@ -1,6 +1,8 @@
 //! `calico uninstall`: takes back what was installed and nothing else, the configuration first; without `--yes`, says what
 //! that would be.
 
+mod datastores;
+mod directories;
 mod files;
 mod node;
 

@@ -72,10 +72,15 @@ fn interfaces() -> usize {
     names.filter(|name| name.starts_with("cali")).count()
 }
 
-fn routes() -> usize {
+/// Those that routes lead to.
+fn addresses() -> Vec<String> {
     let routes = ip_json("route show").unwrap();
     let destinations = routes.as_array().unwrap().iter().filter_map(|route| route["dst"].as_str());
-    destinations.filter(|destination| destination.starts_with("10.65.")).count()
+    destinations.filter(|destination| destination.starts_with("10.65.")).map(str::to_owned).collect()
+}
+
+fn routes() -> usize {
+    addresses().len()
 }
 
 #[test]
@@ -119,6 +124,77 @@ fn on_request_they_go_and_strangers_stay() {
     });
 }
 
+/// They are another pod's the moment that they are free.
+#[test]
+fn addresses_of_pods_that_are_connected_are_not_given_back() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let before = (interfaces(), routes(), node.kept(), node.container.fingerprint());
+        for options in [&["--release-addresses"][..], &["--yes", "--release-addresses"]] {
+            let outcome = uninstall(&node.container, options).run().unwrap();
+            let said = &outcome.stdout;
+            assert_eq!(outcome.exit, Some(1), "{said}");
+            let words = "FAILED to release addresses and blocks of this node: pods are connected with theirs: cali";
+            assert!(said.contains(words) && said.contains("say --tear-down-pods\n"), "{said}");
+            let named = |address: &String| said.contains(&format!(" ({address})"));
+            assert!(addresses().iter().all(named), "{said}");
+            assert_eq!((interfaces(), routes(), node.kept(), node.container.fingerprint()), before);
+        }
+    });
+}
+
+/// As the DaemonSet of `deploy/uninstall` is by itself. What cannot be cut off keeps its addresses, and its programs for DEL.
+#[test]
+fn without_the_capability_pods_keep_their_addresses() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let before = (interfaces(), routes(), node.kept());
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+        let call = uninstall(&node.container, &options);
+        let outcome = call.clone().under("setpriv --bounding-set=-all --inh-caps=-all").run().unwrap();
+        let said = &outcome.stdout;
+        assert_eq!(outcome.exit, Some(1), "{said}{}", outcome.stderr);
+        assert_eq!((interfaces(), routes(), node.kept()), before);
+        let (steps, left) = said.split_once("left on this node:\n").unwrap();
+        assert_eq!(steps.matches("FAILED to remove interface cali").count(), 2, "{said}");
+        assert!(steps.contains("FAILED to release addresses and blocks of this node: "), "{said}");
+        assert!(steps.contains("which takes CAP_NET_ADMIN"), "{said}");
+        assert!(!steps.contains("removed "), "{said}");
+        assert_eq!(left.matches("  interface cali").count(), 2, "{said}");
+        assert!(left.contains("10-calico.conflist.removed: no runtime reads it by this name"), "{said}");
+        assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
+        assert_eq!(node.container.names(BIN).len(), 4);
+
+        let outcome = call.run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!((interfaces(), routes()), (0, 0));
+        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
+        assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
+    });
+}
+
+#[test]
+fn what_is_left_in_calicos_directories_is_named() {
+    isolated(|host| {
+        let node = Node::new(host);
+        node.container.file("var/run/calico/ipam.lock", "").unwrap();
+        node.container.file("var/lib/calico/theirs", "").unwrap();
+        for options in [&[][..], &["--yes"]] {
+            let outcome = uninstall(&node.container, options).run().unwrap();
+            let (_, left) = outcome.stdout.split_once("left on this node:\n").unwrap();
+            for directory in ["var/lib/calico", "var/run/calico"] {
+                for name in node.container.names(directory).iter().filter(|name| *name != "cni-install-state.json") {
+                    let line = format!("  {}: ", node.container.path(directory).join(name).display());
+                    assert_eq!(left.matches(&line).count(), 1, "{line}: {left}");
+                }
+            }
+            assert!(left.contains("calico.db: it is the datastore of this node: "), "{left}");
+            assert!(!left.contains("cni-install-state.json"), "{left}");
+        }
+        assert!(node.container.names("var/lib/calico").contains(&"calico.db".to_owned()));
+    });
+}
+
 /// What leads to the addresses stays as long as they are asked for and not given back. The configuration is away all the same.
 #[test]
 fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
@@ -127,11 +203,12 @@ fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
         let (database, away) = (node.database(), node.container.path("away"));
         std::fs::rename(&database, &away).unwrap();
         std::fs::create_dir(&database).unwrap();
-        let options = ["--yes", "--release-addresses"];
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
         let outcome = uninstall(&node.container, &options).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let words = "FAILED to release addresses and blocks of this node: ";
         assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("10-calico.conflist.removed: no runtime reads it"), "{}", outcome.stdout);
         assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
         assert_eq!(node.container.names(BIN).len(), 4);
 

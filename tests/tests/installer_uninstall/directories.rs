@@ -1,0 +1,105 @@
+//! Directories that are not the ones that were installed into.
+
+use std::fs;
+
+use integration_tests::installation::{BIN, Container, NET, SECONDARY_BIN};
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::{Outcome, Plugins};
+
+use super::uninstall;
+
+const STATE: &str = "lib/calico/cni-install-state.json";
+
+#[track_caller]
+fn install(container: &Container) {
+    let outcome = container.run(&[]).unwrap();
+    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+}
+
+#[track_caller]
+fn said(outcome: &Outcome, exit: i32) -> &str {
+    assert_eq!(outcome.exit, Some(exit), "{}\n{}", outcome.stdout, outcome.stderr);
+    &outcome.stdout
+}
+
+/// As with `deploy/uninstall` as it is on a node whose runtime has its directories elsewhere.
+#[test]
+fn with_another_directory_mounted_nothing_is_done_and_nothing_forgotten() {
+    for directory in [BIN, SECONDARY_BIN, NET] {
+        isolated(|host| {
+            let container = Container::new(host, "c").unwrap();
+            fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
+            install(&container);
+            let away = container.path("away");
+            fs::rename(container.path(directory), &away).unwrap();
+            for is_there in [false, true] {
+                if is_there {
+                    fs::create_dir(container.path(directory)).unwrap();
+                }
+                let before = container.fingerprint();
+                for options in [&[][..], &["--yes"]] {
+                    let outcome = uninstall(&container, options).run().unwrap();
+                    let said = said(&outcome, 1);
+                    let words = format!(
+                        " in {}: nothing of what was installed is there; mount",
+                        container.path(directory).display()
+                    );
+                    let line =
+                        said.lines().find(|line| line.contains(&words)).unwrap_or_else(|| panic!("{words}: {said}"));
+                    assert!(line.starts_with("FAILED to find ") && line.contains("calico"), "{said}");
+                    assert!(said.contains("everything: nothing is changed"), "{said}");
+                    assert_eq!(container.fingerprint(), before);
+                }
+            }
+            fs::remove_dir(container.path(directory)).unwrap();
+            fs::rename(&away, container.path(directory)).unwrap();
+            said(&uninstall(&container, &["--yes"]).run().unwrap(), 0);
+            assert!([BIN, SECONDARY_BIN, NET].iter().all(|directory| container.names(directory).is_empty()));
+        });
+    }
+}
+
+#[test]
+fn what_somebody_removed_is_forgotten_on_request() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        install(&container);
+        for name in container.names(BIN) {
+            fs::remove_file(container.path(BIN).join(name)).unwrap();
+        }
+        said(&uninstall(&container, &["--yes"]).run().unwrap(), 1);
+        let outcome = uninstall(&container, &["--yes", "--forget-gone"]).run().unwrap();
+        assert!(said(&outcome, 0).contains("calico-ipam was gone already\n"), "{}", outcome.stdout);
+        assert!(container.names(NET).is_empty() && !container.path("var").join(STATE).exists());
+    });
+}
+
+/// By hand, on a node on which a container installed into two directories that only the container's manifest knows.
+#[test]
+fn by_hand_the_directories_of_programs_are_told() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
+        install(&container);
+        // The node, as it sees itself.
+        fs::rename(container.path("var"), container.path("host/var")).unwrap();
+        fs::create_dir_all(container.path("host/home")).unwrap();
+        fs::rename(container.path(BIN), container.path("host/home/bin")).unwrap();
+        let root = container.path("host").display().to_string();
+        let by_hand = |options: &[&str]| {
+            let call = Plugins::locate().unwrap().call("calico").args(["uninstall", "--yes", "--root", root.as_str()]);
+            call.args(options.iter().copied()).run().unwrap()
+        };
+        let outcome = by_hand(&[]);
+        let told = said(&outcome, 1);
+        assert!(told.contains("there; --bin-dir says where else they are, or --forget-gone"), "{told}");
+        assert!(told.contains("there; --secondary-bin-dir says where they are, or --forget-gone"), "{told}");
+        let outcome = by_hand(&["--bin-dir", "/home/bin"]);
+        assert_eq!(said(&outcome, 1).matches("FAILED to find").count(), 1, "{}", outcome.stdout);
+        assert_eq!(container.names("host/home/bin").len(), 4);
+
+        said(&by_hand(&["--bin-dir", "/home/bin", "--secondary-bin-dir", "/secondary-bin-dir"]), 0);
+        assert!(["host/home/bin", SECONDARY_BIN, NET].iter().all(|directory| container.names(directory).is_empty()));
+        assert!(!container.path("host/var").join(STATE).exists());
+    });
+}

@@ -54,9 +54,11 @@ fn unreadable(found: &[Found]) -> Vec<Obstacle> {
 }
 
 /// Places in which nothing is of what was installed there: as likely as not another directory is mounted there. The directory
-/// of the state needs no proof, and none does when a run began that saw them.
+/// of the state needs no proof, and none does after a run that saw them and was killed: it left a renamed configuration, or, as
+/// programs go before that, notes of no program.
 fn elsewhere(found: &[Found], layout: &Layout, net_dir: &Path) -> Vec<Obstacle> {
-    if found.iter().any(|file| files::is_retired(&file.path)) {
+    let is_program = |file: &Found| matches!(file.place, Place::Bin | Place::SecondaryBin);
+    if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
         return Vec::new();
     }
     let mut obstacles = Vec::new();
@@ -122,6 +124,7 @@ mod tests {
         assert_eq!(targets(&[bin(Gone), portmap(changed), conf(Gone)]), ["10-calico.conflist in /host/etc/cni/net.d"]);
         let retired = found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
         assert_eq!(targets(&[bin(Gone), retired]), nothing, "a run that was killed had seen it");
+        assert_eq!(targets(&[conf(Gone)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
     }
 

@@ -112,8 +112,11 @@ async fn first_steps(
     network: &dyn HostNetwork,
     report: &mut Report,
 ) -> Result<(), &'static str> {
-    let retired = configurations.iter().map(|task| files::retire(task, options.yes, report));
-    if !retired.fold(true, |all, one| all && one) {
+    let mut are_retired = true;
+    for task in configurations {
+        are_retired &= files::retire(task, options.yes, report);
+    }
+    if !are_retired {
         return Err("a configuration that cannot be renamed still runs them: run it again when it can");
     }
     let torn_down = interfaces::tear_down(options, network, report);

@@ -162,7 +162,7 @@ impl<K: FnMut() -> Kept> Agent<K> {
             return;
         }
         match token.trial().await {
-            Trial::Holds => self.status.get().unanswered = 0,
+            Trial::Holds => self.status.get().answer(),
             Trial::Refused => {
                 self.status.get().counts.refused += 1;
                 self.renew(Reason::Refused).await;

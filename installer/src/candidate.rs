@@ -4,21 +4,20 @@
 //! Nothing depends on the outcome but what is logged: on a new cluster calico-node or kube-controllers make the datastore
 //! ready only after this container is done.
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use crate::binaries::{CALICO, spawn};
+use crate::binaries::CALICO;
 use crate::node_conf;
 use crate::template::kind;
+use crate::timed_call::{self, Answer};
 
-/// Between two attempts, and between two looks at whether one has ended.
+/// Between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-const POLL: Duration = Duration::from_millis(10);
 
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,38 +67,19 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
 
 /// One attempt; what the plugin printed, nothing if it succeeded. It is ended when `until` comes.
 fn attempt(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
-    let mut command = Command::new(plugin);
-    command.arg("-t").env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = spawn(&mut command)?;
-    // Goes into the pipe whole; who does not read it says why.
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    while child.try_wait()?.is_none() {
-        if Instant::now() >= until {
-            let _ = child.kill();
-            child.wait()?;
-            return Ok("the plugin did not answer".to_owned());
-        }
-        thread::sleep(POLL);
-    }
-    said(child)
+    let answer = timed_call::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
+    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| said(&answer)))
 }
 
 /// The words of a CNI error.
-fn said(mut child: Child) -> std::io::Result<String> {
-    let status = child.wait()?;
-    let mut text = String::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_string(&mut text)?;
-    }
+fn said(Answer { status, stdout }: &Answer) -> String {
     if status.success() {
-        return Ok(String::new());
+        return String::new();
     }
-    let error: Value = serde_json::from_str(&text).unwrap_or_default();
+    let error: Value = serde_json::from_slice(stdout).unwrap_or_default();
     let words = ["msg", "details"].iter().filter_map(|key| error.get(key)?.as_str()).filter(|word| !word.is_empty());
     let words = words.collect::<Vec<_>>().join(": ");
-    Ok(if words.is_empty() { format!("the plugin ended with {status}") } else { words })
+    if words.is_empty() { format!("the plugin ended with {status}") } else { words }
 }
 
 #[cfg(test)]
@@ -144,7 +124,9 @@ mod tests {
     #[test]
     fn what_cannot_be_tried_is_said() {
         let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err();
-        assert_eq!(reason("{}"), "the plugin calico is not in it");
+        assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
+        let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
+        assert_eq!(reason(by_ipam), "the plugin calico is not in it");
         let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;
         assert_eq!(reason(missing), "its kubeconfig /no/such/file is not there");
     }

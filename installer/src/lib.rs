@@ -36,6 +36,7 @@ pub mod service_account;
 pub mod settings;
 pub mod state;
 pub mod template;
+mod timed_call;
 pub mod tls_assets;
 pub mod token;
 pub mod uninstall;

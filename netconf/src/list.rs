@@ -9,19 +9,29 @@ use serde_json::{Map, Value};
 /// What is missing, in words that complete "the configuration: …".
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     let Value::Object(mut list) = conf else { return Err("it is no JSON object") };
-    let Some(plugins) = list.remove("plugins") else { return Ok(list) };
-    let ours = |plugin: &&Value| {
-        let of = |object: &Value| object["type"].as_str().map(str::to_owned);
-        of(plugin).as_deref() == Some("calico") || of(&plugin["ipam"]).as_deref() == Some("calico-ipam")
+    let Some(plugins) = list.remove("plugins") else {
+        return if is_ours(&list) {
+            Ok(list)
+        } else {
+            Err("its plugin is not `calico`, nor has it `calico-ipam` as ipam")
+        };
     };
-    let found = plugins.as_array().and_then(|plugins| plugins.iter().find(ours)).and_then(Value::as_object);
-    let mut plugin = found.cloned().ok_or("none of its plugins is `calico` or has `calico-ipam` as ipam")?;
+    let mut plugins = plugins.as_array().into_iter().flatten().filter_map(Value::as_object);
+    let found = plugins.find(|plugin| is_ours(plugin)).cloned();
+    let mut plugin = found.ok_or("none of its plugins is `calico` or has `calico-ipam` as ipam")?;
     for key in ["name", "cniVersion"] {
         if let Some(value) = list.remove(key) {
             plugin.insert(key.into(), value);
         }
     }
     Ok(plugin)
+}
+
+fn is_ours(plugin: &Map<String, Value>) -> bool {
+    let is = |holder: Option<&Map<String, Value>>, kind: &str| {
+        holder.and_then(|holder| holder.get("type")).is_some_and(|found| found == kind)
+    };
+    is(Some(plugin), "calico") || is(plugin.get("ipam").and_then(Value::as_object), "calico-ipam")
 }
 
 #[cfg(test)]
@@ -41,6 +51,8 @@ mod tests {
         let by_ipam = json!({ "plugins": [{ "type": "bridge", "ipam": { "type": "calico-ipam" } }] });
         assert_eq!(calico_plugin(by_ipam).unwrap()["type"], "bridge");
         assert_eq!(calico_plugin(json!({ "type": "calico" })).unwrap()["type"], "calico");
+        let alone = json!({ "type": "bridge", "ipam": { "type": "calico-ipam" } });
+        assert_eq!(Value::Object(calico_plugin(alone.clone()).unwrap()), alone);
     }
 
     #[test]
@@ -49,6 +61,12 @@ mod tests {
         for plugins in [json!([{ "type": "bridge" }]), json!([]), json!("x")] {
             let error = calico_plugin(json!({ "plugins": plugins })).unwrap_err();
             assert!(error.starts_with("none of its plugins"), "{error}");
+        }
+        for alone in
+            [json!({ "type": "multus" }), json!({ "type": "bridge", "ipam": { "type": "host-local" } }), json!({})]
+        {
+            let error = calico_plugin(alone).unwrap_err();
+            assert!(error.starts_with("its plugin is not `calico`"), "{error}");
         }
     }
 }

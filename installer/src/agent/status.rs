@@ -86,6 +86,14 @@ impl Status {
         self.failure = Some(reason);
     }
 
+    /// Notes that the API server answers. Why a token could not be had otherwise stays until there is a new one.
+    pub fn answer(&mut self) {
+        if self.unanswered > 0 {
+            tracing::info!("the API server answers again");
+            (self.failure, self.unanswered) = (None, 0);
+        }
+    }
+
     /// Whether the agent works, whatever comes of it (INST-51); else why not.
     pub fn liveness(&self, now: Duration) -> Result<(), String> {
         if !self.refreshes {
@@ -183,6 +191,18 @@ mod tests {
         assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
         let missing = Status { missing: Some("calico is gone".into()), ..good() };
         assert_eq!(missing.readiness(secs(101)).unwrap_err(), "calico is gone");
+    }
+
+    /// The next silence is news then, with the same words.
+    #[test]
+    fn an_answer_ends_a_silence_and_no_other_failure() {
+        let failing = |unanswered| Status { unanswered, failure: Some("why".into()), ..good() };
+        let answered = |mut status: Status| {
+            status.answer();
+            (status.failure, status.unanswered)
+        };
+        assert_eq!(answered(failing(1)), (None, 0));
+        assert_eq!(answered(failing(0)), (Some("why".into()), 0), "it may not make tokens, and is there");
     }
 
     #[test]

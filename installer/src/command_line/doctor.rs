@@ -7,18 +7,20 @@ use ipam_plugin::process;
 use super::arguments::{Known, complain, print, with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
-use crate::layout::NET_DIR;
+use crate::layout::{BIN_DIR, NET_DIR};
 
-const KNOWN: Known = Known { options: &["o", "output", "root", "net-dir"], switches: &[] };
+const KNOWN: Known = Known { options: &["o", "output", "root", "net-dir", "bin-dir"], switches: &[] };
 
 const HELP: &str = "\
 Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
 
-Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR]
+Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR]
 
   -o, --output FORMAT  text or json [default: text]
       --root DIR       what to take for /; with a directory `host` in it, the node's directories are mounted below that
       --net-dir DIR    configuration directory of the container runtime, on the node [default: /etc/cni/net.d]
+      --bin-dir DIR    plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it is
+                       looked for where it is mounted, at /host/opt/cni/bin
   -h, --help           this text
 
 Exit status 1 when a check fails; a warning is no failure.
@@ -26,6 +28,7 @@ Exit status 1 when a check fails; a warning is no failure.
 Examples:
   calico doctor
   kubectl -n kube-system exec ds/calico-cni -- calico doctor -o json
+  calico doctor --bin-dir /home/kubernetes/bin
 ";
 
 /// Runs it with these arguments.
@@ -44,7 +47,8 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
                 }
             };
             let net_dir = said.value("net-dir").unwrap_or(NET_DIR);
-            let report = process::block_on(doctor::examine(&said.layout(), net_dir, network));
+            let layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
+            let report = process::block_on(doctor::examine(&layout, net_dir, network));
             print(&report.render(format));
             if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         },

@@ -5,6 +5,7 @@ mod configuration;
 mod credentials;
 mod leftovers;
 mod node;
+mod programs;
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ pub fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![configuration::chosen(facts)];
     findings.extend(configuration::shadowed(facts));
     findings.extend(configuration::oddities(facts));
-    findings.extend(configuration::programs(facts));
+    findings.extend(programs::all(facts));
     findings.push(node::name(facts));
     findings.extend(credentials::token(facts));
     findings.extend(cluster::all(facts));

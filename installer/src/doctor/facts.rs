@@ -7,7 +7,7 @@ mod node;
 use std::path::PathBuf;
 
 pub use cluster::{BlockCount, Cluster, DatastoreKind, Granted, Pool, TlsFile};
-pub use configuration::{Chosen, Content, File, Program, ProgramState, TokenFile};
+pub use configuration::{Chosen, Content, File, Origin, Program, ProgramState, TokenFile};
 pub use node::{Cache, Holder, Lock, NodeName, PodInterface, Setting};
 pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
 
@@ -24,9 +24,15 @@ pub struct Facts {
     pub candidates: Result<Vec<String>, String>,
     /// The first of them.
     pub chosen: Option<Chosen>,
-    /// The programs that it names, and `loopback`.
+    /// That of Calico's among the rest, where the first one calls another network by itself.
+    pub delegate: Option<Chosen>,
+    /// The programs that these name, and `loopback`.
     pub programs: Vec<Program>,
-    /// Its kubeconfig; `None` where it names none.
+    /// The version of this program.
+    pub version: String,
+    /// Whether the notes of the installer can be read, or why not; on a node where it left none they can.
+    pub notes: Result<(), String>,
+    /// Calico's kubeconfig; `None` where its configuration names none.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` where no configuration says where to look.
     pub node: Option<NodeName>,
@@ -50,6 +56,14 @@ pub struct Facts {
     pub cache: Result<Option<Cache>, String>,
 }
 
+impl Facts {
+    /// The configurations that count and can be read.
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&str, &Content)> {
+        let counting = self.chosen.iter().chain(&self.delegate);
+        counting.filter_map(|Chosen { name, content }| Some((name.as_str(), content.as_ref().ok()?)))
+    }
+}
+
 /// Nothing was seen.
 impl Default for Facts {
     fn default() -> Self {
@@ -58,7 +72,10 @@ impl Default for Facts {
             net_dir: PathBuf::new(),
             candidates: Ok(Vec::new()),
             chosen: None,
+            delegate: None,
             programs: Vec::new(),
+            version: String::new(),
+            notes: Ok(()),
             token: None,
             node: None,
             cluster: None,

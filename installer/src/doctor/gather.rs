@@ -4,6 +4,7 @@
 mod api_server;
 mod cache;
 mod cluster;
+mod configurations;
 mod etcd;
 mod interfaces;
 mod locks;
@@ -12,45 +13,39 @@ mod programs;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ipam_plugin::node_name;
+use ipam_plugin::{node_name, process};
 use netconf::NetConf;
 
-use super::facts::{Chosen, Content, Facts, File, NodeName, TokenFile};
+use self::configurations::Configurations;
+use super::facts::{Facts, File, NodeName, TokenFile};
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
+use crate::state::State;
 use crate::token::claims::Claims;
-use crate::{kubeconfig, node_conf, runtime_choice, template};
+use crate::{kubeconfig, runtime_choice};
 
 /// Looks at everything. `net_dir` is the configuration directory on the node.
 pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
     let seen = layout.net_dir(net_dir);
     let candidates = runtime_choice::candidates(&seen).map_err(|error| error.to_string());
-    let first = candidates.as_ref().ok().and_then(|names| names.first()).cloned();
-    let read = first.map(|name| {
-        let text = fs::read_to_string(seen.join(&name)).map_err(|error| error.to_string());
-        (name, text)
-    });
-    let text = read.as_ref().and_then(|(_, text)| text.as_ref().ok());
-    let conf = text.and_then(|text| node_conf::parse(text, layout, net_dir).ok());
-    let chosen = read.as_ref().map(|(name, text)| Chosen {
-        name: name.clone(),
-        content: text.clone().and_then(|text| content(&text, layout, &seen)),
-    });
+    let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(node_facts);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
-    let programs = match &chosen {
-        Some(Chosen { content: Ok(content), .. }) => programs::all(content, conf.as_ref(), layout),
-        _ => Vec::new(),
-    };
+    let state = State::load(layout);
+    let noted = state.as_ref().ok();
+    let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
+    let programs = programs::all(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     Facts {
         now: i64::try_from(now).unwrap_or_default(),
         net_dir: seen,
         chosen,
+        delegate,
         programs,
+        version: process::build_version().to_owned(),
+        notes: state.map(drop).map_err(|error| error.to_string()),
         token: conf.as_ref().and_then(token_file),
         cluster: match &conf {
             Some(conf) => Some(cluster::ask(conf, &name, network).await),
@@ -67,23 +62,6 @@ pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -
         candidates,
         node,
     }
-}
-
-fn content(text: &str, layout: &Layout, net_dir: &Path) -> Result<Content, String> {
-    let conf = template::parse(text).map_err(|error| error.to_string())?;
-    let word = |key: &str| conf.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
-    let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
-    let network = word("name");
-    let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
-    let appended = runtime_choice::candidates(&net_dir.join(&network)).unwrap_or_default();
-    let appended = appended.into_iter().filter(|name| appends && !network.is_empty() && name.ends_with(".conf"));
-    Ok(Content {
-        plugins: template::plugins(&conf).iter().map(|plugin| template::kind(plugin).to_owned()).collect(),
-        cni_version: word("cniVersion"),
-        findings: template::findings(text, &conf, &directories),
-        appended: appended.collect(),
-        network,
-    })
 }
 
 fn node_facts(conf: &NetConf) -> NodeName {

@@ -124,13 +124,15 @@ fn permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> 
     })
 }
 
-/// What to do when the datastore answers and does not tell.
-fn way_in(cluster: &Cluster) -> String {
-    match cluster.kind {
+/// The datastore answers and does not tell. Where it does not know who asks, another finding says what to do.
+fn untold(name: &str, reason: &str, cluster: &Cluster) -> Finding {
+    let way_in = match cluster.kind {
+        DatastoreKind::Kubernetes if cluster.refused.is_some() => return Finding::skipped(name, reason),
         DatastoreKind::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
         DatastoreKind::Etcd => GRANT_ETCD.into(),
         DatastoreKind::Local => "look whether the file can be read, and is whole: `calico-ipam check`".into(),
-    }
+    };
+    Finding::fail(name, reason, way_in)
 }
 
 fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
@@ -166,7 +168,7 @@ fn cluster_information(cluster: &Cluster) -> Finding {
             "there is no ClusterInformation default: every ADD and DEL fails",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
-        Err(reason) => Finding::fail(NAME, reason.clone(), way_in(cluster)),
+        Err(reason) => untold(NAME, reason, cluster),
     }
 }
 
@@ -174,7 +176,7 @@ fn pools(cluster: &Cluster) -> Finding {
     const NAME: &str = "pools";
     let way_out = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     match &cluster.pools {
-        Err(reason) => Finding::fail(NAME, reason.clone(), way_in(cluster)),
+        Err(reason) => untold(NAME, reason, cluster),
         Ok(pools) if pools.is_empty() => Finding::fail(NAME, "there is none: no pod gets an address", way_out),
         Ok(pools) => {
             let enabled: Vec<&Pool> = pools.iter().filter(|pool| pool.serves_pods).collect();

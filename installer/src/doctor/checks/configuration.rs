@@ -1,10 +1,11 @@
-//! The configuration that the runtime picks, and the programs that it names.
+//! The configuration that the runtime picks.
 
-use crate::doctor::facts::{Chosen, Content, Facts, Program, ProgramState};
-use crate::doctor::finding::Finding;
+use crate::doctor::facts::{Chosen, Content, Facts};
+use crate::doctor::finding::{Finding, State};
 use crate::template;
 
-const REINSTALL: &str = "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
+pub(super) const REINSTALL: &str =
+    "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
 /// Which file it is, and whether it is ours.
 pub(super) fn chosen(facts: &Facts) -> Finding {
@@ -27,19 +28,15 @@ pub(super) fn chosen(facts: &Facts) -> Finding {
             return Finding::fail(NAME, format!("{name}: {reason}"), way_out);
         }
     };
-    if content.plugins.iter().any(|plugin| plugin == "calico") {
-        let plugins = content.plugins.join(", ");
-        return Finding::ok(
-            NAME,
-            format!("{name}: network {}, {plugins}, cniVersion {}", content.network, content.cni_version),
-        );
+    if content.is_calicos() {
+        return of_calico(NAME, name, content);
+    }
+    // Multus and its like come first and call Calico by themselves.
+    if let Some(delegate) = &facts.delegate {
+        return called(NAME, name, content, delegate);
     }
     let seen = format!("{name} is first and is not Calico's: it runs {}", content.plugins.join(", "));
     match names.iter().find(|other| other.contains("calico")) {
-        // Multus and its like come first and call Calico by themselves.
-        Some(ours) if content.plugins.iter().any(|plugin| plugin.starts_with("multus")) => {
-            Finding::warn(NAME, seen, format!("look whether its delegate is the network of {ours}"))
-        }
         Some(ours) => {
             Finding::fail(NAME, seen, format!("remove {directory}/{name}, or give {ours} a name that sorts before it"))
         }
@@ -47,30 +44,72 @@ pub(super) fn chosen(facts: &Facts) -> Finding {
     }
 }
 
+/// What Calico's plugin takes, or why it does not.
+fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
+    let Content { network, plugins, cni_version, refused, .. } = content;
+    match refused {
+        Some(reason) => Finding::fail(
+            title,
+            format!("{file}: Calico's plugin refuses it ({reason}): every ADD and DEL fails"),
+            "correct the value in the installer's environment or template (ConfigMap calico-config), and run the installer again",
+        ),
+        None => {
+            Finding::ok(title, format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", ")))
+        }
+    }
+}
+
+/// That of Calico's, behind `first` that calls another network by itself.
+fn called(title: &str, first: &str, caller: &Content, ours: &Chosen) -> Finding {
+    let Chosen { name, content } = ours;
+    let content = match content {
+        Ok(content) => content,
+        Err(reason) => return Finding::fail(title, format!("{name}, behind {first}: {reason}"), REINSTALL),
+    };
+    let found = of_calico(title, name, content);
+    if found.state != State::Ok {
+        return found;
+    }
+    let seen = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.seen);
+    let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
+    match caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
+        true => Finding::ok(title, seen),
+        false => {
+            let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
+            Finding::warn(title, seen, way_out)
+        }
+    }
+}
+
 /// Files that no runtime takes as long as there is another before them.
 pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
     let names = facts.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
-    let ours: Vec<&str> = rest.iter().map(String::as_str).filter(|name| name.contains("calico")).collect();
+    let is_called = |name: &str| facts.delegate.as_ref().is_some_and(|delegate| delegate.name == name);
+    let rest: Vec<&str> = rest.iter().map(String::as_str).filter(|name| !is_called(name)).collect();
     if rest.is_empty() {
         return None;
     }
     let seen = format!("{} after {first}, never loaded", rest.join(", "));
-    Some(match ours.is_empty() {
-        true => Finding::ok("other configurations", seen),
-        false => Finding::warn(
-            "other configurations",
-            seen,
-            format!("remove {}/{}: one of the two is left over", facts.net_dir.display(), ours[0]),
-        ),
-    })
+    let Some(ours) = rest.iter().find(|name| name.contains("calico")) else {
+        return Some(Finding::ok("other configurations", seen));
+    };
+    let is_calicos = facts.contents().any(|(_, content)| content.is_calicos());
+    let directory = facts.net_dir.display();
+    let way_out = match is_calicos {
+        true => format!("remove {directory}/{ours}: one of the two is left over"),
+        false => format!("remove {directory}/{ours} only if the network of this node is to be that of {first}"),
+    };
+    Some(Finding::warn("other configurations", seen, way_out))
 }
 
 /// What is odd about it, each thing alone. Programs are looked at by themselves.
 pub(super) fn oddities(facts: &Facts) -> Vec<Finding> {
-    let Some(Chosen { name, content: Ok(content) }) = &facts.chosen else { return Vec::new() };
-    let mut findings: Vec<Finding> = content.findings.iter().filter_map(|odd| oddity(name, odd)).collect();
-    findings.extend(appended(facts, content));
+    let mut findings = Vec::new();
+    for (name, content) in facts.contents() {
+        findings.extend(content.findings.iter().filter_map(|odd| oddity(name, odd)));
+        findings.extend(appended(facts, content));
+    }
     findings
 }
 
@@ -98,41 +137,4 @@ fn appended(facts: &Facts, content: &Content) -> Option<Finding> {
         format!("libcni appends {} to the list", content.appended.join(", ")),
         format!("remove {}/{network}/{first} unless it is meant to be there", facts.net_dir.display()),
     ))
-}
-
-/// One finding for each program.
-pub(super) fn programs(facts: &Facts) -> Vec<Finding> {
-    let version = match &facts.chosen {
-        Some(Chosen { content: Ok(content), .. }) => content.cni_version.as_str(),
-        _ => "",
-    };
-    facts.programs.iter().map(|program| of_program(program, version)).collect()
-}
-
-fn of_program(Program { name, state }: &Program, wanted: &str) -> Finding {
-    let title = format!("program {name}");
-    match state {
-        ProgramState::Missing if name == "loopback" => Finding::fail(
-            title,
-            "not there: containerd needs it for every pod (CRI-O does not)",
-            "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
-        ),
-        ProgramState::Missing => Finding::fail(title, "not there: no pod starts", REINSTALL),
-        ProgramState::NotExecutable(path) => Finding::fail(
-            title,
-            format!("{} is not executable", path.display()),
-            format!("chmod 755 {}", path.display()),
-        ),
-        ProgramState::Broken(path, reason) => Finding::fail(title, format!("{}: {reason}", path.display()), REINSTALL),
-        // loopback is called with a version of the runtime's own.
-        ProgramState::Speaks(path, versions)
-            if name != "loopback" && !wanted.is_empty() && !versions.iter().any(|v| v == wanted) =>
-        {
-            let seen = format!("{} does not speak cniVersion {wanted}, but {}", path.display(), versions.join(", "));
-            Finding::fail(title, seen, "install a newer one, or lower cniVersion in the template")
-        }
-        ProgramState::Speaks(path, versions) => {
-            Finding::ok(title, format!("{}, up to {}", path.display(), versions.last().map_or("?", String::as_str)))
-        }
-    }
 }

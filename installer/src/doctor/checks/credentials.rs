@@ -1,15 +1,25 @@
 //! The kubeconfig and its token.
 
 use crate::doctor::facts::{Facts, TokenFile};
-use crate::doctor::finding::Finding;
+use crate::doctor::finding::{Finding, State};
 use crate::token::claims::Claims;
 
-const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`)? Its \
-                     log, and /readiness on port 9097, say what it lacks";
+const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`; \
+                     beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
+
+/// Whoever renews does so by itself, so what it has itself is refused as well, or it is not there.
+const REFUSED: &str = "signing keys or the account were replaced: run the installer again, or delete the pod that renews the token \
+                       on this node (calico-cni, beside upstream calico-node)";
 
 /// For how long the token holds.
 pub(super) fn token(facts: &Facts) -> Vec<Finding> {
-    let Some(TokenFile { path, file }) = &facts.token else { return Vec::new() };
+    const NAME: &str = "token";
+    let refused = facts.cluster.as_ref().and_then(|cluster| cluster.refused.as_ref());
+    let Some(TokenFile { path, file }) = &facts.token else {
+        let way_out = "correct what the configuration has for the API server (k8s_auth_token, certificates)";
+        let seen = |said| format!("the API server does not know who asks: {said}");
+        return refused.map(|said| Finding::fail(NAME, seen(said), way_out)).into_iter().collect();
+    };
     let place = path.display();
     let file = match file {
         Ok(file) => file,
@@ -18,9 +28,15 @@ pub(super) fn token(facts: &Facts) -> Vec<Finding> {
         }
     };
     let mut findings = vec![mode(&place.to_string(), file.mode)];
-    findings.push(match &file.claims {
+    let told = match &file.claims {
         Some(claims) => lifetime(claims, facts.now),
-        None => Finding::skipped("token", format!("{place} holds no token that says when it ends")),
+        None => Finding::skipped(NAME, format!("{place} holds no token that says when it ends")),
+    };
+    findings.push(match refused {
+        Some(said) if told.state != State::Fail => {
+            Finding::fail(NAME, format!("{}, but the API server refuses it: {said}", told.seen), REFUSED)
+        }
+        _ => told,
     });
     findings
 }

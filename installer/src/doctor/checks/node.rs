@@ -4,7 +4,7 @@ use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH,
 use crate::doctor::finding::Finding;
 use crate::host_network::Interface;
 
-const NO_CONFIGURATION: &str = "there is no configuration of Calico's";
+const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
 /// Which node the plugins take this one for.
 pub(super) fn name(facts: &Facts) -> Finding {

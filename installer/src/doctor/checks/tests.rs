@@ -1,6 +1,9 @@
 mod cluster;
+mod configuration;
+mod credentials;
 mod leftovers;
 mod node;
+mod programs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +22,10 @@ const NOW: i64 = 1_700_000_000;
 fn good() -> Facts {
     let speaks = |name: &str| Program {
         name: name.into(),
+        cni_version: "1.0.0".into(),
         state: ProgramState::Speaks(PathBuf::from("/opt/cni/bin").join(name), vec!["0.3.1".into(), "1.0.0".into()]),
+        origin: Origin::Installed,
+        version: name.starts_with("calico").then(|| "v1".into()),
     };
     let content = Content {
         network: "k8s-pod-network".into(),
@@ -37,6 +43,9 @@ fn good() -> Facts {
         net_dir: "/etc/cni/net.d".into(),
         candidates: Ok(vec!["10-calico.conflist".into()]),
         chosen: Some(Chosen { name: "10-calico.conflist".into(), content: Ok(content) }),
+        delegate: None,
+        version: "v1".into(),
+        notes: Ok(()),
         programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
         token: Some(TokenFile {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),
@@ -55,6 +64,7 @@ fn good() -> Facts {
             reached: Ok(Duration::from_millis(7)),
             silent: Vec::new(),
             tls: Vec::new(),
+            refused: None,
             granted_by_etcd: Vec::new(),
             api_beside: None,
             interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
@@ -177,83 +187,4 @@ fn a_good_node_has_nothing_to_tell() {
         on_etcd(facts);
     });
     assert_eq!(nothing, Vec::<String>::new());
-}
-
-#[test]
-fn the_configuration_that_the_runtime_picks() {
-    only("FAIL configuration: /etc/cni/net.d: no such", |facts| facts.candidates = Err("no such directory".into()));
-    only("FAIL configuration: /etc/cni/net.d holds no .conf", |facts| {
-        facts.candidates = Ok(Vec::new());
-        facts.chosen = None;
-    });
-    only("FAIL configuration: 10-calico.conflist: not valid", |facts| {
-        facts.chosen.as_mut().unwrap().content = Err("not valid".into());
-    });
-    let other = |plugin: &str| {
-        let plugin = plugin.to_owned();
-        move |facts: &mut Facts| {
-            facts.candidates = Ok(vec!["05-other.conflist".into(), "10-calico.conflist".into()]);
-            content(facts).plugins = vec![plugin];
-            facts.chosen.as_mut().unwrap().name = "05-other.conflist".into();
-        }
-    };
-    let found = wrong(other("cilium-cni"));
-    assert_eq!(found[0], "FAIL configuration: 05-other.conflist is first and is not Calico's: it runs cilium-cni");
-    assert_eq!(found[1], "warn other configurations: 10-calico.conflist after 05-other.conflist, never loaded");
-    assert!(wrong(other("multus-shim"))[0].starts_with("warn configuration: "));
-}
-
-#[test]
-fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
-    let mut facts = good();
-    facts.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
-    assert!(all(&facts).iter().any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded"));
-    only("warn other configurations", |facts| {
-        facts.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);
-    });
-}
-
-#[test]
-fn oddities_of_the_configuration() {
-    only("FAIL placeholders: 10-calico.conflist still has __X__", |facts| {
-        content(facts).findings = vec![template::Finding::Placeholder("__X__".into())];
-    });
-    only("FAIL cniVersion: ", |facts| {
-        content(facts).findings = vec![template::Finding::TooNew { version: "2.0.0".into() }];
-    });
-    only("warn appended plugins: libcni appends 10-x.conf", |facts| {
-        content(facts).appended = vec!["10-x.conf".into()];
-    });
-}
-
-#[test]
-fn programs_are_there_run_and_speak_the_version() {
-    let set = |at: usize, state: ProgramState| move |facts: &mut Facts| facts.programs[at].state = state;
-    only("FAIL program portmap: not there", set(1, ProgramState::Missing));
-    only("FAIL program loopback: not there: containerd", set(3, ProgramState::Missing));
-    only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
-    only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
-    let old = ProgramState::Speaks("/x".into(), vec!["0.3.1".into()]);
-    only("FAIL program portmap: /x does not speak cniVersion 1.0.0, but 0.3.1", set(1, old.clone()));
-    assert!(wrong(set(3, old)).is_empty(), "containerd asks loopback for 0.3.1");
-}
-
-#[test]
-fn the_token_holds_for_long_enough() {
-    let with = |exp: i64| {
-        move |facts: &mut Facts| {
-            let file = facts.token.as_mut().unwrap().file.as_mut().unwrap();
-            file.claims.as_mut().unwrap().exp = exp;
-        }
-    };
-    only("FAIL token: the token of system:serviceaccount:a:b expired 3 h ago", with(NOW - 3 * 3600));
-    only("FAIL token: ", with(NOW));
-    only("warn token: the token of system:serviceaccount:a:b holds for 30 min, less", with(NOW + 1800));
-    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |facts| {
-        facts.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
-    });
-    only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |facts| {
-        facts.token.as_mut().unwrap().file = Err("gone".into());
-    });
-    only("skipped token: ", |facts| facts.token.as_mut().unwrap().file.as_mut().unwrap().claims = None);
 }

@@ -21,6 +21,8 @@ pub struct Cluster {
     pub silent: Vec<(String, String)>,
     /// The files for TLS with etcd.
     pub tls: Vec<TlsFile>,
+    /// What the API server says where it does not take the token, or whatever else the plugins have.
+    pub refused: Option<String>,
     /// What the account may at the API server, of what it must; empty where none is asked.
     pub granted: Vec<Granted>,
     /// What the user of an etcd may, of what it must.
@@ -47,6 +49,7 @@ impl Cluster {
             place,
             silent: Vec::new(),
             tls: Vec::new(),
+            refused: None,
             granted: Vec::new(),
             granted_by_etcd: Vec::new(),
             api_beside: None,

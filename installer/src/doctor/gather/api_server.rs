@@ -18,6 +18,8 @@ pub(super) struct ApiAnswers {
     pub(super) place: String,
     /// Whether it answered, or why not.
     pub(super) reached: Result<(), String>,
+    /// What it said where it does not know who asks.
+    pub(super) refused: Option<String>,
     /// What the account may, of what it must.
     pub(super) granted: Vec<Granted>,
 }
@@ -25,7 +27,7 @@ pub(super) struct ApiAnswers {
 impl ApiAnswers {
     /// It said nothing.
     pub(super) fn none(place: String, reason: String) -> Self {
-        ApiAnswers { place, reached: Err(reason), granted: Vec::new() }
+        ApiAnswers { place, reached: Err(reason), refused: None, granted: Vec::new() }
     }
 }
 
@@ -36,20 +38,26 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>) -> ApiAnswe
         Ok(client) => client,
         Err(error) => return ApiAnswers::none(place, error.to_string()),
     };
-    let mut granted = Vec::new();
+    let (mut refused, mut granted) = (None, Vec::new());
     for permission in role::permissions(scope) {
         let allowed = match may(&client, &permission).await {
             Ok(allowed) => Ok(allowed),
-            Err(kube::Error::Api(status)) => Err(format!("{} ({})", status.message, status.code)),
+            Err(kube::Error::Api(status)) => {
+                let said = format!("{} ({})", status.message, status.code);
+                if status.code == 401 {
+                    refused = Some(said.clone());
+                }
+                Err(said)
+            }
             Err(error) => {
                 let reason = datastore::error_chain::chain(&error);
                 granted.push(Granted { permission, allowed: Err(reason.clone()) });
-                return ApiAnswers { place, reached: Err(reason), granted };
+                return ApiAnswers { place, reached: Err(reason), refused, granted };
             }
         };
         granted.push(Granted { permission, allowed });
     }
-    ApiAnswers { place, reached: Ok(()), granted }
+    ApiAnswers { place, reached: Ok(()), refused, granted }
 }
 
 /// Whether the account of `client` may do something in all namespaces.

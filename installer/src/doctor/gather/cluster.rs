@@ -45,8 +45,8 @@ pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -
         config => ask_datastore(conf, config, &store, node, network).await,
     };
     let mut cluster = Cluster { tls, ..cluster };
-    if let Some(ApiAnswers { place, reached, granted }) = api {
-        cluster.granted = granted;
+    if let Some(ApiAnswers { place, reached, refused, granted }) = api {
+        (cluster.refused, cluster.granted) = (refused, granted);
         cluster.api_beside = (cluster.kind != DatastoreKind::Kubernetes).then_some((place, reached));
     }
     cluster
@@ -89,6 +89,7 @@ async fn ask_datastore(
         reached: Ok(after),
         silent,
         tls: Vec::new(),
+        refused: None,
         granted: Vec::new(),
         granted_by_etcd,
         api_beside: None,

@@ -1,18 +1,25 @@
-//! The programs that a configuration names: where they are, and whether they answer.
+//! The programs that configurations name: where they are, whether they are what was installed, and whether they answer.
 
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use netconf::NetConf;
 use serde::Deserialize;
 
-use crate::doctor::facts::{Content, Program, ProgramState};
-use crate::layout::Layout;
+use crate::binaries::{CALICO, CALICO_IPAM};
+use crate::digest;
+use crate::doctor::facts::{Content, Origin, Program, ProgramState};
+use crate::layout::{Layout, Place};
+use crate::state::State;
+use crate::timed_call::{self, Answer};
 
 /// What containerd runs beside every configuration (INST-171).
 const LOOPBACK: &str = "loopback";
+
+/// How long a program may take for an answer for which it has to ask nobody.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a plugin answers to VERSION.
 #[derive(Deserialize)]
@@ -21,53 +28,94 @@ struct Versions {
     supported_versions: Vec<String>,
 }
 
-/// The plugins of the list, the one that gives addresses, and `loopback`.
-pub(super) fn all(content: &Content, conf: Option<&NetConf>, layout: &Layout) -> Vec<Program> {
-    let mut names = content.plugins.clone();
-    names.extend(conf.map(|conf| conf.ipam.ipam_type.clone()).filter(|name| !name.is_empty()));
-    names.push(LOOPBACK.into());
-    let directories: Vec<PathBuf> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
+/// Where programs are looked for, and what is noted of them.
+struct Looker<'a> {
+    directories: Vec<(Place, PathBuf)>,
+    noted: Option<&'a State>,
+    deadline: Duration,
+}
+
+/// The plugins of the lists, the one that gives addresses, and `loopback`.
+pub(super) fn all(
+    contents: &[&Content],
+    conf: Option<&NetConf>,
+    layout: &Layout,
+    noted: Option<&State>,
+) -> Vec<Program> {
+    let Some(last) = contents.last() else { return Vec::new() };
+    let named = |content: &Content| {
+        let version = content.cni_version.clone();
+        content.plugins.clone().into_iter().map(move |name| (name, version.clone()))
+    };
+    let mut wanted: Vec<(String, String)> = contents.iter().flat_map(|content| named(content)).collect();
+    let ipam = conf.map(|conf| conf.ipam.ipam_type.clone());
+    wanted.extend(ipam.into_iter().chain([LOOPBACK.to_owned()]).map(|name| (name, last.cni_version.clone())));
+    let looker = Looker { directories: layout.bin_dirs(), noted, deadline: DEADLINE };
     let mut programs: Vec<Program> = Vec::new();
-    for name in names.into_iter().filter(|name| !name.is_empty()) {
+    for (name, cni_version) in wanted.into_iter().filter(|(name, _)| !name.is_empty()) {
         if !programs.iter().any(|known| known.name == name) {
-            programs.push(Program { state: look(&name, &directories, &content.cni_version), name });
+            programs.push(looker.look(name, cni_version));
         }
     }
     programs
 }
 
-/// The first one that is there, as a runtime looks for it (INST-165).
-fn look(name: &str, directories: &[PathBuf], cni_version: &str) -> ProgramState {
-    let Some(path) = directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file()) else {
-        return ProgramState::Missing;
-    };
-    let is_executable = path.metadata().is_ok_and(|found| found.permissions().mode() & 0o111 != 0);
-    if !is_executable {
-        return ProgramState::NotExecutable(path);
+impl Looker<'_> {
+    /// The first one that is there, as a runtime looks for it (INST-165).
+    fn look(&self, name: String, cni_version: String) -> Program {
+        let mut found = self.directories.iter().map(|(place, directory)| (*place, directory.join(&name)));
+        let Some((place, path)) = found.find(|(_, path)| path.is_file()) else {
+            let state = ProgramState::Missing;
+            return Program { name, cni_version, state, origin: Origin::Unknown, version: None };
+        };
+        let state = self.state(path.clone(), &cni_version);
+        let is_calicos = matches!(name.as_str(), CALICO | CALICO_IPAM) && matches!(state, ProgramState::Speaks(..));
+        let version = is_calicos.then(|| self.version(&path)).flatten();
+        Program { origin: self.origin(place, &name, &path), name, cni_version, state, version }
     }
-    match versions(&path, cni_version) {
-        Ok(versions) => ProgramState::Speaks(path, versions),
-        Err(reason) => ProgramState::Broken(path, reason),
-    }
-}
 
-fn versions(path: &Path, cni_version: &str) -> Result<Vec<String>, String> {
-    let mut child = Command::new(path)
-        .env("CNI_COMMAND", "VERSION")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("cannot be run: {error}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // Whoever does not read it need not.
-        let _ = write!(stdin, "{{\"cniVersion\":\"{cni_version}\"}}");
+    fn state(&self, path: PathBuf, cni_version: &str) -> ProgramState {
+        let is_executable = path.metadata().is_ok_and(|found| found.permissions().mode() & 0o111 != 0);
+        if !is_executable {
+            return ProgramState::NotExecutable(path);
+        }
+        match self.versions(&path, cni_version) {
+            Ok(versions) => ProgramState::Speaks(path, versions),
+            Err(reason) => ProgramState::Broken(path, reason),
+        }
     }
-    let output = child.wait_with_output().map_err(|error| format!("cannot be run: {error}"))?;
-    let answer: Result<Versions, _> = serde_json::from_slice(&output.stdout);
-    answer
-        .map(|versions| versions.supported_versions)
-        .map_err(|_| format!("does not answer VERSION ({})", output.status))
+
+    /// What is noted is compared by digest. What cannot be read cannot be compared.
+    fn origin(&self, place: Place, name: &str, path: &Path) -> Origin {
+        let noted = self.noted.and_then(|state| state.get(place, name)).filter(|noted| noted.digest.is_some());
+        let Some((noted, digest)) = noted.zip(digest::of_file(path).ok()) else { return Origin::Unknown };
+        let is = |known: &Option<String>| known.as_ref() == Some(&digest);
+        match (is(&noted.digest), is(&noted.former)) {
+            (true, _) => Origin::Installed,
+            (false, true) => Origin::Former,
+            (false, false) => Origin::Other,
+        }
+    }
+
+    fn versions(&self, path: &Path, cni_version: &str) -> Result<Vec<String>, String> {
+        let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
+        let Answer { status, stdout } = self.ask(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
+        let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
+        answer.map(|versions| versions.supported_versions).map_err(|_| format!("does not answer VERSION ({status})"))
+    }
+
+    /// What it says to `-v`, if that is one word.
+    fn version(&self, path: &Path) -> Option<String> {
+        let answer = self.ask(Command::new(path).arg("-v"), "").ok().filter(|answer| answer.status.success())?;
+        let said = String::from_utf8(answer.stdout).ok()?;
+        Some(said.trim().to_owned()).filter(|said| !said.is_empty() && !said.contains(char::is_whitespace))
+    }
+
+    fn ask(&self, command: &mut Command, input: &str) -> Result<Answer, String> {
+        let answer = timed_call::run(command, input.as_bytes(), Instant::now() + self.deadline);
+        let answer = answer.map_err(|error| format!("cannot be run: {error}"))?;
+        answer.ok_or_else(|| format!("does not answer within {:?}", self.deadline))
+    }
 }
 
 #[cfg(test)]
@@ -81,19 +129,66 @@ mod tests {
         fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
+    /// Looks for programs in a directory, after another one that does not exist.
+    fn looker<'a>(here: &Path, noted: Option<&'a State>) -> Looker<'a> {
+        let directories = vec![(Place::SecondaryBin, PathBuf::from("/no/such/place")), (Place::Bin, here.to_owned())];
+        // Longer than any machine takes to start a shell.
+        Looker { directories, noted, deadline: Duration::from_secs(60) }
+    }
+
+    const ANSWER: &str = r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#;
+
     #[test]
     fn a_program_is_looked_for_run_and_listened_to() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
-        program(here, "good", r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#, 0o755);
+        program(here, "good", ANSWER, 0o755);
         program(here, "mute", "exit 3", 0o755);
         program(here, "dead", "", 0o644);
-        let directories = [PathBuf::from("/no/such/place"), here.to_owned()];
-        let look = |name| look(name, &directories, "1.0.0");
+        let look = |name: &str| looker(here, None).look(name.into(), "1.0.0".into()).state;
         assert_eq!(look("good"), ProgramState::Speaks(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()]));
         assert_eq!(look("dead"), ProgramState::NotExecutable(here.join("dead")));
         assert_eq!(look("gone"), ProgramState::Missing);
         let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
         assert_eq!(reason, "does not answer VERSION (exit status: 3)");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        program(directory.path(), "portmap", "exec sleep 1000", 0o755);
+        let looker = Looker { deadline: Duration::from_millis(50), ..looker(directory.path(), None) };
+        let ProgramState::Broken(_, reason) = looker.look("portmap".into(), "1.0.0".into()).state else { panic!() };
+        assert_eq!(reason, "does not answer within 50ms");
+    }
+
+    #[test]
+    fn what_is_noted_tells_whose_a_program_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        program(here, "portmap", ANSWER, 0o755);
+        let digest = digest::of_file(&here.join("portmap")).unwrap();
+        let mut state = State::default();
+        let origin = |state: &State| looker(here, Some(state)).look("portmap".into(), String::new()).origin;
+        assert_eq!(origin(&state), Origin::Unknown);
+        state.note(Place::Bin, "portmap", None, false);
+        assert_eq!(origin(&state), Origin::Unknown);
+        state.note(Place::Bin, "portmap", Some(digest.clone()), false);
+        assert_eq!(origin(&state), Origin::Installed);
+        state.note_over(Place::Bin, "portmap", "other".into(), Some(digest));
+        assert_eq!(origin(&state), Origin::Former);
+        state.note(Place::Bin, "portmap", Some("other".into()), false);
+        assert_eq!(origin(&state), Origin::Other);
+    }
+
+    #[test]
+    fn calicos_programs_are_asked_for_their_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let version = format!("[ \"$1\" = -v ] && echo v1.2.3 && exit\n{ANSWER}");
+        for name in ["calico", "portmap"] {
+            program(directory.path(), name, &version, 0o755);
+        }
+        let version = |name: &str| looker(directory.path(), None).look(name.into(), "1.0.0".into()).version;
+        assert_eq!((version("calico").as_deref(), version("portmap")), (Some("v1.2.3"), None));
     }
 }

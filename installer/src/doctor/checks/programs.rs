@@ -1,0 +1,75 @@
+//! The programs that configurations name, and the installer's notes of them.
+
+use super::configuration::REINSTALL;
+use crate::binaries::{CALICO, CALICO_IPAM};
+use crate::doctor::facts::{Facts, Origin, Program, ProgramState};
+use crate::doctor::finding::Finding;
+
+/// One finding for each program, and one if nobody can tell what was installed.
+pub(super) fn all(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = facts.programs.iter().map(|program| of_program(program, &facts.version)).collect();
+    findings.extend(facts.notes.as_ref().err().map(|reason| {
+        let way_out =
+            "until it can be read, `calico uninstall` leaves everything; remove it and run the installer again";
+        Finding::warn("installer's notes", reason.clone(), way_out)
+    }));
+    findings
+}
+
+fn of_program(program: &Program, own_version: &str) -> Finding {
+    let Program { name, cni_version: wanted, state, .. } = program;
+    let title = format!("program {name}");
+    match state {
+        ProgramState::Missing if name == "loopback" => Finding::fail(
+            title,
+            "not there: containerd needs it for every pod (CRI-O does not)",
+            "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
+        ),
+        ProgramState::Missing => Finding::fail(title, "not there: no pod starts", REINSTALL),
+        ProgramState::NotExecutable(path) => Finding::fail(
+            title,
+            format!("{} is not executable", path.display()),
+            format!("chmod 755 {}", path.display()),
+        ),
+        ProgramState::Broken(path, reason) => Finding::fail(title, format!("{}: {reason}", path.display()), REINSTALL),
+        // loopback is called with a version of the runtime's own.
+        ProgramState::Speaks(path, versions)
+            if name != "loopback" && !wanted.is_empty() && !versions.iter().any(|v| v == wanted) =>
+        {
+            let seen = format!("{} does not speak cniVersion {wanted}, but {}", path.display(), versions.join(", "));
+            Finding::fail(title, seen, "install a newer one, or lower cniVersion in the template")
+        }
+        ProgramState::Speaks(path, versions) => {
+            let newest = versions.last().map_or("?", String::as_str);
+            let told = match &program.version {
+                Some(version) => format!("{} {version}, up to {newest}", path.display()),
+                None => format!("{}, up to {newest}", path.display()),
+            };
+            of_one_that_works(title, told, program, own_version)
+        }
+    }
+}
+
+/// It may be another one than was installed all the same: upstream's, or one that an installation left half done.
+fn of_one_that_works(title: String, told: String, program: &Program, own_version: &str) -> Finding {
+    let other = program.version.as_deref().filter(|version| *version != own_version);
+    match (program.origin, other) {
+        (Origin::Other, _) => {
+            // The installer takes the place of Calico's own, and leaves what others put at the name of another plugin.
+            let way_out = match program.name.as_str() {
+                CALICO | CALICO_IPAM => format!("unless it was meant, as with another installer: {REINSTALL}"),
+                _ => format!("unless it was meant: remove it, and {REINSTALL}"),
+            };
+            Finding::warn(title, format!("{told}, is not the file that was installed"), way_out)
+        }
+        (Origin::Former, _) => Finding::warn(
+            title,
+            format!("{told}, is that of an earlier installation: the last one did not end"),
+            REINSTALL,
+        ),
+        (Origin::Installed | Origin::Unknown, Some(_)) => {
+            Finding::warn(title, format!("{told}, is not of this doctor's version, {own_version}"), REINSTALL)
+        }
+        (Origin::Installed | Origin::Unknown, None) => Finding::ok(title, told),
+    }
+}

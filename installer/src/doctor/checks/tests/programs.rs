@@ -1,0 +1,28 @@
+//! The programs that a configuration names.
+
+use super::*;
+
+#[test]
+fn programs_are_there_run_and_speak_the_version() {
+    let set = |at: usize, state: ProgramState| move |facts: &mut Facts| facts.programs[at].state = state;
+    only("FAIL program portmap: not there", set(1, ProgramState::Missing));
+    only("FAIL program loopback: not there: containerd", set(3, ProgramState::Missing));
+    only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
+    only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
+    let old = ProgramState::Speaks("/x".into(), vec!["0.3.1".into()]);
+    only("FAIL program portmap: /x does not speak cniVersion 1.0.0, but 0.3.1", set(1, old.clone()));
+    assert!(wrong(set(3, old)).is_empty(), "containerd asks loopback for 0.3.1");
+}
+
+#[test]
+fn what_is_not_the_file_that_was_installed_is_told() {
+    let origin = |at: usize, origin: Origin| move |facts: &mut Facts| facts.programs[at].origin = origin;
+    only("warn program calico: /opt/cni/bin/calico v1, up to 1.0.0, is not the file", origin(0, Origin::Other));
+    only("warn program portmap: /opt/cni/bin/portmap, up to 1.0.0, is not the file", origin(1, Origin::Other));
+    only("warn program calico-ipam: /opt/cni/bin/calico-ipam v1, up to 1.0.0, is that of", origin(2, Origin::Former));
+    assert!(wrong(origin(1, Origin::Unknown)).is_empty(), "others may have brought it");
+    only("warn program calico: /opt/cni/bin/calico v0, up to 1.0.0, is not of this doctor's version, v1", |facts| {
+        facts.programs[0].version = Some("v0".into());
+    });
+    only("warn installer's notes: damaged", |facts| facts.notes = Err("damaged".into()));
+}

@@ -197,6 +197,7 @@ mod tests {
             ("{", "EOF"),
             ("[]", "no JSON object"),
             (r#"{"name":"n","plugins":[{"type":"bridge"}]}"#, "none of its plugins"),
+            (r#"{"name":"n","type":"multus","datastore_path":"/m.db"}"#, "its plugin is not `calico`"),
         ] {
             write(text);
             let error = resolve(&["--config", file], &[]).unwrap_err().to_string();

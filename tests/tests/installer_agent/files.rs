@@ -3,20 +3,8 @@
 use std::fs;
 
 use integration_tests::installation::{BIN, NET};
-use integration_tests::node_pod::NodePod;
 
-use crate::scene::in_pod;
-
-const CONF: &str = "10-calico.conflist";
-
-/// Installs as the init container does.
-fn install(pod: &mut NodePod) {
-    for (name, value) in [("SLEEP", "false"), ("CNI_TRY_SECONDS", "0"), ("KUBERNETES_NODE_NAME", "node1")] {
-        pod.set(name, value);
-    }
-    let outcome = pod.calico(&["install"]).run().unwrap();
-    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
-}
+use crate::scene::{CONF, in_pod, install};
 
 #[test]
 fn files_that_are_gone_come_back() {

@@ -8,3 +8,4 @@ mod probes;
 mod refresh;
 mod refusals;
 mod scene;
+mod wrong_files;

@@ -1,5 +1,6 @@
 //! Readiness, liveness, metrics, and the end.
 
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, Agent, NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::proxy::{Fault, Point};
@@ -25,6 +26,35 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
         agent.await_page("/readyz", 200).unwrap();
         // The token held all the time: nobody asked for another one.
         assert_eq!(agent.metric("token_refreshes_total").unwrap(), 1);
+    });
+}
+
+/// Each outage is told once, and its end: with the words of the one before as well.
+#[test]
+fn a_second_outage_is_news() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let proxy = api.proxy().unwrap();
+        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
+        api.service_account(NAMESPACE, PLUGINS).unwrap();
+        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let mut reasons = Vec::new();
+        for outage in 1..=2 {
+            let told = agent.log().len();
+            proxy.go_away();
+            let page = agent.await_page("/readiness", 503).unwrap();
+            let (_, reason) = page.body.trim().split_once("in a row: ").unwrap();
+            let news = agent.log()[told..].to_owned();
+            assert!(news.contains(reason), "outage {outage}: {reason:?} is not in {news:?}");
+            reasons.push(reason.to_owned());
+            proxy.arm(None);
+            agent.await_page("/readiness", 200).unwrap();
+            await_that(PATIENCE, || Ok(agent.log().matches("answers again").count() == outage)).unwrap();
+        }
+        assert_eq!(reasons[0], reasons[1], "else it would be news by itself");
     });
 }
 

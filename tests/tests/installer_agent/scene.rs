@@ -9,6 +9,9 @@ use serde_json::Value;
 /// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
+/// The configuration that it installs.
+pub(crate) const CONF: &str = "10-calico.conflist";
+
 /// Runs a test in a pod that may make tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
     on_kubernetes(|host, kubernetes| {
@@ -38,4 +41,13 @@ pub(crate) fn user(kubernetes: &Kubernetes, pod: &NodePod) -> Option<String> {
     let client = pod.client(&kubernetes.api).ok()?;
     let answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review).ok()?;
     answer.body["status"]["userInfo"]["username"].as_str().map(str::to_owned)
+}
+
+/// Installs as the init container does.
+pub(crate) fn install(pod: &mut NodePod) {
+    for (name, value) in [("SLEEP", "false"), ("CNI_TRY_SECONDS", "0"), ("KUBERNETES_NODE_NAME", "node1")] {
+        pod.set(name, value);
+    }
+    let outcome = pod.calico(&["install"]).run().unwrap();
+    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
 }

@@ -3,13 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use integration_tests::command::ip;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::installation::{BIN, NET};
+use integration_tests::installation::BIN;
 use integration_tests::kubernetes::{Permission, Role};
-use integration_tests::node_pod::NAMESPACE;
 use serde_json::json;
 
 use crate::scene::{Break, Examined, NODE, is_good, make_executable, on_a_good_node};
@@ -35,48 +31,6 @@ fn a_good_node_is_good_in_both_forms() {
         let (_, secret) = token.rsplit_once('.').unwrap();
         assert!(!text.stdout.contains(secret) && !text.stderr.contains(secret));
         assert_eq!(scene.pod.calico(&["doctor", "-o", "xml"]).run().unwrap().exit, Some(2));
-    });
-}
-
-#[test]
-fn the_configuration() {
-    on_a_good_node(|scene| {
-        let net = scene.pod.container.path(NET);
-        let without_ours = ["fail configuration", "skipped MTU", "skipped datastore", "skipped nodename"];
-        let other = net.join("05-other.conflist");
-        let list = r#"{"name":"other","cniVersion":"0.3.1","plugins":[{"type":"portmap"}]}"#;
-        let found: Vec<&str> = without_ours.into_iter().chain(["warn other configurations"]).collect();
-        Break { found: &found, words: ("configuration", "is first and is not Calico's") }.and_mend(
-            scene,
-            || fs::write(&other, list).unwrap(),
-            || fs::remove_file(&other).unwrap(),
-        );
-
-        let conf = net.join("10-calico.conflist");
-        let text = fs::read_to_string(&conf).unwrap();
-        let write = |text: &str| fs::write(&conf, text).unwrap();
-        Break { found: &without_ours, words: ("configuration", "is not valid JSON") }.and_mend(
-            scene,
-            || write(&text[..100]),
-            || write(&text),
-        );
-        let marked = text.replace("\"log_level\": \"info\"", "\"log_level\": \"__NOBODY__\"");
-        assert_ne!(marked, text);
-        Break { found: &["fail placeholders"], words: ("placeholders", "__NOBODY__") }.and_mend(
-            scene,
-            || write(&marked),
-            || write(&text),
-        );
-        let appended = net.join("k8s-pod-network");
-        let append = || {
-            fs::create_dir(&appended).unwrap();
-            fs::write(appended.join("10-more.conf"), "{}").unwrap();
-        };
-        Break { found: &["warn appended plugins"], words: ("appended plugins", "10-more.conf") }.and_mend(
-            scene,
-            append,
-            || fs::remove_dir_all(&appended).unwrap(),
-        );
     });
 }
 
@@ -189,33 +143,5 @@ fn permissions_that_lack() {
             || grant(&role),
             || grant(&ours),
         );
-    });
-}
-
-/// The token's end is told by the token, the API server's refusal by every answer.
-#[test]
-fn a_token_that_ended() {
-    on_a_good_node(|scene| {
-        let file = scene.pod.kubeconfig();
-        let text = fs::read_to_string(&file).unwrap();
-        let claims = json!({ "exp": 1_000_000_000, "iat": 999_900_000, "sub": "system:serviceaccount:a:b" });
-        let expired = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()));
-        fs::write(&file, text.replace(&scene.pod.token().unwrap(), &expired)).unwrap();
-        let said = scene.doctor();
-        assert_eq!(said.exit, Some(1));
-        assert!(said.wrong().contains(&"fail token".to_owned()), "{said:#?}");
-        assert!(said.words("token").contains("is the agent running on this node"), "{said:#?}");
-        assert!(said.words("cluster information").contains("Unauthorized"), "{said:#?}");
-        fs::write(&file, &text).unwrap();
-
-        // The account was made anew: the token looks good, and is refused.
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin");
-        scene.kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
-        scene.kubernetes.api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
-        await_that(PATIENCE, || Ok(scene.doctor().words("cluster information").contains("Unauthorized"))).unwrap();
-        assert_eq!(scene.doctor().exit, Some(1));
-        // The way out: the installer, once more.
-        assert_eq!(scene.pod.calico(&["install"]).run().unwrap().exit, Some(0));
-        is_good(scene);
     });
 }

@@ -2,8 +2,11 @@
 //! good node, and one thing broken at a time; the same on an etcd; and what processes and pods left behind.
 
 mod broken;
+mod configuration;
+mod credentials;
 mod etcd;
 mod leftovers;
+mod programs;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

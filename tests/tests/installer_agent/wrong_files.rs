@@ -1,0 +1,179 @@
+//! The agent where files are not as they should be: what it says, what it leaves alone, and that it goes on when they are.
+
+use std::fs;
+
+use integration_tests::clock::{Ahead, KNOWN};
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::installation::NET;
+use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
+use integration_tests::skip::skipped;
+use nix::mount::{MsFlags, mount};
+
+use crate::scene::{CONF, asked, in_pod, install};
+
+const REASON: &str = "the instructions of this machine are not known, so no clock can be set for one process";
+
+/// More than passes between two looks at the files.
+const LOOK: i32 = 90;
+
+/// An agent whose clocks can be set on, so that it looks at its files when the test wants it to.
+struct Hastened {
+    agent: Agent,
+    slept: i32,
+}
+
+impl Hastened {
+    fn start(pod: &NodePod) -> Hastened {
+        Hastened { agent: pod.agent().unwrap(), slept: 0 }
+    }
+
+    /// Both clocks: as if the machine had slept.
+    fn look(&mut self) {
+        self.slept += LOOK;
+        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept }).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_is_read_only_is_named_until_it_is_not() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let before = pod.container.conf(CONF).unwrap();
+        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
+        pod.container.remount(NET, MsFlags::MS_RDONLY).unwrap();
+        let token = pod.token().unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_metric("token_refresh_failures_total", 1).unwrap();
+        let page = agent.agent.await_page("/readiness", 503).unwrap();
+        assert!(
+            page.body.contains("Read-only file system") && page.body.contains("calico-kubeconfig"),
+            "{}",
+            page.body
+        );
+        agent.agent.await_log("missing or changed, installing again").unwrap();
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200, "another agent could do no more");
+        assert_eq!(pod.token().unwrap(), token, "the one that is there holds");
+
+        pod.container.remount(NET, MsFlags::empty()).unwrap();
+        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.look();
+        agent.agent.await_metric("files_mended_total", 1).unwrap();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
+    });
+}
+
+/// The kubeconfig stays whole, and no draft stays beside it.
+#[test]
+fn a_full_disk_leaves_the_token_that_is_there() {
+    in_pod(|_, _, mut pod| {
+        let net = pod.container.path(NET);
+        mount(Some("tmpfs"), &net, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
+        install(&mut pod);
+        let (token, names) = (pod.token().unwrap(), pod.container.names(NET));
+        let filler = net.join("filler");
+        let full = fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+
+        let agent = pod.agent().unwrap();
+        agent.await_metric("token_refresh_failures_total", 1).unwrap();
+        let page = agent.await_page("/readiness", 503).unwrap();
+        assert!(
+            page.body.contains("No space left on device") && page.body.contains("calico-kubeconfig"),
+            "{}",
+            page.body
+        );
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        assert_eq!(pod.token().unwrap(), token);
+        fs::remove_file(&filler).unwrap();
+        assert_eq!(pod.container.names(NET), names);
+        agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_ne!(pod.token().unwrap(), token);
+        assert_eq!(pod.container.names(NET), names);
+    });
+}
+
+#[test]
+fn a_template_that_is_gone_is_named_until_it_is_back() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let text = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
+        let template = pod.container.file("template/cni.json", text).unwrap();
+        pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
+        install(&mut pod);
+        let before = pod.container.conf(CONF).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+
+        fs::remove_file(&template).unwrap();
+        agent.look();
+        let page = agent.agent.await_page("/readiness", 503).unwrap();
+        assert!(page.body.contains("template/cni.json"), "{}", page.body);
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
+
+        fs::write(&template, text).unwrap();
+        agent.look();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0, "nothing was missing");
+    });
+}
+
+/// A side-car beside the DaemonSet, on the host's network as both are.
+#[test]
+fn of_two_agents_on_one_port_the_second_says_so_and_ends() {
+    in_pod(|_, kubernetes, pod| {
+        let audit = kubernetes.api.audit().unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let token = pod.token().unwrap();
+        let second = pod.calico(&["refresh-token"]).run().unwrap();
+        assert_eq!(second.exit, Some(1), "{}", second.stderr);
+        let words = format!("cannot listen on 127.0.0.1:{AGENT_PORT}: ");
+        assert!(second.stderr.contains(&words) && second.stderr.contains("CNI_AGENT_LISTEN"), "{}", second.stderr);
+        assert_eq!(agent.page("/readiness").unwrap().code, 200);
+        assert_eq!((asked(&audit, &pod).unwrap(), pod.token().unwrap()), (1, token));
+    });
+}
+
+/// INST-37: a Secret that is changed reaches the node without a restart.
+#[test]
+fn other_files_for_etcd_are_copied() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let plugin = r#"{"type":"calico","datastore_type":"etcdv3","etcd_endpoints":"https://127.0.0.1:2379",
+            "etcd_ca_cert_file":"__ETCD_CA_CERT_FILE__","etcd_cert_file":"__ETCD_CERT_FILE__",
+            "etcd_key_file":"__ETCD_KEY_FILE__"}"#;
+        pod.set("CNI_NETWORK_CONFIG", format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{plugin}]}}"#));
+        let names = ["etcd-ca", "etcd-cert", "etcd-key"];
+        let bring = |pod: &NodePod, generation: &str| {
+            for name in names {
+                pod.container.file(&format!("calico-secrets/{name}"), format!("{name} {generation}")).unwrap();
+            }
+        };
+        bring(&pod, "1");
+        install(&mut pod);
+        let before = pod.container.conf(CONF).unwrap();
+        assert!(before.contains("/etc/cni/net.d/calico-tls/etcd-key"), "{before}");
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+
+        bring(&pod, "2");
+        agent.look();
+        let copied = |name: &str| fs::read_to_string(pod.container.path(NET).join("calico-tls").join(name)).unwrap();
+        await_that(PATIENCE, || Ok(names.iter().all(|name| copied(name) == format!("{name} 2")))).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
+        agent.agent.await_page("/readiness", 200).unwrap();
+    });
+}

@@ -62,6 +62,9 @@ pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, K
             Some(fs::read(&pod.ca_file).map_err(|source| KubeconfigError::Authorities { path: path(), source })?)
         }
     };
+    if pod.insecure {
+        tracing::warn!("SKIP_TLS_VERIFY: the plugins will take any certificate of the API server");
+    }
     let trust = authorities.as_deref().map_or(Trust::Anybody, Trust::Authorities);
     let text = Kubeconfig { server: &pod.server, trust, token }.render();
     Ok(atomic_file::replace(file, text.as_bytes(), MODE)?)
@@ -111,6 +114,11 @@ pub fn token(file: &str) -> Option<&str> {
     (!token.is_empty()).then_some(token)
 }
 
+/// Whether the file takes any certificate of the API server.
+pub fn trusts_anybody(file: &str) -> bool {
+    file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +153,7 @@ current-context: calico-context";
         assert_eq!(file.render(), expected);
         let trusting = Kubeconfig { trust: Trust::Anybody, ..file }.render();
         assert!(trusting.contains("\n    insecure-skip-tls-verify: true\nusers:"), "{trusting}");
+        assert!(trusts_anybody(&trusting));
         assert!(!trusting.contains("certificate-authority"), "{trusting}");
     }
 

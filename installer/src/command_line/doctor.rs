@@ -1,5 +1,6 @@
 //! `calico doctor`: exit status 1 when a check fails, 2 for arguments that make no sense.
 
+use std::env;
 use std::process::ExitCode;
 
 use ipam_plugin::process;
@@ -8,20 +9,24 @@ use super::arguments::{Known, complain, print, with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
 use crate::layout::{BIN_DIR, NET_DIR};
+use crate::state::State;
 
-const KNOWN: Known = Known { options: &["o", "output", "root", "net-dir", "bin-dir"], switches: &[] };
+const KNOWN: Known =
+    Known { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
 
 const HELP: &str = "\
 Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
 
-Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR]
+Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
 
-  -o, --output FORMAT  text or json [default: text]
-      --root DIR       what to take for /; with a directory `host` in it, the node's directories are mounted below that
-      --net-dir DIR    configuration directory of the container runtime, on the node [default: /etc/cni/net.d]
-      --bin-dir DIR    plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it is
-                       looked for where it is mounted, at /host/opt/cni/bin
-  -h, --help           this text
+  -o, --output FORMAT          text or json [default: text]
+      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted below that
+      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR, else the one
+                               that was installed into, else /etc/cni/net.d]
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it
+                               is looked for where it is mounted, at /host/opt/cni/bin
+      --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
+  -h, --help                   this text
 
 Exit status 1 when a check fails; a warning is no failure.
 
@@ -46,11 +51,38 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
                     return ExitCode::from(2);
                 }
             };
-            let net_dir = said.value("net-dir").unwrap_or(NET_DIR);
-            let layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
+            let mut layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
+            if let Some(dir) = said.value("secondary-bin-dir") {
+                layout = layout.with_secondary_bin_dir(dir);
+            }
+            let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
+            let net_dir = net_dir(said.value("net-dir"), of_pod.as_deref(), &noted);
             let report = process::block_on(doctor::examine(&layout, net_dir, network));
             print(&report.render(format));
             if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         },
     )
+}
+
+/// The configuration directory on the node: what is said, what the installer of this pod goes by, what one noted.
+fn net_dir<'a>(said: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
+    let mut known = [said, of_pod, Some(noted)].into_iter().flatten();
+    known.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_configurations_are_is_known_without_being_said() {
+        for (said, of_pod, noted, expected) in [
+            (Some("/said"), Some("/pod"), "/noted", "/said"),
+            (None, Some("/pod"), "/noted", "/pod"),
+            (None, Some(""), "/noted", "/noted"),
+            (None, None, "", NET_DIR),
+        ] {
+            assert_eq!(net_dir(said, of_pod, noted), expected);
+        }
+    }
 }

@@ -80,7 +80,8 @@ fn token_file(conf: &NetConf) -> Option<TokenFile> {
     let read = || -> std::io::Result<File> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
         let text = fs::read_to_string(path)?;
-        Ok(File { mode, claims: kubeconfig::token(&text).and_then(|token| Claims::of(token).ok()) })
+        let claims = kubeconfig::token(&text).and_then(|token| Claims::of(token).ok());
+        Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
     };
     Some(TokenFile { path: path.into(), file: read().map_err(|error| error.to_string()) })
 }

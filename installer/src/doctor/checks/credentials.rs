@@ -1,6 +1,6 @@
 //! The kubeconfig and its token.
 
-use crate::doctor::facts::{Facts, TokenFile};
+use crate::doctor::facts::{Facts, File, TokenFile};
 use crate::doctor::finding::{Finding, State};
 use crate::token::claims::Claims;
 
@@ -27,7 +27,7 @@ pub(super) fn token(facts: &Facts) -> Vec<Finding> {
             return vec![Finding::fail("kubeconfig", format!("{place}: {reason}"), "run the installer again")];
         }
     };
-    let mut findings = vec![mode(&place.to_string(), file.mode)];
+    let mut findings = vec![guarded(&place.to_string(), file)];
     let told = match &file.claims {
         Some(claims) => lifetime(claims, facts.now),
         None => Finding::skipped(NAME, format!("{place} holds no token that says when it ends")),
@@ -41,15 +41,18 @@ pub(super) fn token(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn mode(place: &str, mode: u32) -> Finding {
-    match mode & 0o077 {
-        0 => Finding::ok("kubeconfig", place),
-        _ => Finding::warn(
-            "kubeconfig",
-            format!("{place} has mode {mode:04o}: others can read the token"),
-            format!("chmod 600 {place}"),
-        ),
+/// Who may read the file, and whom it believes.
+fn guarded(place: &str, file: &File) -> Finding {
+    const NAME: &str = "kubeconfig";
+    if file.mode & 0o077 != 0 {
+        let seen = format!("{place} has mode {:04o}: others can read the token", file.mode);
+        return Finding::warn(NAME, seen, format!("chmod 600 {place}"));
     }
+    if file.trusts_anybody {
+        let seen = format!("{place} takes any certificate of the API server: whoever is in between gets the token");
+        return Finding::warn(NAME, seen, "install without SKIP_TLS_VERIFY");
+    }
+    Finding::ok(NAME, place)
 }
 
 /// The last quarter is late: the agent renews after a quarter to a half (INST-44, INST-51).

@@ -49,7 +49,7 @@ fn good() -> Facts {
         programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
         token: Some(TokenFile {
             path: "/etc/cni/net.d/calico-kubeconfig".into(),
-            file: Ok(File { mode: 0o600, claims: Some(claims) }),
+            file: Ok(File { mode: 0o600, trusts_anybody: false, claims: Some(claims) }),
         }),
         node: Some(NodeName {
             name: Ok("node1".into()),

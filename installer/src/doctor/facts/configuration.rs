@@ -103,6 +103,8 @@ pub struct TokenFile {
 pub struct File {
     /// Its mode.
     pub mode: u32,
+    /// Whether it takes any certificate of the API server.
+    pub trusts_anybody: bool,
     /// What the token says; `None` where there is no token, or none that says anything.
     pub claims: Option<Claims>,
 }

@@ -16,6 +16,9 @@ fn the_token_holds_for_long_enough() {
     only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |facts| {
         facts.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
     });
+    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig takes any certificate", |facts| {
+        facts.token.as_mut().unwrap().file.as_mut().unwrap().trusts_anybody = true;
+    });
     only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |facts| {
         facts.token.as_mut().unwrap().file = Err("gone".into());
     });

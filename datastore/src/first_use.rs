@@ -1,7 +1,7 @@
 //! What an empty datastore needs before Calico works on it (DS-51, DS-52).
 
 use libcalico::api::{
-    ClusterInformation, ClusterInformationSpec, IpPool, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
+    ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
 };
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use libcalico::validation::{PoolSurroundings, ValidationError, admit_ip_pool};
@@ -54,6 +54,17 @@ pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) 
         return Ok(false);
     }
     unless_there(store.write_one(create(cluster_information(cluster_type, OffsetDateTime::now_utc()))?).await)
+}
+
+/// Adds `node` where there is none of its name, and leaves one that is there as it is. Says whether it was added. Not for the
+/// Kubernetes API, whose nodes are kubelet's.
+pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
+    let mut batch = ReadBatch::new();
+    let there = batch.get::<Node>(&node.key());
+    if store.read(&batch).await?.get(&there)?.is_some() {
+        return Ok(false);
+    }
+    unless_there(store.write_one(create(stamped(node, OffsetDateTime::now_utc()))?).await)
 }
 
 /// Adds `pool` where its family has none: leave to list and to create pools is all that is needed (INST-62, INST-70). Says

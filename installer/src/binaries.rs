@@ -11,12 +11,12 @@ mod plan;
 mod run_once;
 mod source;
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-pub use self::plan::{Plan, Present, Step, Task};
+pub use self::plan::{Plan, Present, PresentFile, Step, Task};
 pub(crate) use self::run_once::spawn;
 pub use self::run_once::{RunError, run_once};
 pub use self::source::Program;
@@ -46,6 +46,12 @@ pub enum BinariesError {
     NoDirectory {
         /// Those that were looked at, and what is wrong with them.
         skipped: Vec<(PathBuf, &'static str)>,
+    },
+    /// The name of a program is taken.
+    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in SKIP_CNI_BINARIES if it is not Calico's", .path.display())]
+    NoFile {
+        /// What is there.
+        path: PathBuf,
     },
     /// The copy cannot be written.
     #[error(transparent)]
@@ -89,7 +95,7 @@ impl Binaries {
             }
             atomic_file::sweep(&directory);
             let look = |name: &str| Present::look(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let plan = Plan::new(place, &directory, settings, &own, &extra, look);
+            let plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
             if is_writeable(&directory) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
@@ -106,20 +112,19 @@ impl Binaries {
         Ok(Binaries { plans, skipped })
     }
 
-    /// Notes what is going to be installed.
+    /// Notes what is going to be installed, beside what it takes the place of.
     pub fn note(&self, state: &mut State) {
-        for plan in &self.plans {
-            for task in plan.tasks.iter().filter(|task| task.is_ours()) {
-                state.note(plan.place, &task.name, Some(task.source.digest.clone()), task.replaces);
-            }
+        for (place, task) in self.ours() {
+            state.note_over(place, &task.name, task.source.digest.clone(), task.there.as_deref());
         }
     }
 
-    /// Does it. A directory from which programs cannot be run is left as it was, as long as there is another one.
+    /// Does it, and notes what is in place. A directory from which programs cannot be run is left as it was, and its notes as
+    /// they were `before`, as long as there is another one.
     ///
     /// # Errors
     /// A copy fails.
-    pub fn install(mut self) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
+    pub fn install(mut self, before: &State, state: &mut State) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match copy::carry_out(plan) {
@@ -127,12 +132,41 @@ impl Binaries {
                 Err(BinariesError::Run(RunError::NoExec { path })) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
+                    state.restore(plan.place, before);
                 }
                 Err(error) => return Err(error),
             }
         }
+        for (place, task) in self.ours().filter(|(place, _)| ready.iter().any(|(known, _)| known == place)) {
+            state.note(place, &task.name, Some(task.source.digest.clone()), false);
+        }
         if ready.is_empty() { Err(BinariesError::NoDirectory { skipped: self.skipped }) } else { Ok(ready) }
     }
+
+    /// What is or will be what we installed.
+    fn ours(&self) -> impl Iterator<Item = (Place, &Task)> {
+        self.plans
+            .iter()
+            .flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|task| (plan.place, task)))
+    }
+}
+
+/// Forgets programs that somebody took away, and that a run that succeeded did not put back: they are not wanted any more, or
+/// their directory was skipped. A directory that is not there tells nothing about them.
+pub fn forget_missing(layout: &Layout, state: &mut State) {
+    let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
+        let noted = state.files.get(&place).into_iter().flat_map(|files| files.keys());
+        let gone: Vec<String> = noted.filter(|name| is_gone(directory.join(name))).cloned().collect();
+        gone.iter().for_each(|name| state.forget(place, name));
+    }
+}
+
+/// The names of what this container installs.
+#[must_use]
+pub fn names(settings: &Settings, layout: &Layout) -> Vec<String> {
+    let extra = source::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
+    [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
 /// Asks the system, and leaves no trace as a file on trial would: runtimes watch the directory.

@@ -7,12 +7,15 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use netconf::NetConf;
 use serde_json::{Map, Value};
 
 pub use self::selection::warn_if_not_chosen;
 use crate::atomic_file::{self, AtomicFileError, Change};
+use crate::binaries::{CALICO, CALICO_IPAM};
 use crate::digest;
-use crate::layout::Place;
+use crate::layout::{Layout, Place};
+use crate::node_conf;
 use crate::runtime_choice::is_read;
 use crate::settings::{Settings, Template};
 use crate::state::State;
@@ -32,38 +35,55 @@ pub enum ConflistError {
     /// What the template became.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// Calico's plugins would refuse it, and every pod's ADD and DEL with it.
+    #[error(
+        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable that is \
+         filled in there"
+    )]
+    Refused {
+        /// What it would be called.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// A configuration that runtimes can read. Not for logs: its text may hold a token (INST-35).
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Conflist {
     /// Its bytes.
     pub text: String,
     /// What it says.
     pub conf: Map<String, Value>,
+    /// What `calico` or `calico-ipam` reads there, with the paths by which this process finds what it names; `None` without
+    /// them.
+    pub calicos: Option<NetConf>,
+    /// SHA-256 of the text without the pod's token, where that is in it.
+    pub origin: Option<String>,
 }
 
 impl Conflist {
-    /// Fills in the template. A template file is looked for with `read`, as its path is the container's.
+    /// Fills in the template.
     ///
     /// # Errors
-    /// There is no template, or it becomes no JSON object.
-    pub fn render(
-        settings: &Settings,
-        values: &Values,
-        path_of: impl Fn(&Path) -> PathBuf,
-    ) -> Result<Conflist, ConflistError> {
+    /// There is no template, or it becomes no JSON object, or one that Calico's plugin cannot read.
+    pub fn render(settings: &Settings, values: &Values, layout: &Layout) -> Result<Conflist, ConflistError> {
         let template = match &settings.template {
             Template::BuiltIn => template::BUILT_IN.to_owned(),
             Template::Text(text) => text.clone(),
+            // The container's, not the node's.
             Template::File(file) => {
-                let path = path_of(file);
+                let path = layout.path(file);
                 fs::read_to_string(&path).map_err(|source| ConflistError::TemplateFile { path, source })?
             }
         };
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
-        Ok(Conflist { text, conf })
+        let calicos = calicos(&conf, layout, Path::new(&settings.net_dir));
+        let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
+        let without_token = values.clone().with_token(String::new()).fill(&template);
+        let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
+        Ok(Conflist { text, conf, calicos: calicos.map_err(refused)?, origin })
     }
 
     /// The name of the network.
@@ -72,12 +92,29 @@ impl Conflist {
         self.conf.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Notes that it is going to be written.
+    /// Notes that it is going to be written, beside what it takes the place of.
     pub fn note(&self, directory: &Path, settings: &Settings, state: &mut State) {
         let name = &settings.conf_name;
         let there = digest::of_file(&directory.join(name)).ok();
-        let replaces = there.is_some_and(|there| !state.is_ours(Place::Net, name, &there));
-        state.note(Place::Net, name, Some(digest::of_bytes(self.text.as_bytes())), replaces);
+        state.note_over(Place::Net, name, self.digest(), there.as_deref());
+        state.note_origin(Place::Net, name, self.origin.clone());
+    }
+
+    /// Notes that it is there.
+    pub fn note_written(&self, settings: &Settings, state: &mut State) {
+        state.note(Place::Net, &settings.conf_name, Some(self.digest()), false);
+        state.note_origin(Place::Net, &settings.conf_name, self.origin.clone());
+    }
+
+    /// Whether it is the one that is noted, whatever token the pod had then.
+    #[must_use]
+    pub fn is_noted(&self, settings: &Settings, state: &State) -> bool {
+        let noted = state.get(Place::Net, &settings.conf_name);
+        noted.is_some_and(|noted| noted.is(&self.digest()) || self.origin.is_some() && self.origin == noted.origin)
+    }
+
+    fn digest(&self) -> String {
+        digest::of_bytes(self.text.as_bytes())
     }
 
     /// Whether it is there already, as it should be.
@@ -93,6 +130,17 @@ impl Conflist {
     pub fn write(&self, directory: &Path, settings: &Settings) -> Result<Change, AtomicFileError> {
         atomic_file::replace(&directory.join(&settings.conf_name), self.text.as_bytes(), settings.conf_mode)
     }
+}
+
+/// What Calico's plugins read in a configuration; `None` where none of them is in there: templates of any kind are put in place,
+/// those of other plugins as well.
+fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
+    let is_ours = |plugin: &Map<String, Value>| {
+        let ipam = plugin.get("ipam").and_then(Value::as_object);
+        kind(plugin) == CALICO || ipam.is_some_and(|ipam| kind(ipam) == CALICO_IPAM)
+    };
+    let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
+    plugin.filter(is_ours).map(node_conf::read).transpose()
 }
 
 /// Removes configurations that this one takes the place of: the one that `CNI_OLD_CONF_NAME` names if it is one of Calico's,

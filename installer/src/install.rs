@@ -3,19 +3,17 @@
 //! What can be refused is refused before anything is written, and each file is put in place whole. So a run that fails
 //! leaves the installation of before in working order, and the next run goes on from there.
 
+mod upkeep;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::agent::Kept;
 use crate::atomic_file::{self, AtomicFileError, Change};
-use crate::binaries::{Binaries, BinariesError, CALICO};
+use crate::binaries::{self, Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
 use crate::cluster;
 use crate::conflist::{self, Conflist, ConflistError};
 use crate::credentials::{self, CredentialsError};
-use crate::digest;
 use crate::host_network::{self, HostNetwork};
 use crate::kubeconfig;
 use crate::layout::{Layout, Place};
@@ -26,7 +24,7 @@ use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::template::{self, Tls};
-use crate::tls_assets::{self, TlsAssetsError};
+use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
 
 /// How long the datastore may take to tell its pools.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -82,11 +80,13 @@ impl Installation<'_> {
         let net_dir = layout.net_dir(&settings.net_dir);
         atomic_file::sweep(&net_dir);
         atomic_file::sweep(&layout.state_dir());
-        let mut state = self.load_state();
+        let before = self.load_state();
 
-        let tls = tls_assets::copy(&layout.path(&settings.tls_assets), &net_dir, &settings.net_dir)?;
+        let assets = self.tls_assets()?;
+        let tls = assets.on_node(&settings.net_dir);
         let conflist = self.render(&tls)?;
-        let binaries = Binaries::plan(settings, layout, &state)?;
+        let binaries = Binaries::plan(settings, layout, &before)?;
+        let mut state = before.clone();
         binaries.note(&mut state);
         conflist.note(&net_dir, settings, &mut state);
         if account.is_some() {
@@ -94,22 +94,27 @@ impl Installation<'_> {
         }
         self.save(&state);
 
-        let directories = binaries.install()?;
-        if let Some(name) = &settings.node_name {
-            nodename::ensure_or_warn(layout, name);
-        }
+        assets.copy(&net_dir)?;
+        let directories = binaries.install(&before, &mut state)?;
+        binaries::forget_missing(layout, &mut state);
+        nodename::of_this_run(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {
             self.write_credentials(account, &net_dir)?;
-            cluster::ensure(&conflist.conf, account, &settings.pools).unwrap_or_else(|error| tracing::warn!("{error}"));
+            cluster::ensure(conflist.calicos.as_ref(), account, settings)
+                .unwrap_or_else(|error| tracing::warn!("{error}"));
         }
         if asks {
             self.write_mtu(&conflist, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
+        }
+        if account.is_none() {
+            warn_of_hand_work(&conflist);
         }
         self.look_over(&conflist, &net_dir, &directories, asks);
         match conflist.write(&net_dir, settings)? {
             Change::Written => tracing::info!("wrote {}", net_dir.join(&settings.conf_name).display()),
             Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(&settings.conf_name).display()),
         }
+        conflist.note_written(settings, &mut state);
 
         conflist::remove_old(&net_dir, settings, &mut state);
         tls_assets::remove_strays(&net_dir, &tls);
@@ -119,53 +124,16 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Puts back what is missing or was changed; for whoever stays (INST-49). Asks nobody. What is there is taken for whole, as it is called
-    /// often.
-    pub fn keep(&self) -> Kept {
-        let missing = match self.missing() {
-            Ok(missing) if missing.is_empty() => return Kept::default(),
-            Ok(missing) => missing,
-            Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
-        };
-        tracing::warn!("{} missing or changed, installing again", missing.join(", "));
-        match self.install(false) {
-            Ok(()) => Kept { mended: missing.len() as u64, missing: None },
-            Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
-        }
-    }
-
-    /// Whether the configuration that is noted as installed is the one that this environment makes: another one is somebody
-    /// else's to look after.
-    pub fn is_noted(&self) -> bool {
-        let Installation { settings, layout, .. } = *self;
-        let net_dir = layout.net_dir(&settings.net_dir);
-        let tls = tls_assets::copy(&layout.path(&settings.tls_assets), &net_dir, &settings.net_dir);
-        let Ok(conflist) = tls.map_err(InstallError::from).and_then(|tls| self.render(&tls)) else { return false };
-        self.load_state().is_ours(Place::Net, &settings.conf_name, &digest::of_bytes(conflist.text.as_bytes()))
-    }
-
-    /// What was installed and is not there, or is not as it was.
-    fn missing(&self) -> Result<Vec<String>, InstallError> {
-        let Installation { settings, layout, .. } = *self;
-        let net_dir = layout.net_dir(&settings.net_dir);
-        let tls = tls_assets::copy(&layout.path(&settings.tls_assets), &net_dir, &settings.net_dir)?;
-        let mut missing = Vec::new();
-        if !self.render(&tls)?.is_written(&net_dir, settings) {
-            missing.push(net_dir.join(&settings.conf_name));
-        }
-        let state = self.load_state();
-        for (place, directory) in layout.bin_dirs() {
-            let noted = state.files.get(&place).into_iter().flat_map(|files| files.keys());
-            missing.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
-        }
-        Ok(missing.iter().map(|path| path.display().to_string()).collect())
+    /// The files for TLS with etcd that are mounted here.
+    fn tls_assets(&self) -> Result<TlsAssets, TlsAssetsError> {
+        TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
     }
 
     /// The configuration, without looking at what is on the node.
     fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
         let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
         let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
-        Ok(Conflist::render(self.settings, &values, |path| self.layout.path(path))?)
+        Ok(Conflist::render(self.settings, &values, self.layout)?)
     }
 
     fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {
@@ -179,13 +147,11 @@ impl Installation<'_> {
     /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
     /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there is no pool.
     fn write_mtu(&self, conflist: &Conflist, state: &mut State) -> Result<(), String> {
-        let Installation { settings, layout, network, .. } = *self;
-        let path_of = |path: &Path| layout.of_node(path, Path::new(&settings.net_dir));
-        let plugin = node_conf::plugin(Value::Object(conflist.conf.clone()), path_of).ok();
-        // Templates of any kind are put in place, those of other plugins as well.
-        let ours =
-            plugin.filter(|plugin| template::kind(plugin) == CALICO).and_then(|plugin| node_conf::read(plugin).ok());
-        let Some(conf) = ours.filter(mtu::is_read) else { return Ok(()) };
+        let Installation { layout, network, .. } = *self;
+        let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))
+        else {
+            return Ok(());
+        };
         if !layout.keeps_state() {
             // Beside upstream, where calico-node has the directory and Felix writes the file.
             let directory = layout.state_dir();
@@ -195,7 +161,7 @@ impl Installation<'_> {
         let way_out = "set CNI_MTU, or let calico-node write it";
         let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
         let uplinks = host_network::uplinks(network).map_err(unknown)?;
-        let pools = node_conf::pools(&conf, ANSWER).map_err(unknown)?;
+        let pools = node_conf::pools(conf, ANSWER).map_err(unknown)?;
         let mtu = mtu::of_pods(&uplinks, &pools).map_err(|error| unknown(error.to_string()))?;
         match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
             MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
@@ -248,8 +214,25 @@ impl Installation<'_> {
 
     /// The state is for later: upstream's manifests do not mount `/var/lib/calico` here.
     fn save(&self, state: &State) {
-        if let Err(error) = state.save(self.layout) {
-            tracing::info!("what was installed is not noted: {error}");
+        match state.save(self.layout) {
+            Ok(()) => {}
+            Err(error) if self.layout.keeps_state() => tracing::warn!(
+                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are not \
+                 updated and `calico uninstall` leaves what it does not know of"
+            ),
+            Err(error) => tracing::info!("what was installed is not noted: {error}"),
         }
+    }
+}
+
+/// What only a run in a pod does.
+fn warn_of_hand_work(conflist: &Conflist) {
+    let Some(conf) = &conflist.calicos else { return };
+    let kubeconfig = &conf.kubernetes.kubeconfig;
+    if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
+        tracing::warn!(
+            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of the \
+             plugins' account is"
+        );
     }
 }

@@ -122,6 +122,12 @@ impl Layout {
         self.is_container
     }
 
+    /// Whether what is installed to is the machine that this process runs on, with nothing in between.
+    #[must_use]
+    pub fn is_this_machine(&self) -> bool {
+        !self.is_container && self.root == Path::new("/")
+    }
+
     /// Whether [`state_dir`](Layout::state_dir) is the node's, as far as that can be told: in a container something must be
     /// mounted there, or what is written ends with the container. Another root was given by somebody who knows.
     #[must_use]

@@ -103,7 +103,7 @@ fn ensure_by(
         (false, false) => return Ok(MtuFile::Theirs),
         (true, true) => MtuFile::Same,
         (true, false) => {
-            state.note_over(Place::State, NAME, wanted.clone(), there);
+            state.note_over(Place::State, NAME, wanted.clone(), there.as_deref());
             state.save(layout)?;
             put(&path, text.as_bytes())?;
             MtuFile::Written
@@ -195,7 +195,7 @@ mod tests {
                 ensure(&layout, 1450, &mut State::default()).unwrap();
                 let mut state = State::load(&layout).unwrap();
                 let digest = |text: &str| digest::of_bytes(text.as_bytes());
-                state.note_over(Place::State, NAME, digest(noted), Some(digest("1450")));
+                state.note_over(Place::State, NAME, digest(noted), Some(&digest("1450")));
                 let file = layout.state_dir().join(NAME);
                 fs::write(&file, there).unwrap();
 

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 
 use crate::atomic_file::{self, AtomicFileError};
 use crate::layout::Layout;
+use crate::settings::Settings;
 
 /// Its name in `/var/lib/calico`.
 pub const NAME: &str = "nodename";
@@ -57,16 +58,55 @@ pub fn ensure(layout: &Layout, name: &str) -> Result<NodeName, NodeNameError> {
     }
 }
 
-/// [`ensure`], for whom a missing file is no reason to stop: the configuration may have the name too.
-pub fn ensure_or_warn(layout: &Layout, name: &str) {
-    match ensure(layout, name) {
-        Ok(NodeName::Written) => tracing::info!("this node is {name}"),
-        Ok(NodeName::Same) => {}
-        Ok(NodeName::Other(there)) => tracing::error!(
-            "/var/lib/calico/{NAME} says that this node is {there}, KUBERNETES_NODE_NAME says {name}; the file stays. If \
-             the node was renamed, release the addresses of {there} and remove the file"
-        ),
-        Err(error) => tracing::warn!("{error}"),
+/// The name of the node, as far as a run of the installer knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known<'a> {
+    /// `KUBERNETES_NODE_NAME` says it.
+    Said(&'a str),
+    /// This machine is the node, and its name is the one that the template's placeholder becomes.
+    Host(&'a str),
+    /// What is installed to is no node yet, and the placeholder becomes the name of the machine that builds it.
+    Builder(&'a str),
+    /// A container has a name of its own.
+    No,
+}
+
+/// The name of the node that `layout` shows.
+#[must_use]
+pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> Known<'a> {
+    match &settings.node_name {
+        Some(name) => Known::Said(name),
+        None if layout.is_container() || settings.host_name.is_empty() => Known::No,
+        None if layout.is_this_machine() => Known::Host(&settings.host_name),
+        None => Known::Builder(&settings.host_name),
+    }
+}
+
+impl Known<'_> {
+    /// [`ensure`], for whom a missing file is no reason to stop: the configuration may have the name too.
+    pub fn ensure_or_warn(self, layout: &Layout) {
+        let (name, source) = match self {
+            Known::Said(name) => (name, "KUBERNETES_NODE_NAME"),
+            Known::Host(name) => (name, "the host"),
+            Known::Builder(name) => {
+                tracing::warn!(
+                    "the name of the node is not known: a template that asks for it has {name}, the name of this machine, \
+                     on every node of this image, and /var/lib/calico/{NAME} is not written; have each node write its own \
+                     name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one"
+                );
+                return;
+            }
+            Known::No => return,
+        };
+        match ensure(layout, name) {
+            Ok(NodeName::Written) => tracing::info!("this node is {name}"),
+            Ok(NodeName::Same) => {}
+            Ok(NodeName::Other(there)) => tracing::error!(
+                "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the node \
+                 was renamed, release the addresses of {there} and remove the file"
+            ),
+            Err(error) => tracing::warn!("{error}"),
+        }
     }
 }
 
@@ -88,5 +128,25 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"node2\n");
         fs::write(&file, "\n").unwrap();
         assert_eq!(ensure(&layout, "node2").unwrap(), NodeName::Written);
+    }
+
+    #[test]
+    fn a_node_by_hand_has_the_name_of_the_template_and_an_image_has_none() {
+        let settings = |variables: &'static [(&str, &str)]| {
+            let find =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            Settings::from_environment(&find, "Host.Example").unwrap()
+        };
+        let (silent, said) = (settings(&[]), settings(&[("KUBERNETES_NODE_NAME", "node1")]));
+        let root = tempfile::tempdir().unwrap();
+        let image = Layout::below(root.path());
+        assert_eq!(of_this_run(&silent, &Layout::node()), Known::Host("host.example"));
+        assert_eq!(of_this_run(&silent, &image), Known::Builder("host.example"));
+        assert_eq!(of_this_run(&silent, &Layout::container()), Known::No);
+        assert_eq!(of_this_run(&said, &image), Known::Said("node1"));
+        of_this_run(&silent, &image).ensure_or_warn(&image);
+        assert!(!image.state_dir().exists());
+        Known::Host("host.example").ensure_or_warn(&image);
+        assert_eq!(fs::read(image.state_dir().join(NAME)).unwrap(), b"host.example");
     }
 }

@@ -68,6 +68,8 @@ pub struct Settings {
     pub service_account: String,
     /// The name of this node; none where nothing says it.
     pub node_name: Option<String>,
+    /// The name of this machine, which stands in the template for the node's where nothing says that.
+    pub host_name: String,
     /// The first pool of each family, where one is asked for.
     pub pools: Vec<PoolRequest>,
 }
@@ -115,10 +117,12 @@ impl Settings {
     ) -> Result<Settings, SettingsError> {
         let environment = Environment { lookup };
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);
+        let host_name = hostname.to_lowercase();
         let conf_name = file_name("CNI_CONF_NAME", environment.text("CNI_CONF_NAME", DEFAULT_CONF_NAME))?;
         Ok(Settings {
             template: template(&environment),
-            values: Values::new(&environment, hostname, &net_dir),
+            values: Values::new(&environment, &host_name, &net_dir),
+            host_name,
             old_conf_name: old_conf_name(&environment)?,
             conf_name,
             conf_mode: environment.mode("TEST_FILE_PERMISSION", 0o600)?,

@@ -3,7 +3,7 @@
 //!
 //! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there, not
 //! something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of ours whose
-//! place it takes can stay noted until then ([`State::note_over`]).
+//! place it takes stays noted until then ([`State::note_over`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,6 +45,10 @@ pub struct Installed {
     /// Whether another file was there before, which is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
+    /// SHA-256 of what the file was made from, where `digest` does not tell that: one that holds the pod's token is another
+    /// file after each rotation, from the same template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 impl Installed {
@@ -122,15 +126,32 @@ impl State {
     pub fn note(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
-        files.insert(name.to_owned(), Installed { digest, former: None, replaced });
+        files.insert(name.to_owned(), Installed { digest, replaced, ..Installed::default() });
     }
 
-    /// Notes a file that is going to take the place of `former`, the digest of one of ours: whichever a killed run leaves is
-    /// ours, until [`note`](State::note) says that the new one is there.
-    pub fn note_over(&mut self, place: Place, name: &str, digest: String, former: Option<String>) {
-        self.note(place, name, Some(digest), false);
+    /// Notes a file that is going to take the place of what is `there`, a digest. If that is one of ours, whichever of the two
+    /// a killed run leaves is ours, until [`note`](State::note) says that the new one is there; if not, it is replaced.
+    pub fn note_over(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
+        let other = there.filter(|there| *there != digest);
+        let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
+        self.note(place, name, Some(digest), other.is_some() && former.is_none());
         if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
             noted.former = former;
+        }
+    }
+
+    /// Notes what a noted file was made from.
+    pub fn note_origin(&mut self, place: Place, name: &str, origin: Option<String>) {
+        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            noted.origin = origin;
+        }
+    }
+
+    /// Takes the notes of a place from another state, where nothing was done about it.
+    pub fn restore(&mut self, place: Place, before: &State) {
+        match before.files.get(&place) {
+            Some(files) => drop(self.files.insert(place, files.clone())),
+            None => drop(self.files.remove(&place)),
         }
     }
 
@@ -159,7 +180,7 @@ mod tests {
         let layout = Layout::below(root.path());
         assert_eq!(State::load(&layout).unwrap(), State::default());
         let mut state = State { version: "v1".into(), net_dir: "/etc/cni/net.d".into(), ..State::default() };
-        state.note(Place::Bin, "portmap", Some("aa".into()), true);
+        state.note_over(Place::Bin, "portmap", "aa".into(), Some("another's"));
         state.note(Place::Net, "calico-kubeconfig", None, false);
         state.save(&layout).unwrap();
         assert_eq!(State::load(&layout).unwrap(), state);
@@ -177,12 +198,26 @@ mod tests {
         let is_ours = |state: &State, digest: &str| state.is_ours(Place::State, "mtu", digest);
         let mut state = State::default();
         state.note(Place::State, "mtu", Some("aa".into()), false);
-        state.note_over(Place::State, "mtu", "bb".into(), Some("aa".into()));
+        state.note_over(Place::State, "mtu", "bb".into(), Some("aa"));
+        assert!(!state.get(Place::State, "mtu").unwrap().replaced, "it is ours");
         let text = serde_json::to_string(&state).unwrap();
         let mut state: State = serde_json::from_str(&text).unwrap();
         assert!(is_ours(&state, "aa") && is_ours(&state, "bb") && !is_ours(&state, "cc"));
         state.note(Place::State, "mtu", Some("bb".into()), false);
         assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
+    }
+
+    /// The run after one that failed, which left the former file or the new one.
+    #[test]
+    fn whichever_file_a_failed_run_left_gives_way_as_ours() {
+        for left in ["aa", "bb"] {
+            let mut state = State::default();
+            state.note(Place::Bin, "portmap", Some("aa".into()), false);
+            state.note_over(Place::Bin, "portmap", "bb".into(), Some("aa"));
+            state.note_over(Place::Bin, "portmap", "cc".into(), Some(left));
+            let noted = state.get(Place::Bin, "portmap").unwrap();
+            assert!(noted.is(left) && noted.is("cc") && !noted.replaced, "{noted:?}");
+        }
     }
 
     #[test]

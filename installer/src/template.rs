@@ -48,8 +48,8 @@ pub struct Tls {
 }
 
 impl Values {
-    /// Those that the environment has. `hostname` is the name of this machine.
-    pub(crate) fn new(environment: &Environment<'_>, hostname: &str, net_dir: &str) -> Values {
+    /// Those that the environment has. `host_name` is the name of this machine, in small letters.
+    pub(crate) fn new(environment: &Environment<'_>, host_name: &str, net_dir: &str) -> Values {
         let text = |name, default| environment.text(name, default);
         Values {
             before: vec![
@@ -59,7 +59,7 @@ impl Values {
                 ("__LOG_FILE_MAX_AGE__", environment.bare("LOG_FILE_MAX_AGE", "30")),
                 ("__LOG_FILE_MAX_COUNT__", environment.bare("LOG_FILE_MAX_COUNT", "10")),
                 ("__DATASTORE_TYPE__", text("DATASTORE_TYPE", "kubernetes")),
-                ("__KUBERNETES_NODE_NAME__", text("KUBERNETES_NODE_NAME", &hostname.to_lowercase())),
+                ("__KUBERNETES_NODE_NAME__", text("KUBERNETES_NODE_NAME", host_name)),
                 ("__KUBECONFIG_FILEPATH__", format!("{net_dir}/calico-kubeconfig")),
                 ("__CNI_MTU__", environment.bare("CNI_MTU", "1500")),
                 ("__KUBERNETES_SERVICE_HOST__", text("KUBERNETES_SERVICE_HOST", "")),

@@ -35,48 +35,102 @@ pub enum TlsAssetsError {
     Copy(#[from] AtomicFileError),
 }
 
-/// Copies those of the three files that `assets` has to `net_dir`. Returns the paths on the node, below `net_dir_on_node`.
-///
-/// # Errors
-/// One of them is there and cannot be copied.
-pub fn copy(assets: &Path, net_dir: &Path, net_dir_on_node: &str) -> Result<Tls, TlsAssetsError> {
-    let mut found = Vec::new();
-    for name in FILES {
-        let path = assets.join(name);
-        match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => found.push((name, path, metadata.permissions().mode() & 0o777)),
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(source) => return Err(TlsAssetsError::File { action: "look at", path, source }),
-        }
-    }
-    if found.is_empty() {
-        return Ok(Tls::default());
-    }
-    let directory = net_dir.join(DIRECTORY);
-    atomic_file::sweep(&directory);
-    fs::create_dir_all(&directory).map_err(|source| TlsAssetsError::File {
-        action: "create",
-        path: directory.clone(),
-        source,
-    })?;
-    for name in FILES {
-        match found.iter().find(|(known, ..)| *known == name) {
-            Some((name, path, mode)) => {
-                let contents = fs::read(path);
-                let contents =
-                    contents.map_err(|source| TlsAssetsError::File { action: "read", path: path.clone(), source })?;
-                atomic_file::replace(&directory.join(name), &contents, *mode)?;
+/// Those of the three files that are mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsAssets {
+    directory: PathBuf,
+    files: Vec<Asset>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asset {
+    name: &'static str,
+    path: PathBuf,
+    mode: u32,
+}
+
+impl TlsAssets {
+    /// Looks into a directory. Nothing is written.
+    ///
+    /// # Errors
+    /// A file cannot be looked at.
+    pub fn look(directory: &Path) -> Result<TlsAssets, TlsAssetsError> {
+        let mut files = Vec::new();
+        for name in FILES {
+            let path = directory.join(name);
+            match fs::metadata(&path) {
+                Ok(found) if found.is_file() => {
+                    files.push(Asset { name, path, mode: found.permissions().mode() & 0o777 });
+                }
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(source) => return Err(TlsAssetsError::File { action: "look at", path, source }),
             }
-            None => tracing::warn!("{} is not there; the configuration goes without", assets.join(name).display()),
         }
+        Ok(TlsAssets { directory: directory.to_owned(), files })
     }
-    let on_node = |name: &str| match found.iter().any(|(known, ..)| *known == name) {
-        true => format!("{net_dir_on_node}/{DIRECTORY}/{name}"),
-        false => String::new(),
-    };
-    let [ca, cert, key] = FILES.map(on_node);
-    Ok(Tls { ca, cert, key })
+
+    /// Their paths on the node, below its configuration directory.
+    #[must_use]
+    pub fn on_node(&self, net_dir: &str) -> Tls {
+        let on_node = |name: &str| match self.get(name) {
+            Some(_) => format!("{net_dir}/{DIRECTORY}/{name}"),
+            None => String::new(),
+        };
+        let [ca, cert, key] = FILES.map(on_node);
+        Tls { ca, cert, key }
+    }
+
+    /// Copies them to the configuration directory.
+    ///
+    /// # Errors
+    /// One of them cannot be copied.
+    pub fn copy(&self, net_dir: &Path) -> Result<(), TlsAssetsError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let directory = net_dir.join(DIRECTORY);
+        atomic_file::sweep(&directory);
+        let failed = |source| TlsAssetsError::File { action: "create", path: directory.clone(), source };
+        fs::create_dir_all(&directory).map_err(failed)?;
+        for name in FILES {
+            match self.get(name) {
+                Some(asset) => drop(atomic_file::replace(&directory.join(name), &asset.read()?, asset.mode)?),
+                None => {
+                    let missing = self.directory.join(name);
+                    tracing::warn!("{} is not there; the configuration goes without", missing.display());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies that are not there, or not as they should be.
+    ///
+    /// # Errors
+    /// One of the files cannot be read.
+    pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, TlsAssetsError> {
+        let mut missing = Vec::new();
+        for asset in &self.files {
+            let copy = net_dir.join(DIRECTORY).join(asset.name);
+            if !atomic_file::is_so(&copy, &asset.read()?, asset.mode) {
+                missing.push(copy);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn get(&self, name: &str) -> Option<&Asset> {
+        self.files.iter().find(|asset| asset.name == name)
+    }
+}
+
+impl Asset {
+    fn read(&self) -> Result<Vec<u8>, TlsAssetsError> {
+        let unreadable = |source| TlsAssetsError::File { action: "read", path: self.path.clone(), source };
+        fs::read(&self.path).map_err(unreadable)
+    }
 }
 
 /// Removes what the configuration does not name: everything else in the directory, and the directory when it is empty.
@@ -118,10 +172,14 @@ mod tests {
         std::os::unix::fs::symlink("data", assets.join("etcd-cert")).unwrap();
         fs::write(assets.join(".hidden"), "").unwrap();
 
-        let tls = copy(&assets, &net_dir, "/etc/cni/net.d").unwrap();
+        let found = TlsAssets::look(&assets).unwrap();
+        let copied = net_dir.join(DIRECTORY).join("etcd-cert");
+        assert_eq!(found.missing(&net_dir).unwrap(), std::slice::from_ref(&copied));
+        found.copy(&net_dir).unwrap();
+        assert!(found.missing(&net_dir).unwrap().is_empty());
+        let tls = found.on_node("/etc/cni/net.d");
         let cert = "/etc/cni/net.d/calico-tls/etcd-cert".to_owned();
         assert_eq!(tls, Tls { cert, ..Tls::default() });
-        let copied = net_dir.join(DIRECTORY).join("etcd-cert");
         assert_eq!(fs::read(&copied).unwrap(), b"cert");
         assert_eq!(fs::metadata(&copied).unwrap().permissions().mode() & 0o777, 0o400);
 
@@ -137,7 +195,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".hidden"), "").unwrap();
         for assets in [dir.path(), Path::new("/no/such/place")] {
-            assert_eq!(copy(assets, dir.path(), "/n").unwrap(), Tls::default());
+            let found = TlsAssets::look(assets).unwrap();
+            found.copy(dir.path()).unwrap();
+            assert_eq!(found.on_node("/n"), Tls::default());
         }
         assert!(!dir.path().join(DIRECTORY).exists());
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount};
+use serde_json::Value;
 
 use crate::namespaces::Host;
 use crate::plugin::{Call, Outcome, Plugins};
@@ -114,6 +115,13 @@ impl Container {
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
+    }
+
+    /// The names that the state notes as installed in a place, in order.
+    pub fn noted(&self, place: &str) -> Vec<String> {
+        let text = fs::read(self.path("var/lib/calico/cni-install-state.json")).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+        state["files"][place].as_object().into_iter().flat_map(|files| files.keys().cloned()).collect()
     }
 
     /// Every file of the node: inode, mode, time of the last change, and length. Whoever wrote something changed one.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{CALICO, CALICO_IPAM, Program};
+use super::{BinariesError, CALICO, CALICO_IPAM, Program};
 use crate::digest;
 use crate::layout::Place;
 use crate::settings::{Settings, Update};
@@ -29,8 +29,8 @@ pub struct Task {
     pub source: Program,
     /// What has to be done for that.
     pub step: Step,
-    /// Whether something else than what we installed is there.
-    pub replaces: bool,
+    /// SHA-256 of what is there.
+    pub there: Option<String>,
     /// Whether we installed it, or are going to.
     ours: bool,
 }
@@ -50,7 +50,16 @@ pub enum Step {
 
 /// What is there under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Present {
+pub enum Present {
+    /// A file.
+    File(PresentFile),
+    /// A directory, a pipe, a device: nothing that could be run, and nothing of ours to take away.
+    NoFile,
+}
+
+/// A file that is there under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresentFile {
     /// SHA-256 of what is there; empty where it cannot be read.
     pub digest: String,
     /// Permissions.
@@ -63,10 +72,16 @@ impl Present {
     /// Looks at a path; a link counts as what it leads to. `None` where there is nothing.
     pub fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
+        if !metadata.is_file() {
+            return Some(Present::NoFile);
+        }
         let digest = digest::of_file(path).unwrap_or_default();
-        Some(Present { ours: is_ours(&digest), digest, mode: metadata.permissions().mode() & 0o7777 })
+        let mode = metadata.permissions().mode() & 0o7777;
+        Some(Present::File(PresentFile { ours: is_ours(&digest), digest, mode }))
     }
+}
 
+impl PresentFile {
     /// Up to date by upstream's rule: the same bytes and the same mode (INST-18).
     fn is(&self, program: &Program) -> bool {
         self.digest == program.digest && self.mode == program.mode
@@ -75,6 +90,9 @@ impl Present {
 
 impl Plan {
     /// Decides. `look` tells what is there under a name.
+    ///
+    /// # Errors
+    /// A name is taken by what is no file.
     pub fn new(
         place: Place,
         directory: &Path,
@@ -82,16 +100,21 @@ impl Plan {
         own: &Program,
         extra: &[Program],
         look: impl Fn(&str) -> Option<Present>,
-    ) -> Plan {
+    ) -> Result<Plan, BinariesError> {
+        let look = |name: &str| match look(name) {
+            Some(Present::NoFile) => Err(BinariesError::NoFile { path: directory.join(name) }),
+            Some(Present::File(there)) => Ok(Some(there)),
+            None => Ok(None),
+        };
         let update = settings.update;
-        let calico = Task::of_calicos(CALICO, own, look(CALICO), update);
-        let mut ipam = Task::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM), update);
+        let calico = Task::of_calicos(CALICO, own, look(CALICO)?, update);
+        let mut ipam = Task::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
         if settings.link_ipam && ipam.step == Step::Copy && calico.step != Step::Keep {
             ipam.step = Step::Link;
         }
-        let extra = extra.iter().map(|program| Task::of_others(program, look(&program.name), update));
-        let tasks = [calico, ipam].into_iter().chain(extra).collect();
-        Plan { place, directory: directory.to_owned(), tasks }
+        let extra = extra.iter().map(|program| Ok(Task::of_others(program, look(&program.name)?, update)));
+        let tasks = [Ok(calico), Ok(ipam)].into_iter().chain(extra).collect::<Result<_, BinariesError>>()?;
+        Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
 
     /// Whether anything is written.
@@ -113,17 +136,17 @@ impl Plan {
 }
 
 impl Task {
-    fn of_calicos(name: &str, own: &Program, there: Option<Present>, update: Update) -> Task {
+    fn of_calicos(name: &str, own: &Program, there: Option<PresentFile>, update: Update) -> Task {
         let step = match &there {
             Some(there) if there.is(own) => Step::Same,
             Some(_) if update == Update::Never => Step::Keep,
             _ => Step::Copy,
         };
-        let replaces = step == Step::Copy && there.is_some_and(|there| !there.ours);
-        Task { name: name.to_owned(), source: own.clone(), step, replaces, ours: step != Step::Keep }
+        let there = there.map(|there| there.digest);
+        Task { name: name.to_owned(), source: own.clone(), step, there, ours: step != Step::Keep }
     }
 
-    fn of_others(program: &Program, there: Option<Present>, update: Update) -> Task {
+    fn of_others(program: &Program, there: Option<PresentFile>, update: Update) -> Task {
         let step = match &there {
             Some(there) if there.is(program) => Step::Same,
             Some(there) => match update {
@@ -135,8 +158,8 @@ impl Task {
         };
         // The same file may have been there before us, from a distribution.
         let ours = step == Step::Copy || there.as_ref().is_some_and(|there| there.ours);
-        let replaces = step == Step::Copy && there.is_some_and(|there| !there.ours);
-        Task { name: program.name.clone(), source: program.clone(), step, replaces, ours }
+        let there = there.map(|there| there.digest);
+        Task { name: program.name.clone(), source: program.clone(), step, there, ours }
     }
 
     /// Whether what will be there is what we installed.
@@ -162,17 +185,31 @@ mod tests {
         Settings::from_environment(&lookup, "").unwrap()
     }
 
-    fn there(digest: &str, ours: bool) -> Present {
-        Present { digest: digest.into(), mode: 0o755, ours }
+    fn there(digest: &str, ours: bool) -> PresentFile {
+        PresentFile { digest: digest.into(), mode: 0o755, ours }
+    }
+
+    fn plan(update: Option<&str>, look: impl Fn(&str) -> Option<Present>) -> Result<Plan, BinariesError> {
+        let (own, extra) = (program("calico"), [program("portmap")]);
+        Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, look)
     }
 
     /// Steps for calico, calico-ipam and portmap.
-    fn steps(update: Option<&str>, present: &[(&str, Present)]) -> [Step; 3] {
-        let look = |name: &str| present.iter().find(|(known, _)| *known == name).map(|(_, present)| present.clone());
-        let (own, extra) = (program("calico"), [program("portmap")]);
-        let plan = Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, look);
+    fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [Step; 3] {
+        let find = |name: &str| present.iter().find(|(known, _)| *known == name);
+        let plan = plan(update, |name| find(name).map(|(_, there)| Present::File(there.clone()))).unwrap();
         let steps: Vec<_> = plan.tasks.iter().map(|task| task.step).collect();
         steps.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_name_that_no_file_has_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("portmap")).unwrap();
+        for update in [None, Some("true"), Some("false")] {
+            let error = plan(update, |name| Present::look(&dir.path().join(name), |_| true)).unwrap_err().to_string();
+            assert!(error.starts_with("/bin/portmap is no file"), "{error}");
+        }
     }
 
     #[test]
@@ -219,6 +256,5 @@ mod tests {
         assert!(!task("portmap-new", false, Update::Always).is_ours());
         assert!(task("portmap-new", true, Update::Never).is_ours());
         assert!(!task("old", true, Update::Never).is_ours());
-        assert!(task("old", false, Update::Always).replaces && !task("old", true, Update::Always).replaces);
     }
 }

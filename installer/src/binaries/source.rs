@@ -47,11 +47,15 @@ impl Program {
     }
 }
 
-/// The programs beside the installer that are not Calico's, by name. On a node, where nothing is brought along, there are
-/// none.
+/// The programs beside the installer that are not Calico's, by name.
 pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<Program>, BinariesError> {
+    extra_paths(layout, wanted).into_iter().map(|(path, name)| Program::read(path, name)).collect()
+}
+
+/// Where they are, and their names. On a node, where nothing is brought along, there are none.
+pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
     let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let is_wanted = |path: &Path, name: &str| {
         let is_calicos = [INSTALL, CALICO, CALICO_IPAM].contains(&name);
@@ -65,7 +69,7 @@ pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Ve
         let name = path.file_name()?.to_str()?.to_owned();
         is_wanted(&path, &name).then_some((path, name))
     });
-    named.map(|(path, name)| Program::read(path, name)).collect()
+    named.collect()
 }
 
 #[cfg(test)]

@@ -59,7 +59,10 @@ fn help() -> String {
     }
     text.push_str(
         "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
-         \nExample, a node without a container: calico install --root / (and SLEEP=false)\n",
+         \nExample, a node without a container: calico install --root /\n\
+         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the host. What it\n\
+         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs a pod's\n\
+         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes /var/lib/calico/nodename.\n",
     );
     text
 }

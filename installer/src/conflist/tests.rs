@@ -5,10 +5,13 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_environment(&lookup, "n").unwrap()
 }
 
-fn render(variables: &[(&str, &str)], path_of: impl Fn(&Path) -> PathBuf) -> Result<Conflist, ConflistError> {
+fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistError> {
     let settings = settings(variables);
-    Conflist::render(&settings, &settings.values, path_of)
+    Conflist::render(&settings, &settings.values, &Layout::below(root))
 }
+
+/// In the place of a root in which nothing is.
+const NOWHERE: &str = "/no/such/root";
 
 const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}]}"#;
 const STRANGE: &str = r#"{"name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
@@ -16,13 +19,47 @@ const STRANGE: &str = r#"{"name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
 #[test]
 fn a_template_comes_from_a_file_of_the_container() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("t"), CALICOS).unwrap();
-    let rendered = render(&[("CNI_NETWORK_CONFIG_FILE", "/x/t")], |_| dir.path().join("t")).unwrap();
+    fs::create_dir_all(dir.path().join("x")).unwrap();
+    fs::write(dir.path().join("x/t"), CALICOS).unwrap();
+    let rendered = render(&[("CNI_NETWORK_CONFIG_FILE", "/x/t")], dir.path()).unwrap();
     assert_eq!((rendered.text.as_str(), rendered.network()), (CALICOS, "k8s-pod-network"));
-    let missing = render(&[("CNI_NETWORK_CONFIG_FILE", "/no/such/t")], |path| path.into()).err().unwrap().to_string();
-    assert!(missing.starts_with("CNI_NETWORK_CONFIG_FILE: cannot read /no/such/t: "), "{missing}");
-    let wrong = render(&[("CNI_NETWORK_CONFIG", "[]")], |path| path.into()).err().unwrap().to_string();
+    let missing = render(&[("CNI_NETWORK_CONFIG_FILE", "/t")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(missing.starts_with("CNI_NETWORK_CONFIG_FILE: cannot read /no/such/root/t: "), "{missing}");
+    let wrong = render(&[("CNI_NETWORK_CONFIG", "[]")], Path::new(NOWHERE)).err().unwrap().to_string();
     assert!(wrong.contains("is not a JSON object"), "{wrong}");
+}
+
+#[test]
+fn what_calicos_plugin_refuses_is_refused_before_it() {
+    let mtu = render(&[("CNI_MTU", "99999")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(mtu.starts_with("10-calico.conflist is not written") && mtu.contains("$.mtu: found the number"), "{mtu}");
+    let secret = r#"{"type": "calico", "policy": {"k8s_auth_token": ["__SERVICEACCOUNT_TOKEN__"]}}"#;
+    let settings = settings(&[("CNI_NETWORK_CONFIG", secret)]);
+    let values = settings.values.clone().with_token("SECRET".into());
+    let error = Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).err().unwrap().to_string();
+    assert!(error.contains("$.policy.k8s_auth_token") && !error.contains("SECRET"), "{error}");
+    // What other plugins make of it is theirs to say.
+    let others = r#"{"plugins": [{"type": "bridge", "mtu": 99999}, {"type": "flannel", "delegate": {"mtu": "x"}}]}"#;
+    assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().calicos.is_none());
+    let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
+    assert!(render(&[("CNI_NETWORK_CONFIG", by_ipam)], Path::new(NOWHERE)).unwrap().calicos.is_some());
+}
+
+#[test]
+fn another_token_is_not_another_template() {
+    let of = |template: &str, token: &str| {
+        let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+        let values = settings.values.clone().with_token(token.into());
+        Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).unwrap()
+    };
+    let settings = settings(&[]);
+    let (with, without) = (r#"{"type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__"}"#, r#"{"type": "flannel"}"#);
+    let mut state = State::default();
+    of(with, "first").note_written(&settings, &mut state);
+    assert!(of(with, "second").is_noted(&settings, &state));
+    assert!(!of(without, "first").is_noted(&settings, &state));
+    of(without, "first").note_written(&settings, &mut state);
+    assert!(of(without, "second").is_noted(&settings, &state) && !of(with, "first").is_noted(&settings, &state));
 }
 
 #[test]
@@ -75,7 +112,7 @@ fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
 fn another_configuration_of_that_name_is_noted_as_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[]);
-    let conflist = render(&[], |path| path.into()).unwrap();
+    let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     let mut state = State::default();
     let mut write = || {
         conflist.note(dir.path(), &settings, &mut state);
@@ -86,4 +123,19 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
     assert_eq!(write(), (Change::Unchanged, false));
     fs::write(dir.path().join("10-calico.conflist"), CALICOS).unwrap();
     assert_eq!(write(), (Change::Written, true));
+}
+
+/// As a run leaves it that fails between its note and the configuration.
+#[test]
+fn the_configuration_that_a_failed_run_left_is_still_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[]);
+    let mut state = State::default();
+    let first = render(&[], Path::new(NOWHERE)).unwrap();
+    first.note(dir.path(), &settings, &mut state);
+    first.write(dir.path(), &settings).unwrap();
+    first.note_written(&settings, &mut state);
+    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(dir.path(), &settings, &mut state);
+    let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
+    assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn values(variables: &[(&str, &str)]) -> Values {
     let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-    Values::new(&Environment { lookup: &lookup }, "My-Node", "/etc/cni/net.d")
+    Values::new(&Environment { lookup: &lookup }, "my-node", "/etc/cni/net.d")
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use integration_tests::installation::{BIN, NET};
+use integration_tests::installation::{BIN, NET, SECONDARY_BIN};
+use integration_tests::node_pod::{NAMESPACE, POD_ACCOUNT};
+use nix::mount::MsFlags;
 
 use crate::scene::{CONF, in_pod, install};
 
@@ -28,12 +30,85 @@ fn another_environment_keeps_the_token_alone() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         pod.set("CNI_NETWORK_CONFIG", r#"{"name":"another","type":"calico"}"#);
+        pod.container.file("calico-secrets/etcd-key", "key").unwrap();
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_log("only the token is looked after").unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"], "to look is to write nothing");
+    });
+}
+
+/// What is noted and cannot or shall not be there is not missed, or the agent would install every minute.
+#[test]
+fn what_the_installer_would_not_bring_is_not_missed() {
+    in_pod(|_, _, mut pod| {
+        // Two directories, of which one turns out to be no place for programs.
+        fs::create_dir_all(pod.container.path(SECONDARY_BIN)).unwrap();
+        pod.container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
+        install(&mut pod);
+        assert!(pod.container.names(BIN).is_empty());
+        pod.set("SKIP_CNI_BINARIES", "portmap");
+        fs::remove_file(pod.container.path(SECONDARY_BIN).join("portmap")).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        agent.await_log("the plugins have a new token").unwrap();
+        assert!(!agent.log().contains("missing or changed"), "{}", agent.log());
+        assert_eq!((agent.metric("files_mended_total").unwrap(), agent.metric("install_ok").unwrap()), (0, 1));
+    });
+}
+
+/// What was noted in a directory from which nothing can be run any more is looked for once.
+#[test]
+fn what_does_not_come_back_is_not_counted_as_mended() {
+    in_pod(|_, _, mut pod| {
+        fs::create_dir_all(pod.container.path(SECONDARY_BIN)).unwrap();
+        install(&mut pod);
+        for name in pod.container.names(BIN) {
+            fs::remove_file(pod.container.path(BIN).join(name)).unwrap();
+        }
+        fs::remove_file(pod.container.path(SECONDARY_BIN).join("portmap")).unwrap();
+        pod.container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_metric("files_mended_total", 1).unwrap();
+        assert_eq!(agent.metric("files_mended_total").unwrap(), 1, "portmap in the other directory");
+        assert_eq!(pod.container.noted("bin"), [""; 0]);
+        assert_eq!(pod.container.noted("secondary-bin"), pod.container.names(SECONDARY_BIN));
+    });
+}
+
+/// The Secret changed while the agent runs (INST-37).
+#[test]
+fn files_for_tls_follow_the_secret() {
+    in_pod(|_, _, mut pod| {
+        pod.container.file("calico-secrets/etcd-key", "first").unwrap();
+        install(&mut pod);
+        let copy = pod.container.path(NET).join("calico-tls/etcd-key");
+        assert_eq!(fs::read(&copy).unwrap(), b"first");
+        pod.container.file("calico-secrets/etcd-key", "second").unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_metric("files_mended_total", 1).unwrap();
+        assert_eq!(fs::read(&copy).unwrap(), b"second");
+    });
+}
+
+/// kubelet rotates it, and the agent's container may have been started again since.
+#[test]
+fn another_token_of_the_pod_is_no_other_template() {
+    in_pod(|_, kubernetes, mut pod| {
+        let template = r#"{"name":"canal","type":"flannel","token":"__SERVICEACCOUNT_TOKEN__"}"#;
+        pod.set("CNI_NETWORK_CONFIG", template);
+        install(&mut pod);
+        let api = &kubernetes.api;
+        let rotated = api.token(NAMESPACE, POD_ACCOUNT).unwrap();
+        let expected = template.replace("__SERVICEACCOUNT_TOKEN__", &rotated);
+        assert_ne!(pod.container.conf(CONF).unwrap(), expected);
+        pod.mount(&rotated, &api.authority_certificate()).unwrap();
+        let agent = pod.agent().unwrap();
+        agent.await_metric("files_mended_total", 1).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), expected);
     });
 }
 

@@ -128,6 +128,27 @@ fn what_is_no_json_is_refused_before_anything_is_written() {
     });
 }
 
+/// A plugin that cannot read its configuration fails every ADD and every DEL: no trial helps, and none waits.
+#[test]
+fn what_calicos_plugin_cannot_read_is_refused_before_anything_is_written() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        let container = container.other_version().unwrap();
+        container.file("calico-secrets/etcd-key", "key").unwrap();
+        let before = container.fingerprint();
+        let template = r#"{"plugins": [{"type": "portmap"}, {"type": "calico", "datastore_type": "nonsense"}]}"#;
+        for (variable, words) in [
+            (("CNI_MTU", "99999"), "10-calico.conflist is not written, as Calico's plugin would refuse it: "),
+            (("CNI_MTU", "99999"), "$.mtu: found the number 99999"),
+            (("CNI_NETWORK_CONFIG", template), "$.datastore_type: found"),
+        ] {
+            failed(&container.run(&[variable]).unwrap(), words);
+        }
+        assert_eq!(container.fingerprint(), before);
+    });
+}
+
 #[test]
 fn files_for_tls_are_copied_when_they_are_etcds() {
     isolated(|host| {

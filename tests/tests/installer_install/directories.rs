@@ -112,6 +112,32 @@ fn a_directory_without_exec_is_told_and_left_as_it_was() {
             (container.names(BIN), container.names(SECONDARY_BIN)),
             (vec!["calico".into()], ALL.map(String::from).into())
         );
+        assert_eq!(container.noted("bin"), [""; 0], "nothing was installed there");
+        assert_eq!(container.noted("secondary-bin"), ALL);
+    });
+}
+
+#[test]
+fn what_is_no_file_is_in_the_way_of_a_program() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::create_dir(container.path(BIN).join("portmap")).unwrap();
+        failed(&container.run(&[]).unwrap(), "host/opt/cni/bin/portmap is no file and in the way");
+        assert_eq!((container.names(BIN), container.names(NET)), (vec!["portmap".into()], vec![]));
+        succeeded(&container.run(&[("SKIP_CNI_BINARIES", "portmap")]).unwrap());
+    });
+}
+
+/// Whoever sees it there knows what `calico uninstall` will not know.
+#[test]
+fn a_state_that_cannot_be_kept_is_a_warning() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
+        let outcome = container.run(&[]).unwrap();
+        succeeded(&outcome);
+        let line = outcome.stderr.lines().find(|line| line.contains("what was installed is not noted")).unwrap();
+        assert!(line.contains("[WARNING]") && line.contains("calico uninstall"), "{line}");
     });
 }
 
@@ -148,5 +174,19 @@ fn without_a_host_directory_the_root_is_the_nodes() {
         let conf = fs::read_to_string(container.path("usr/share/cni.d/10-calico.conflist")).unwrap();
         assert!(conf.contains(r#""kubeconfig": "/usr/share/cni.d/calico-kubeconfig""#), "{conf}");
         assert_eq!(fs::read(container.path("var/lib/calico/nodename")).unwrap(), b"my-node");
+    });
+}
+
+/// All nodes of an image would be one node to IPAM.
+#[test]
+fn an_image_of_a_node_does_not_get_the_name_of_its_builder() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        fs::remove_dir_all(container.path("host")).unwrap();
+        let outcome = container.install().without_env("KUBERNETES_NODE_NAME").run().unwrap();
+        succeeded(&outcome);
+        logged(&outcome, "the name of the node is not known");
+        logged(&outcome, "etc/cni/net.d/calico-kubeconfig is not there, and outside of a pod it is not made");
+        assert_eq!(container.names("var/lib/calico"), ["cni-install-state.json"]);
     });
 }

@@ -8,7 +8,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_tests::installation::{BIN, Container, NET};
+use installer::digest;
+use installer::layout::{Layout, Place};
+use installer::state::State;
+use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
 use serde_json::Value;
 
@@ -29,6 +32,19 @@ fn assert_whole(container: &Container, expected: &[&Container]) {
     }
     let ran = Command::new(container.path(BIN).join("calico")).arg("-v").output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
+    assert_ours(container);
+}
+
+/// Every file is one that the state knows as installed: the next run replaces it, `calico uninstall` takes it back.
+fn assert_ours(container: &Container) {
+    let state = State::load(&Layout::below(&container.path(""))).unwrap();
+    for (place, directory) in [(Place::Bin, BIN), (Place::Net, NET)] {
+        for name in container.names(directory).iter().filter(|name| !name.ends_with(".tmp")) {
+            let there = digest::of_file(&container.path(directory).join(name)).unwrap();
+            let noted = state.get(place, name).unwrap();
+            assert!(noted.is(&there) && !noted.replaced, "{name} is {there}, {noted:?}");
+        }
+    }
 }
 
 #[test]
@@ -43,7 +59,9 @@ fn a_run_that_is_killed_anywhere_leaves_what_works_and_the_next_one_converges() 
 
         let (mut killed, mut swept) = (0, 0);
         for round in 0..KILLS {
-            let (container, mtu) = if round % 2 == 0 { (&first, "1400") } else { (&second, "1300") };
+            let (container, mtu, word) =
+                if round % 2 == 0 { (&first, "1400", "first") } else { (&second, "1300", "second") };
+            container.program(&format!("{OWN_BIN}/portmap"), word).unwrap();
             let mut child = container.install().env("CNI_MTU", mtu).spawn().unwrap();
             thread::sleep(Duration::from_micros(fastrand::u64(0..=whole.as_micros() as u64)));
             let _ = child.kill();
@@ -57,7 +75,10 @@ fn a_run_that_is_killed_anywhere_leaves_what_works_and_the_next_one_converges() 
             "{killed} of {KILLS} runs were killed, {swept} in the middle of a file"
         );
 
+        first.program(&format!("{OWN_BIN}/portmap"), "last").unwrap();
         succeeded(&first.run(&[]).unwrap());
+        assert!(fs::read_to_string(first.path(BIN).join("portmap")).unwrap().contains("last"));
+        assert_ours(&first);
         assert_eq!(drafts(&first), 0);
         assert_eq!(first.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
         assert_eq!(first.names(NET), ["10-calico.conflist"]);

@@ -8,12 +8,14 @@ use std::thread;
 
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
+use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
+use nix::mount::{MsFlags, mount, umount};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use super::{logged, succeeded};
+use super::{failed, logged, succeeded};
 
 fn inode(container: &Container, name: &str) -> u64 {
     fs::metadata(container.path(BIN).join(name)).unwrap().ino()
@@ -82,6 +84,37 @@ fn others_plugins_are_replaced_when_they_came_from_here_or_when_asked() {
             (&state["files"]["bin"]["portmap"]["replaced"], &state["files"]["bin"]["loopback"]["replaced"]),
             (&Value::Bool(true), &Value::Null)
         );
+    });
+}
+
+/// Renames fail on a mount point, as they do on a file that may not be changed.
+#[test]
+fn an_upgrade_that_fails_half_way_leaves_what_is_still_ours() {
+    isolated(|host| {
+        let container = Container::new(host, "c").unwrap();
+        succeeded(&container.run(&[]).unwrap());
+        for plugin in ["portmap", "loopback"] {
+            container.program(&format!("{OWN_BIN}/{plugin}"), "second").unwrap();
+        }
+        let container = container.other_version().unwrap();
+        let portmap = container.path(BIN).join("portmap");
+        mount(Some(&portmap), &portmap, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        failed(&container.run(&[("CNI_MTU", "1400")]).unwrap(), "cannot rename the new file to");
+        umount(&portmap).unwrap();
+        assert!(text(&container, "loopback").contains("second") && text(&container, "portmap").contains("first"));
+
+        let root = container.path("").display().to_string();
+        let plugins = Plugins::locate().unwrap();
+        let uninstall = plugins.call("calico").args(["uninstall", "--root", root.as_str()]).run().unwrap();
+        for name in ["calico", "calico-ipam", "loopback", "portmap"].map(|name| format!("{BIN}/{name}")) {
+            assert!(uninstall.stdout.contains(&format!("would remove {root}{name}\n")), "{name}: {}", uninstall.stdout);
+        }
+        assert!(uninstall.stdout.contains(&format!("would remove {root}{NET}/10-calico.conflist\n")));
+
+        succeeded(&container.run(&[("CNI_MTU", "1400")]).unwrap());
+        assert!(text(&container, "portmap").contains("second"));
+        let state = fs::read_to_string(container.path("var/lib/calico/cni-install-state.json")).unwrap();
+        assert!(!state.contains("replaced") && !state.contains("former"), "{state}");
     });
 }
 

@@ -1,9 +1,11 @@
 //! In a pod, with a real API server: the token and the kubeconfig, what a new cluster lacks, the trial of the configuration.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
+use integration_tests::etcd;
 use integration_tests::installation::{BIN, Container, NET, SERVICE_ACCOUNT};
 use integration_tests::kubernetes::{ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_kubernetes};
 use integration_tests::namespaces::Host;
@@ -142,6 +144,57 @@ fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
         assert_eq!(pod.container.fingerprint(), before);
         let requests = audit.lines().unwrap();
         assert!(requests.iter().all(|line| line.starts_with("get ") || line.starts_with("list ")), "{requests:?}");
+    });
+}
+
+/// Keys count without regard to case, and a configuration that names no datastore means Kubernetes, as for the plugin (CNI-63).
+#[test]
+fn the_datastore_is_the_one_that_the_plugin_takes() {
+    on_kubernetes(|host, kubernetes| {
+        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let information = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
+        for template in [r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#, r#"{"type": "calico"}"#] {
+            let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0")]);
+            succeeded(&outcome);
+            logged(&outcome, "made ClusterInformation default");
+            pod.api.admin().delete(information).unwrap().success().unwrap();
+        }
+        // Where it is not made, a pool that was asked for is not forgotten without a word.
+        let local = r#"{"type": "calico", "datastore_type": "local"}"#;
+        for template in [local, r#"{"type": "flannel"}"#] {
+            let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
+            let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0"), pool]);
+            succeeded(&outcome);
+            logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not made: ");
+        }
+    });
+}
+
+/// Without the Node IPAM gives no address, and there nobody else makes it.
+#[test]
+fn an_etcd_gets_the_node_as_well() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
+        let conf = conf.to_string();
+        let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
+        let variables = [("CNI_NETWORK_CONFIG", conf.as_str()), pool, ("CNI_TRY_SECONDS", "0")];
+        let outcome = pod.run(&variables);
+        succeeded(&outcome);
+        for words in ["made ClusterInformation default", "made Node my-node", "made IPPool default-ipv4-ippool"] {
+            logged(&outcome, words);
+        }
+        let calicos = || -> BTreeMap<_, _> {
+            let all = kubernetes.etcd.dump().unwrap();
+            all.into_iter().filter(|(key, _)| key.starts_with("/calico/")).collect()
+        };
+        let made = calicos();
+        let node = &made["/calico/resources/v3/projectcalico.org/nodes/my-node"];
+        assert_eq!(node["spec"]["orchRefs"], json!([{ "nodeName": "my-node", "orchestrator": "k8s" }]));
+        assert_eq!(made["/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool"]["spec"]["cidr"], pool.1);
+        succeeded(&pod.run(&variables));
+        assert_eq!(calicos(), made);
     });
 }
 

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(origin(&state), Origin::Unknown);
         state.note(Place::Bin, "portmap", Some(digest.clone()), false);
         assert_eq!(origin(&state), Origin::Installed);
-        state.note_over(Place::Bin, "portmap", "other".into(), Some(digest));
+        state.note_over(Place::Bin, "portmap", "other".into(), Some(&digest));
         assert_eq!(origin(&state), Origin::Former);
         state.note(Place::Bin, "portmap", Some("other".into()), false);
         assert_eq!(origin(&state), Origin::Other);

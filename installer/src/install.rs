@@ -95,7 +95,8 @@ impl Installation<'_> {
         self.save(&state);
 
         assets.copy(&net_dir)?;
-        let directories = binaries.install(&before, &mut state)?;
+        // Where nothing could be put there is nothing to note.
+        let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::forget_missing(layout, &mut state);
         nodename::of_this_run(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {

@@ -183,6 +183,7 @@ fn an_image_of_a_node_does_not_get_the_name_of_its_builder() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir_all(container.path("host")).unwrap();
+        fs::create_dir_all(container.path("etc/cni/net.d")).unwrap();
         let outcome = container.install().without_env("KUBERNETES_NODE_NAME").run().unwrap();
         succeeded(&outcome);
         logged(&outcome, "the name of the node is not known");

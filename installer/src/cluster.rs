@@ -61,7 +61,7 @@ pub enum ClusterError {
         /// Who tried.
         who: &'static str,
         /// Why.
-        source: FirstPoolError,
+        source: Box<FirstPoolError>,
     },
 }
 
@@ -103,7 +103,8 @@ pub fn ensure(conf: Option<&NetConf>, account: &ServiceAccount, settings: &Setti
         }
         for request in &settings.pools {
             let pool = IpPool::new(request.name, request.spec.clone());
-            if ensure_first_pool(&store, pool).await.map_err(|source| ClusterError::Pool { who, source })? {
+            let made = ensure_first_pool(&store, pool).await;
+            if made.map_err(|source| ClusterError::Pool { who, source: Box::new(source) })? {
                 tracing::info!("made IPPool {}, {}", request.name, request.spec.cidr);
             }
         }

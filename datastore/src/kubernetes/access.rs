@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use kube::Config;
-use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::client::ConfigExt;
+use kube::config::{AuthInfo, Context, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::config::{KubernetesConfig, Overrides};
+use super::login::Login;
 use crate::error_chain::chain;
 
 /// Why the API server cannot be asked anything. Names what to mend; tokens and keys never show.
@@ -44,6 +46,35 @@ pub enum AccessError {
         /// `exec COMMAND` or `auth-provider NAME`.
         method: String,
     },
+    /// A way to the API server that a plugin cannot go.
+    #[error(
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without it, \
+         whose server this node reaches by itself"
+    )]
+    Proxy {
+        /// The file.
+        place: String,
+        /// The cluster of the context.
+        cluster: String,
+    },
+    /// Somebody to act as who cannot be told to the API server.
+    #[error("kubeconfig {place}: as, as-uid, as-groups and as-user-extra of user {user}: {reason}")]
+    Impersonation {
+        /// The file.
+        place: String,
+        /// The user of the context.
+        user: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A token that cannot be sent.
+    #[error("the token in {place} is of no use: {reason}")]
+    Token {
+        /// Where it is written.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// An override that is no URL.
     #[error("k8s_api_root `{found}` is not a URL: {reason}")]
     Server {
@@ -62,29 +93,36 @@ pub enum AccessError {
     },
 }
 
+/// Where the configuration may say who we are when no kubeconfig does.
+const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, kubernetes.k8s_client_certificate)";
+
+/// What the settings lead to.
+pub(super) struct Access {
+    pub(super) config: Config,
+    /// In place of what `config` says of it.
+    pub(super) login: Login,
+}
+
 /// Reads what the settings name.
-pub(super) async fn config(settings: &KubernetesConfig) -> Result<Config, AccessError> {
+pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessError> {
     let overrides = &settings.overrides;
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
     let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
-    match (read(files)?, &overrides.server) {
-        (Some((kubeconfig, place)), _) => of_kubeconfig(kubeconfig, &place, overrides).await,
+    let (mut config, place) = match (kubeconfig(files)?, &overrides.server) {
+        (Some((kubeconfig, place)), _) => {
+            (of_kubeconfig(kubeconfig, &place, overrides).await?, format!("kubeconfig {place}"))
+        }
         // A server that is named is another than the one this pod runs under: its credentials stay here (DS-19).
-        (None, Some(server)) => {
-            let mut config = Config::new(url(server)?);
-            apply(&mut config, overrides)?;
-            Ok(config)
-        }
-        (None, None) => {
-            let mut config = Config::incluster_env().map_err(AccessError::Nothing)?;
-            apply(&mut config, overrides)?;
-            Ok(config)
-        }
-    }
+        (None, Some(server)) => (Config::new(url(server)?), NOTHING_NAMED.into()),
+        (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
+    };
+    apply(&mut config, overrides)?;
+    let login = Login::of(&config.auth_info, &place, overrides)?;
+    Ok(Access { config, login })
 }
 
 /// The kubeconfig and where it came from; several are merged.
-fn read(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
+fn kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, several) = (None::<Kubeconfig>, files.len() > 1);
     for file in files {
@@ -105,7 +143,11 @@ fn read(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> 
 
 async fn of_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Overrides) -> Result<Config, AccessError> {
     let options = KubeConfigOptions { context: overrides.context.clone(), ..KubeConfigOptions::default() };
-    let user = user_of(&kubeconfig, options.context.as_ref());
+    let context = context_of(&kubeconfig, options.context.as_ref()).cloned().unwrap_or_default();
+    let user = context.user.unwrap_or_else(|| "?".into());
+    if has_proxy(&kubeconfig, &context.cluster) {
+        return Err(AccessError::Proxy { place: place.into(), cluster: context.cluster });
+    }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unreadable(place, &e))?;
     let login = &config.auth_info;
     let method = match (&login.exec, &login.auth_provider) {
@@ -116,14 +158,42 @@ async fn of_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Override
     if let Some(method) = method {
         return Err(AccessError::LoginProgram { place: place.into(), user, method });
     }
-    apply(&mut config, overrides)?;
-    Ok(config)
+    drop_empty(&mut config.auth_info);
+    match impersonation(&config) {
+        Ok(()) => Ok(config),
+        Err(reason) => Err(AccessError::Impersonation { place: place.into(), user, reason }),
+    }
 }
 
-fn user_of(kubeconfig: &Kubeconfig, context: Option<&String>) -> String {
+fn context_of<'k>(kubeconfig: &'k Kubeconfig, context: Option<&String>) -> Option<&'k Context> {
     let current = context.or(kubeconfig.current_context.as_ref());
-    let named = kubeconfig.contexts.iter().find(|named| Some(&named.name) == current);
-    named.and_then(|named| named.context.as_ref()?.user.clone()).unwrap_or_else(|| "?".into())
+    kubeconfig.contexts.iter().find(|named| Some(&named.name) == current)?.context.as_ref()
+}
+
+/// Of the environment's proxies, which a runtime passes on, none is used.
+fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
+    let named = kubeconfig.clusters.iter().find(|named| named.name == cluster);
+    let proxy = named.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
+}
+
+/// Nobody is the same as not said, as for client-go.
+fn drop_empty(login: &mut AuthInfo) {
+    login.impersonate.take_if(|user| user.is_empty());
+    login.impersonate_uid.take_if(|uid| uid.is_empty());
+    login.impersonate_groups.take_if(|groups| groups.is_empty());
+    login.impersonate_user_extra.take_if(|extra| extra.is_empty());
+}
+
+/// Whether the headers for it can be made. The API server takes those of a group without a user for an error of its own.
+fn impersonation(config: &Config) -> Result<(), String> {
+    let login = &config.auth_info;
+    let others =
+        login.impersonate_uid.is_some() || login.impersonate_groups.is_some() || login.impersonate_user_extra.is_some();
+    if login.impersonate.is_none() && others {
+        return Err("there is no `as`, and without it nobody can be impersonated".into());
+    }
+    config.extra_headers_layer().map(drop).map_err(|e| chain(&e))
 }
 
 fn apply(config: &mut Config, overrides: &Overrides) -> Result<(), AccessError> {
@@ -160,10 +230,22 @@ fn url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
+/// Of what cannot be parsed the place alone is told: the reader quotes the lines before it, and values, tokens and passwords
+/// among them.
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
-    AccessError::Kubeconfig { place: place.into(), reason: chain(error) }
+    let reason = match error {
+        KubeconfigError::Parse(error) => {
+            let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+            format!("{}not the YAML of a kubeconfig, or cut short", at.unwrap_or_default())
+        }
+        other => chain(other),
+    };
+    AccessError::Kubeconfig { place: place.into(), reason }
 }
 
 fn unusable(what: &'static str, reason: &str) -> AccessError {
     AccessError::Tls { what, reason: reason.into() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,13 +16,14 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 use tower::ServiceBuilder;
 
-use super::access::{self, AccessError};
+use super::access::{self, Access, AccessError};
 use super::config::KubernetesConfig;
 use super::failure::{Failure, Refusal};
+use super::login::Login;
 use super::reply::{Metadata, Reply};
 use super::throttle::Throttle;
 use super::tls;
-use super::transport::Transport;
+use super::transport::{Departure, Transport};
 use crate::error_chain::chain;
 
 const JSON: &str = "application/json";
@@ -67,6 +68,7 @@ struct Written {
 #[derive(Clone)]
 struct Opened {
     client: kube::Client,
+    login: Login,
     server: String,
 }
 
@@ -142,6 +144,11 @@ impl ApiClient {
         }
     }
 
+    /// The API server's URL, read from the settings if need be.
+    pub(super) async fn url(&self) -> Result<String, Failure> {
+        self.opened().await.map(|opened| opened.server).map_err(|error| Failure::NoAccess(error.to_string()))
+    }
+
     /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
     /// nothing or is one that only reads.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
@@ -149,10 +156,11 @@ impl ApiClient {
         let until = Instant::now() + self.config.deadline;
         let (mut pause, mut renewed) = (FIRST_PAUSE, false);
         loop {
-            let failure = match timeout_at(until, self.try_once(request)).await {
+            let departure = Departure::default();
+            let failure = match timeout_at(until, self.try_once(request, &departure)).await {
                 Ok(Ok(object)) => return Ok(object),
                 Ok(Err(failure)) => failure,
-                Err(_) => return Err(Failure::NoAnswer(format!("no answer within {:?}", self.config.deadline))),
+                Err(_) => return Err(self.late(&departure).await),
             };
             let wait = match &failure {
                 Failure::Refused(refusal) if refusal.status.code == 401 && !renewed => {
@@ -161,29 +169,44 @@ impl ApiClient {
                     *self.opened.lock().await = None;
                     continue;
                 }
-                Failure::Refused(refusal) if refusal.is_busy() => refusal.retry_after.unwrap_or(pause).max(pause),
-                Failure::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => pause,
-                Failure::NotSent(_) => pause,
-                Failure::NoAnswer(_) if request.is_reading() => pause,
-                _ => return Err(self.explain_login(failure)),
+                Failure::Refused(refusal) if refusal.is_busy() => Wait::of(pause, refusal.retry_after),
+                Failure::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => Wait::of(pause, None),
+                Failure::NotSent(_) => Wait::of(pause, None),
+                Failure::NoAnswer(_) if request.is_reading() => Wait::of(pause, None),
+                _ => return Err(failure),
             };
-            if Instant::now() + wait >= until {
+            let left = until.saturating_duration_since(Instant::now());
+            if wait.least >= left {
                 return Err(failure);
             }
-            sleep(jittered(wait)).await;
+            sleep(wait.within(left)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn try_once(&self, request: &ApiRequest) -> Result<Value, Failure> {
+    /// The time is over. What never came onto a connection was not carried out.
+    async fn late(&self, departure: &Departure) -> Failure {
+        let deadline = self.config.deadline;
+        match departure.happened() {
+            true => Failure::NoAnswer(format!("no answer within {deadline:?}")),
+            false => Failure::NotSent(format!("no connection to {} within {deadline:?}", self.server().await)),
+        }
+    }
+
+    async fn try_once(&self, request: &ApiRequest, departure: &Departure) -> Result<Value, Failure> {
         let opened = self.opened().await.map_err(|error| Failure::NoAccess(error.to_string()))?;
-        let built = request.build()?;
+        let mut built = request.build()?;
+        built.extensions_mut().insert(departure.clone());
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = opened.client.send(built).await?;
         let (parts, body) = answer.into_parts();
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
-            return Err(Failure::Refused(Box::new(Refusal::parse(parts.status, &bytes, retry_after(&parts.headers)))));
+            let mut refusal = Refusal::parse(parts.status, &bytes, retry_after(&parts.headers));
+            if refusal.status.code == 401 {
+                refusal.credential = opened.login.refused();
+            }
+            return Err(Failure::Refused(Box::new(refusal)));
         }
         request.parse(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
@@ -203,20 +226,6 @@ impl ApiClient {
         }
         Ok(slot.insert(open(&self.config, 1).await?).clone())
     }
-
-    /// A token that the API server does not take twice is a stale one; says where it came from.
-    fn explain_login(&self, failure: Failure) -> Failure {
-        let Failure::Refused(mut refusal) = failure else { return failure };
-        if refusal.status.code == 401 {
-            let place = match (&self.config.overrides.token, self.config.kubeconfig.as_slice()) {
-                (Some(_), _) => "policy.k8s_auth_token".to_owned(),
-                (None, []) => "the service account token of this pod".to_owned(),
-                (None, files) => files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"),
-            };
-            refusal.credential = format!("the credentials of {place} are stale or wrong");
-        }
-        Failure::Refused(refusal)
-    }
 }
 
 /// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
@@ -226,7 +235,7 @@ pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessE
 }
 
 async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<Opened, AccessError> {
-    let config = access::config(settings).await?;
+    let Access { config, login } = access::read(settings).await?;
     let tls = match config.cluster_url.scheme_str() {
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
@@ -236,11 +245,14 @@ async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<Opened, Acces
         .map_err(|e| refuse(e.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(|e| refuse(chain(&e)))?)
-        .map_err(tower::BoxError::from)
+        .layer(config.extra_headers_layer().map_err(|e| refuse(chain(&e)))?)
+        .map_request({
+            let login = login.clone();
+            move |request| login.sign(request)
+        })
         .service(transport);
     let server = config.cluster_url.to_string();
-    Ok(Opened { client: kube::Client::new(service, config.default_namespace), server })
+    Ok(Opened { client: kube::Client::new(service, config.default_namespace), login, server })
 }
 
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
@@ -248,10 +260,26 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 
-/// Between half and all of `pause`, so that many that were refused together do not come back together.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0) % 1000;
-    pause / 2 + pause / 2 * random as u32 / 1000
+/// How long to wait before a request is sent again: at random, so that many that were refused together do not come back together.
+#[derive(Debug)]
+struct Wait {
+    least: Duration,
+    /// How much may come on top.
+    spread: Duration,
+}
+
+impl Wait {
+    /// Between half and all of `pause`; not before the time that the server asked for, and then up to half of that later.
+    fn of(pause: Duration, advice: Option<Duration>) -> Wait {
+        let advice = advice.unwrap_or_default();
+        Wait { least: advice.max(pause / 2), spread: advice.max(pause) / 2 }
+    }
+
+    /// Leaves half of what is left after the least, or more, for the request.
+    fn within(&self, left: Duration) -> Duration {
+        let random = RandomState::new().hash_one(0) % 1000;
+        self.least + self.spread.min(left.saturating_sub(self.least) / 2) * random as u32 / 1000
+    }
 }
 
 impl std::fmt::Debug for ApiClient {

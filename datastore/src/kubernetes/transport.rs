@@ -9,6 +9,7 @@ mod lanes;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -49,6 +50,24 @@ pub(super) enum TransportError {
     /// The connection broke with the request on its way.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
+}
+
+/// Goes along with a request, and tells whoever waits for the answer whether it came onto a connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Departure {
+    happened: Arc<AtomicBool>,
+}
+
+impl Departure {
+    pub(super) fn happened(&self) -> bool {
+        self.happened.load(Ordering::Relaxed)
+    }
+
+    fn note(request: &Request<Body>) {
+        if let Some(departure) = request.extensions().get::<Departure>() {
+            departure.happened.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A service for [`kube::Client::new`]. Clones share the connection.
@@ -124,6 +143,7 @@ impl Service<Request<Body>> for Transport {
 impl Shared {
     async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, TransportError> {
         if let Spoken::Http2(mut sender) = self.spoken().await? {
+            Departure::note(&request);
             return Ok(sender.send_request(request).await?);
         }
         let lane = self.lanes.take_turn(lanes::is_watch(&request)).await;
@@ -131,6 +151,7 @@ impl Shared {
             Some(sender) => Connection::Http1(sender),
             None => self.server.connect().await?,
         };
+        Departure::note(&request);
         match connection {
             Connection::Http1(sender) => lane.send(sender, to_origin_form(request, &self.server.uri)).await,
             // Another server than before, or the same after an upgrade.

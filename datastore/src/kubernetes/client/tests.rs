@@ -37,6 +37,8 @@ struct Seen {
     requests: Vec<String>,
     /// Which form of answer each asked for.
     accepted: Vec<String>,
+    /// As whom the last was to be carried out: `Impersonate-…: value`, in order of names.
+    acts_as: Vec<String>,
     replies: VecDeque<Reply>,
 }
 
@@ -68,13 +70,17 @@ impl Server {
     }
 
     fn set_token(&self, token: &str) {
+        self.set_user(json!({ "token": token }));
+    }
+
+    fn set_user(&self, user: serde_json::Value) {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "k", "cluster": {
                 "server": format!("https://localhost:{}", self.port),
                 "certificate-authority-data": data_encoding::BASE64.encode(self.authority.as_bytes()),
             }}],
-            "users": [{ "name": "u", "user": { "token": token } }],
+            "users": [{ "name": "u", "user": user }],
             "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
         });
         std::fs::write(self.file(), config.to_string()).unwrap();
@@ -114,9 +120,13 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex
 async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result<Response<String>, std::io::Error> {
     let token = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
     let line = format!("{} {} {}", request.method(), request.uri().path(), token);
+    let headers = request.headers().iter().filter(|(name, _)| name.as_str().starts_with("impersonate-"));
+    let mut acts_as: Vec<_> = headers.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    acts_as.sort();
     let reply = {
         let mut seen = seen.lock().unwrap();
         seen.requests.push(line);
+        seen.acts_as = acts_as;
         seen.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
         seen.replies.pop_front().unwrap_or(Reply::Ok)
     };
@@ -244,6 +254,69 @@ async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
     assert!(!stale.contains("second"), "{stale}");
 }
 
+/// What a login that was refused for good is told to be.
+async fn stale(config: KubernetesConfig) -> String {
+    let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
+    failure.explain("Pod(p)", "k", false).to_string()
+}
+
+#[tokio::test]
+async fn a_refused_login_is_named_wherever_it_is_written() {
+    let server = Server::start(&["h2"], &[Reply::Status(401); 20]).await;
+    let (file, token_file) = (server.file(), server.kubeconfig.path().join("token"));
+    let kubeconfig = file.display().to_string();
+    let named = || KubernetesConfig { kubeconfig: vec![file.clone()], deadline: LONG, ..KubernetesConfig::default() };
+    let at_home =
+        || KubernetesConfig { home_kubeconfig: Some(file.clone()), deadline: LONG, ..KubernetesConfig::default() };
+    let overridden = |token: Option<&str>| super::super::config::Overrides {
+        server: Some(format!("https://localhost:{}", server.port)),
+        token: token.map(Into::into),
+        insecure: true,
+        ..Default::default()
+    };
+    let is = |config: KubernetesConfig, says: String| async move {
+        let told = stale(config).await;
+        assert!(told.contains(&says), "{says}: {told}");
+    };
+    is(at_home(), format!("the token in kubeconfig {kubeconfig} is stale")).await;
+    let bare = |token| KubernetesConfig { overrides: overridden(token), deadline: LONG, ..KubernetesConfig::default() };
+    is(bare(None), "has neither token nor client certificate".into()).await;
+    is(bare(Some("t")), "the token in policy.k8s_auth_token is stale".into()).await;
+    is(KubernetesConfig { overrides: overridden(Some("t")), ..named() }, "policy.k8s_auth_token is stale".into()).await;
+    std::fs::write(&token_file, "t\n").unwrap();
+    server.set_user(json!({ "tokenFile": "token" }));
+    is(named(), format!("the token in {} is stale", token_file.display())).await;
+    assert_eq!(server.requests().last().unwrap(), "GET /a Bearer t");
+    server.set_user(json!({ "username": "u", "password": "p" }));
+    is(named(), format!("the user name and password in kubeconfig {kubeconfig} is stale")).await;
+    assert_eq!(server.requests().last().unwrap(), "GET /a Basic dTpw");
+}
+
+#[tokio::test]
+async fn whom_the_kubeconfig_acts_as_the_server_is_told() {
+    let server = Server::start(&["h2"], &[]).await;
+    server.set_user(json!({
+        "token": "t", "as": "weak", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": { "scopes": ["s"] },
+    }));
+    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    let expected = ["extra-scopes: s", "group: a", "group: b", "uid: 7", "user: weak"]
+        .map(|header| format!("impersonate-{header}"));
+    assert_eq!(server.seen.lock().unwrap().acts_as, expected);
+}
+
+/// The token of a broken file is told as such, by each verb, and nobody is asked.
+#[tokio::test]
+async fn a_token_that_cannot_be_sent_is_told_at_once() {
+    let server = Server::start(&["h2"], &[]).await;
+    server.set_token("sec\nret");
+    let failure = server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(&failure, Failure::NoAccess(reason) if !reason.contains("sec")), "{failure}");
+    assert_eq!(server.requests().len(), 0);
+    server.set_token("third\n");
+    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    assert_eq!(server.requests(), ["GET /a Bearer third"]);
+}
+
 #[tokio::test]
 async fn every_request_has_a_deadline() {
     let server = Server::start(&["h2"], &[Reply::Never]).await;
@@ -292,9 +365,41 @@ async fn settings_that_lead_nowhere_are_told_at_once() {
 }
 
 #[test]
-fn a_pause_is_shortened_at_random_by_half_at_most() {
-    for _ in 0..1000 {
-        let pause = jittered(Duration::from_secs(1));
-        assert!((Duration::from_millis(500)..=Duration::from_secs(1)).contains(&pause), "{pause:?}");
+fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
+    let seconds = Duration::from_secs;
+    for (pause, advice, left, least, most) in [
+        (2, None, 100, 1, 2),
+        (2, Some(0), 100, 1, 2),
+        (2, Some(4), 100, 4, 6),
+        (8, Some(5), 100, 5, 9),
+        // The request itself takes time.
+        (2, Some(4), 6, 4, 5),
+    ] {
+        let wait = Wait::of(seconds(pause), advice.map(seconds));
+        for _ in 0..1000 {
+            let waited = wait.within(seconds(left));
+            assert!((seconds(least)..=seconds(most)).contains(&waited), "{wait:?} {waited:?}");
+        }
     }
+}
+
+/// It takes connections, as the kernel does in its place, and never says a word: nothing was sent, and nothing was done.
+#[tokio::test]
+async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server::start(&["h2"], &[]).await;
+    let deadline = Duration::from_millis(300);
+    let config = KubernetesConfig {
+        overrides: super::super::config::Overrides {
+            server: Some(format!("https://localhost:{}", silent.local_addr().unwrap().port())),
+            ..Default::default()
+        },
+        kubeconfig: vec![server.file()],
+        deadline,
+        ..KubernetesConfig::default()
+    };
+    let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
+    let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
+    assert!(failure.to_string().starts_with("no connection to https://localhost:"), "{failure}");
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
 }

@@ -1,0 +1,76 @@
+//! Kubeconfigs that cannot be used, and what is said of them.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What a kubeconfig leads to, or what is said of it.
+async fn read_text(content: &str) -> Result<Access, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    fs::write(&file, content).unwrap();
+    let settings = KubernetesConfig { kubeconfig: vec![file.clone()], ..KubernetesConfig::default() };
+    let refused = match read(&settings).await {
+        Ok(access) => return Ok(access),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused.contains(&dir.path().display().to_string()), "{refused}");
+    Err(refused)
+}
+
+/// A kubeconfig whose user and cluster are these.
+fn with(user: Value, mut cluster: Value) -> String {
+    cluster["server"] = json!("https://localhost:1");
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "k", "cluster": cluster }],
+        "users": [{ "name": "u", "user": user }],
+        "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+    })
+    .to_string()
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_parsed_is_not_quoted() {
+    const SECRET: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IlNFQ1JFVCJ9";
+    let user = |lines: &str| format!("apiVersion: v1\nkind: Config\nusers:\n- name: u\n  user:\n{lines}");
+    for content in [
+        user(&format!("    token: {SECRET}: foo\n")),
+        user(&format!("    token: {SECRET}\n    token: {SECRET}\n")),
+        user(&format!("    token: {SECRET}\n   username: u\n")),
+        user(&format!("    token: \"{SECRET}\n")),
+        user(&format!("    password: {SECRET}: foo\n")),
+        user(&format!("    token: [{SECRET}]\n")),
+        user(&format!("    {SECRET}\n")),
+        user(&format!("    as-groups: {SECRET}\n")),
+        user(&format!("    exec: {SECRET}\n")),
+        user(&format!("    token: {SECRET}\ncontex")),
+        format!("kind: Config\nusers: {SECRET}\n"),
+        format!("{SECRET}\n"),
+    ] {
+        let told = read_text(&content).await.err().unwrap();
+        assert!(!told.contains(&SECRET[..6]), "{content}\n{told}");
+        assert!(told.contains("line "), "{content}\n{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_followed_is_told() {
+    for (content, says) in [
+        (with(json!({}), json!({ "proxy-url": "http://me:secret@127.0.0.1:9" })), "proxy-url of cluster k"),
+        (with(json!({ "as-groups": ["g"] }), json!({})), "there is no `as`"),
+        (with(json!({ "as-uid": "1" }), json!({})), "there is no `as`"),
+        (with(json!({ "as": "a\nb" }), json!({})), "of user u"),
+        (with(json!({ "token": "sec\nret" }), json!({})), "of no use"),
+        (with(json!({ "tokenFile": "none" }), json!({})), "/none is of no use: No such file"),
+        (with(json!({ "auth-provider": { "name": "gcp" } }), json!({})), "auth-provider gcp"),
+    ] {
+        let told = read_text(&content).await.err().unwrap();
+        assert!(told.contains(says) && !told.contains("sec"), "{told}");
+    }
+    let nobody = json!({ "as": "", "as-uid": "", "as-groups": [], "as-user-extra": {}, "token": "" });
+    let access = read_text(&with(nobody, json!({ "proxy-url": "" }))).await.unwrap();
+    assert!(access.config.auth_info.impersonate.is_none());
+}

@@ -1,0 +1,232 @@
+//! [`Login`]: who we say we are with each request, and where that is written, for whoever has to renew it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use hyper::Request;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use kube::config::AuthInfo;
+use secrecy::ExposeSecret;
+use tokio::time::Instant;
+
+use super::access::AccessError;
+use super::config::Overrides;
+
+/// How old what was read from the file of a token may be (DS-21): client-go's minute, less its leeway.
+const LONGEST_AGE: Duration = Duration::from_secs(50);
+
+/// What goes with each request. Clones share the token that was read last.
+#[derive(Clone)]
+pub(super) struct Login {
+    /// What says who we are, and where it is written: `the token in FILE`.
+    credentials: Vec<String>,
+    /// Where there could be such.
+    place: String,
+    header: Header,
+}
+
+#[derive(Clone)]
+enum Header {
+    None,
+    Always(HeaderValue),
+    Renewed(Arc<Mutex<TokenFile>>),
+}
+
+/// A token that somebody writes anew before it ends.
+struct TokenFile {
+    path: PathBuf,
+    header: HeaderValue,
+    read: Instant,
+}
+
+impl Login {
+    /// What `info` asks for. `place` is where it is written, as far as `overrides` did not replace it.
+    ///
+    /// A file with a token comes before a token, as in client-go: whoever names both renews the file. The token serves where the
+    /// file cannot.
+    pub(super) fn of(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<Login, AccessError> {
+        let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
+        let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
+        let file = info.token_file.as_ref().map(|file| TokenFile::read(Path::new(file)));
+        let file = file.filter(|read| read.is_ok() || token.is_none()).transpose()?;
+        let (told, header) = if let Some(file) = file {
+            (Some(format!("the token in {}", file.path.display())), Header::Renewed(Arc::new(Mutex::new(file))))
+        } else if let Some(token) = token {
+            let header = bearer(token).map_err(|reason| refuse(token_place, reason))?;
+            (Some(format!("the token in {token_place}")), Header::Always(header))
+        } else if let (Some(user), Some(password)) = (&info.username, &info.password) {
+            let pair = format!("{user}:{}", password.expose_secret());
+            let header = secret(format!("Basic {}", BASE64.encode(pair.as_bytes())));
+            let header = header.map_err(|reason| refuse(place, reason))?;
+            (Some(format!("the user name and password in {place}")), Header::Always(header))
+        } else {
+            (None, Header::None)
+        };
+        let certificate = match (&info.client_certificate_data, &info.client_certificate) {
+            (Some(_), _) => Some(format!("the client certificate in {place}")),
+            (None, Some(file)) => Some(format!("the client certificate in {file}")),
+            (None, None) => None,
+        };
+        Ok(Login { credentials: told.into_iter().chain(certificate).collect(), place: place.into(), header })
+    }
+
+    /// Says with a request who we are.
+    pub(super) fn sign<B>(&self, mut request: Request<B>) -> Request<B> {
+        let header = match &self.header {
+            Header::None => None,
+            Header::Always(header) => Some(header.clone()),
+            Header::Renewed(file) => Some(file.lock().unwrap_or_else(PoisonError::into_inner).latest()),
+        };
+        if let Some(header) = header {
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        request
+    }
+
+    /// What a server that refuses it has refused.
+    pub(super) fn refused(&self) -> String {
+        match self.credentials.as_slice() {
+            [] => format!("{} has neither token nor client certificate, and none was sent", self.place),
+            [credential] => format!("{credential} is stale or wrong"),
+            several => format!("{} are stale or wrong", several.join(" and ")),
+        }
+    }
+}
+
+impl TokenFile {
+    fn read(path: &Path) -> Result<TokenFile, AccessError> {
+        let refuse = |reason: String| refuse(&path.display().to_string(), reason);
+        let token = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
+        // `kubectl create token` ends its line.
+        let header = bearer(token.trim()).map_err(refuse)?;
+        Ok(TokenFile { path: path.into(), header, read: Instant::now() })
+    }
+
+    /// As client-go, goes on with what it had when the file is gone or has no token in it.
+    fn latest(&mut self) -> HeaderValue {
+        if self.read.elapsed() >= LONGEST_AGE {
+            match TokenFile::read(&self.path) {
+                Ok(renewed) => *self = renewed,
+                Err(error) => {
+                    tracing::warn!(%error, "the token is not renewed");
+                    self.read = Instant::now();
+                }
+            }
+        }
+        self.header.clone()
+    }
+}
+
+fn refuse(place: &str, reason: String) -> AccessError {
+    AccessError::Token { place: place.into(), reason }
+}
+
+/// A token has visible characters only; others would end the header, or change what it says.
+fn bearer(token: &str) -> Result<HeaderValue, String> {
+    if token.is_empty() {
+        return Err("it is empty".into());
+    }
+    match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
+        Some(at) => Err(format!("byte {} of {} is a blank, a line break or no ASCII", at + 1, token.len())),
+        None => secret(format!("Bearer {token}")),
+    }
+}
+
+fn secret(header: String) -> Result<HeaderValue, String> {
+    let mut header = HeaderValue::try_from(header).map_err(|e| e.to_string())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(login: &Login) -> Option<String> {
+        let request = login.sign(Request::new(()));
+        request.headers().get(AUTHORIZATION).map(|header| header.to_str().unwrap().to_owned())
+    }
+
+    fn of(info: &AuthInfo) -> Result<Login, AccessError> {
+        Login::of(info, "kubeconfig k", &Overrides::default())
+    }
+
+    #[test]
+    fn blanks_around_a_token_are_not_sent_and_those_in_it_are_refused() {
+        for (text, expected) in [
+            ("abc", Some("Bearer abc")),
+            ("abc\n", Some("Bearer abc")),
+            (" abc\r\n", Some("Bearer abc")),
+            ("", None),
+            ("\n", None),
+        ] {
+            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
+            assert_eq!(sent(&of(&info).unwrap()).as_deref(), expected, "{text:?}");
+        }
+        for text in ["sec\nret", "sec ret", "sec\u{7f}ret", "secrét"] {
+            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
+            let told = of(&info).err().unwrap().to_string();
+            assert!(told.contains("kubeconfig k") && !told.contains("sec"), "{told}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_file_of_a_token_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let info = AuthInfo { token_file: Some(path.display().to_string()), ..AuthInfo::default() };
+        let with_inline = AuthInfo { token: Some("inline".to_owned().into()), ..info.clone() };
+        for (content, says) in [(None, "No such file"), (Some(" \n"), "empty"), (Some("a\nb"), "byte 2 of 3")] {
+            content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
+            let told = of(&info).err().unwrap().to_string();
+            assert!(told.contains(says) && told.contains(&path.display().to_string()), "{told}");
+            assert_eq!(sent(&of(&with_inline).unwrap()).unwrap(), "Bearer inline");
+        }
+        fs::write(&path, "first\n").unwrap();
+        let login = of(&with_inline).unwrap();
+        assert_eq!(sent(&login).unwrap(), "Bearer first");
+        fs::write(&path, "second\n").unwrap();
+        assert_eq!(sent(&login).unwrap(), "Bearer first", "not with each request");
+        for (content, expected) in [("second\n", "Bearer second"), ("", "Bearer second"), ("third", "Bearer third")] {
+            fs::write(&path, content).unwrap();
+            tokio::time::advance(LONGEST_AGE).await;
+            assert_eq!(sent(&login.clone()).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_named_with_its_place() {
+        let token = || Some("t".to_owned().into());
+        let certificate = || Some("/pki/node.crt".to_owned());
+        let mine = Overrides { token: Some("t".into()), ..Overrides::default() };
+        let none = AuthInfo::default();
+        for (info, overrides, expected) in [
+            (
+                none.clone(),
+                Overrides::default(),
+                "kubeconfig k has neither token nor client certificate, and none was sent",
+            ),
+            (
+                AuthInfo { token: token(), ..none.clone() },
+                Overrides::default(),
+                "the token in kubeconfig k is stale or wrong",
+            ),
+            (AuthInfo { token: token(), ..none.clone() }, mine, "the token in policy.k8s_auth_token is stale or wrong"),
+            (
+                AuthInfo { client_certificate: certificate(), ..none.clone() },
+                Overrides::default(),
+                "the client certificate in /pki/node.crt is stale or wrong",
+            ),
+            (
+                AuthInfo { token: token(), client_certificate: certificate(), ..none },
+                Overrides::default(),
+                "the token in kubeconfig k and the client certificate in /pki/node.crt are stale or wrong",
+            ),
+        ] {
+            assert_eq!(Login::of(&info, "kubeconfig k", &overrides).unwrap().refused(), expected);
+        }
+    }
+}

@@ -5,6 +5,7 @@ mod client;
 pub mod config;
 mod discovery;
 mod failure;
+mod language;
 mod login;
 mod pages;
 mod reply;

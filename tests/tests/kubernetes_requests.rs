@@ -7,7 +7,7 @@ use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
 use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How long the proxy holds each request: those that go together arrive together, and those that wait arrive later.
 const HELD: Duration = Duration::from_millis(200);
@@ -22,10 +22,19 @@ fn requests(
 ) -> Vec<Request> {
     let assign = |family| if families.contains(&family) { "true" } else { "false" };
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": assign("4"), "assign_ipv6": assign("6") });
-    let conf = cluster.conf("node1", json!({ "ipam": ipam }));
+    requests_with(cluster, control_plane, verb, pod, &cluster.conf("node1", json!({ "ipam": ipam })))
+}
+
+fn requests_with(
+    cluster: &Cluster<'_>,
+    control_plane: &ControlPlane<'_>,
+    verb: &str,
+    pod: &Pod,
+    conf: &Value,
+) -> Vec<Request> {
     control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
     let audit = control_plane.servers.api.audit().unwrap();
-    let outcome = cluster.verb(verb, pod, &conf).run().unwrap();
+    let outcome = cluster.verb(verb, pod, conf).run().unwrap();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     assert_eq!(control_plane.proxy.traffic().connections, 1, "one connection for all requests");
     audit.of(&control_plane.account.user).unwrap()
@@ -61,6 +70,25 @@ fn a_warm_add_and_its_del() {
             [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
         }
     });
+}
+
+/// A v3 that is remembered is confirmed beside the first reads (DS-22); a v1 need not be.
+#[test]
+fn a_group_that_is_not_configured_costs_no_round_trip() {
+    for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
+        on_api_server(group, |cluster, control_plane| {
+            cluster.load(&Content::dual_stack());
+            let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" });
+            let mut conf = cluster.conf("node1", json!({ "ipam": ipam }));
+            conf.as_object_mut().unwrap().remove("calico_api_group");
+            let (first, pod) = (cluster.pod(1), cluster.pod(2));
+            let of = |verb, pod| requests_with(cluster, control_plane, verb, pod, &conf);
+            of("ADD", &first);
+            assert_within("ADD", &of("ADD", &pod), 12 + confirmed, 3);
+            assert_within("DEL", &of("DEL", &pod), 8 + confirmed, 4);
+            of("DEL", &first);
+        });
+    }
 }
 
 /// The block is one of several: which of them has room shows only when they were read. The ADD before left word of all.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use datastore::kubernetes::config::KubernetesConfig;
-use datastore::{Datastore, DatastoreConfig};
+use datastore::{Datastore, DatastoreConfig, Kubernetes};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
@@ -224,6 +224,49 @@ fn an_endpoint_is_its_pods_annotations() {
                 "cni.projectcalico.org/podIPs": "10.65.0.1/32",
             })
         );
+    });
+}
+
+/// Not by one request more where v1 is remembered, nor by a round trip where v3 is.
+#[test]
+fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
+    on_kubernetes(|_, kubernetes| {
+        let (api, dir) = (&kubernetes.api, tempfile::tempdir().unwrap());
+        let config = KubernetesConfig {
+            kubeconfig: vec![api.admin_kubeconfig()],
+            deadline: Duration::from_secs(20),
+            ..KubernetesConfig::default()
+        };
+        let process = || Kubernetes::new(&config, dir.path().join("group.json"));
+        let list = async |store: &Kubernetes| {
+            store.list::<IpPool>(&Default::default()).await.unwrap();
+            (store.requests(), store.group().await.unwrap())
+        };
+        block_on(async {
+            api.define(ApiGroup::V3.api_version()).unwrap();
+            api.await_group("projectcalico.org").unwrap();
+            assert_eq!(list(&process()).await, (2, ApiGroup::V3), "it asks which groups there are");
+            let second = process();
+            assert_eq!(list(&second).await, (2, ApiGroup::V3), "it asks for v1 beside the list");
+            assert_eq!(list(&second).await, (3, ApiGroup::V3), "once");
+            assert_eq!((process().group().await.unwrap(), second.requests()), (ApiGroup::V3, 3));
+
+            api.define(ApiGroup::CrdV1.api_version()).unwrap();
+            api.await_group("crd.projectcalico.org").unwrap();
+            assert_eq!(process().group().await.unwrap(), ApiGroup::CrdV1, "also without a read");
+            assert_eq!(list(&process()).await, (1, ApiGroup::CrdV1));
+            let text = std::fs::read_to_string(dir.path().join("group.json")).unwrap();
+            std::fs::write(
+                dir.path().join("group.json"),
+                text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
+            )
+            .unwrap();
+            assert_eq!(
+                list(&process()).await,
+                (4, ApiGroup::CrdV1),
+                "v1 and the list of v3, the groups, the list of v1"
+            );
+        });
     });
 }
 

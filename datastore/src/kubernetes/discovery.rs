@@ -2,10 +2,16 @@
 //!
 //! Upstream asks in each process, and takes `crd.projectcalico.org/v1` when the question fails: two plugins of one node
 //! could then write to different places. Here a question that fails is an error.
+//!
+//! What is remembered must not outlive the rule, which is that v3 is it only where v1 is not: nodes that remember and nodes that
+//! ask would give out each other's addresses. v1 keeps the rule by itself: as long as it answers it is the right one, whatever
+//! else came, and when it does not the answers say so. v3 does not: it answers also after v1 came beside it, and on another
+//! cluster behind the same URL, where Calico's API server serves it from v1. So a process that remembers v3 asks for v1, beside
+//! its first reads: a request more, and no round trip.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::kubernetes::ApiGroup;
 use serde::{Deserialize, Serialize};
@@ -14,26 +20,34 @@ use serde_json::Value;
 use super::client::{ApiClient, ApiRequest};
 use super::failure::Failure;
 
+const V1: &str = "crd.projectcalico.org";
+
 /// What an earlier process found out.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
+    /// Its URL.
     server: String,
     group: String,
 }
 
 /// A file that remembers the group, for one API server; or none, where one process lasts.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Memory {
     file: Option<PathBuf>,
+    /// What the file says was wrong, whether or not the file could be removed.
+    forgotten: AtomicBool,
 }
 
 impl Memory {
     pub(super) fn new(file: Option<PathBuf>) -> Self {
-        Memory { file }
+        Memory { file, forgotten: AtomicBool::new(false) }
     }
 
     /// What is remembered of this server.
     pub(super) fn recall(&self, server: &str) -> Option<ApiGroup> {
+        if self.forgotten.load(Ordering::Relaxed) {
+            return None;
+        }
         let remembered: Remembered = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
         (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
     }
@@ -42,28 +56,25 @@ impl Memory {
     pub(super) fn keep(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let remembered = Remembered { server: server.into(), group: group.api_version().into() };
-        if let Err(error) = write(file, &remembered) {
-            tracing::debug!(file = %file.display(), %error, "cannot remember the API group");
+        match write(file, &remembered) {
+            Ok(()) => self.forgotten.store(false, Ordering::Relaxed),
+            Err(error) => tracing::debug!(file = %file.display(), %error, "cannot remember the API group"),
         }
     }
 
-    /// The API server does not have what is remembered.
+    /// What is remembered is not so.
     pub(super) fn forget(&self) {
+        self.forgotten.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);
     }
 }
 
-/// Under another name first: another process may be reading.
+/// In place, and not made durable: whoever finds half of it, or none, after a power failure or beside another who writes, finds
+/// no JSON, and asks the API server as if there were no file.
 fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
-    let draft = file.with_extension(format!("{}.tmp", std::process::id()));
-    let written = fs::File::create(&draft)
-        .and_then(|mut draft| draft.write_all(&serde_json::to_vec(remembered)?))
-        .and_then(|()| fs::rename(&draft, file));
-    written.inspect_err(|_| {
-        let _ = fs::remove_file(&draft);
-    })
+    fs::write(file, serde_json::to_vec(remembered)?)
 }
 
 /// Asks the API server which groups it has.
@@ -71,11 +82,20 @@ pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
     choose(&client.send(&ApiRequest::get("/apis")).await?)
 }
 
+/// Whether v3 is the one by the rule, if the API server has it.
+pub(super) async fn lacks_v1(client: &ApiClient) -> Result<bool, Failure> {
+    match client.send(&ApiRequest::get(format!("/apis/{V1}"))).await {
+        Ok(_) => Ok(false),
+        Err(Failure::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
+        Err(failure) => Err(failure),
+    }
+}
+
 /// Where neither group is there, upstream would go on with v1.
 fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     let names: Vec<&str> =
         groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str()).collect();
-    if names.contains(&"crd.projectcalico.org") || names.contains(&"projectcalico.org") {
+    if names.contains(&V1) || names.contains(&"projectcalico.org") {
         return Ok(ApiGroup::among(names));
     }
     Err(Failure::Unreadable(
@@ -118,10 +138,19 @@ mod tests {
         assert_eq!(memory.recall("https://a"), Some(ApiGroup::V3));
         assert_eq!(memory.recall("https://b"), None);
         assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
-        fs::write(dir.path().join("state/api-group"), "{").unwrap();
+        let whole = fs::read(dir.path().join("state/api-group")).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
+            assert_eq!(memory.recall("https://a"), None);
+        }
+        // Two who wrote at once.
+        fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
         assert_eq!(memory.recall("https://a"), None);
         memory.keep("https://a", ApiGroup::CrdV1);
         memory.forget();
+        assert_eq!(memory.recall("https://a"), None);
+        // A file that cannot be removed.
+        fs::write(dir.path().join("state/api-group"), &whole).unwrap();
         assert_eq!(memory.recall("https://a"), None);
     }
 }

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join_all, try_join_all};
+use futures::future::{join_all, try_join, try_join_all};
 use hyper::Method;
 use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes};
 use libcalico::store::{
     Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
 use serde_json::Value;
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
-use super::discovery::{self, Memory};
+use super::discovery::Memory;
 use super::failure::{Failure, Refusal};
+use super::language::{Language, Spoken};
 use super::pages;
 use super::watch::{ApiSource, CalicoObjects, Clients};
 
@@ -32,18 +32,7 @@ const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Kubernetes {
     client: Arc<ApiClient>,
-    group: Option<ApiGroup>,
-    memory: Memory,
-    interface_prefix: Option<String>,
-    spoken: Mutex<Option<Spoken>>,
-}
-
-/// How to talk to this API server.
-#[derive(Debug, Clone)]
-struct Spoken {
-    transcoder: Transcoder,
-    /// An earlier process found the group out: it may have changed since.
-    from_memory: bool,
+    language: Language,
 }
 
 impl Kubernetes {
@@ -58,13 +47,8 @@ impl Kubernetes {
     }
 
     fn with_memory(config: &KubernetesConfig, memory: Memory) -> Self {
-        Kubernetes {
-            client: Arc::new(ApiClient::new(config)),
-            group: config.group,
-            memory,
-            interface_prefix: config.interface_prefix.clone(),
-            spoken: Mutex::default(),
-        }
+        let client = Arc::new(ApiClient::new(config));
+        Kubernetes { language: Language::new(config, memory, Arc::clone(&client)), client }
     }
 
     /// How many requests have been sent so far.
@@ -88,55 +72,15 @@ impl Kubernetes {
     }
 
     pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {
-        self.spoken().await.map(|spoken| spoken.transcoder)
+        self.language.confirmed().await.map(|spoken| spoken.transcoder)
     }
 
     /// The API server lacks a kind: if another process found the group out, the next request asks for it.
     pub(super) async fn doubt_group(&self) {
-        let remembered = self.spoken.lock().await.as_ref().is_some_and(|spoken| spoken.from_memory);
-        if remembered {
-            self.forget_group().await;
-        }
+        self.language.doubt().await;
     }
 
-    async fn spoken(&self) -> Result<Spoken, StoreError> {
-        let mut slot = self.spoken.lock().await;
-        match &*slot {
-            Some(spoken) => Ok(spoken.clone()),
-            None => Ok(slot.insert(self.discover().await?).clone()),
-        }
-    }
-
-    /// Configured, remembered, or asked for.
-    async fn discover(&self) -> Result<Spoken, StoreError> {
-        let server = self.client.server().await;
-        let (group, from_memory) = match self.group {
-            Some(group) => (group, false),
-            None => match self.memory.recall(&server) {
-                Some(group) => (group, true),
-                None => {
-                    let group = discovery::ask(&self.client).await;
-                    let group = group.map_err(|failure| failure.explain("API groups", &server, false))?;
-                    self.memory.keep(&server, group);
-                    (group, false)
-                }
-            },
-        };
-        let transcoder = Transcoder::new(group);
-        let transcoder = match &self.interface_prefix {
-            Some(prefix) => transcoder.with_interface_prefix(prefix),
-            None => transcoder,
-        };
-        Ok(Spoken { transcoder, from_memory })
-    }
-
-    /// Forgets the group that an earlier process found out: the next request asks for it.
-    async fn forget_group(&self) {
-        self.memory.forget();
-        *self.spoken.lock().await = None;
-    }
-
-    /// The answers to `ranges`; `None` when the API server has nothing of a remembered group. That it lacks one kind of
+    /// The answers to `ranges`; `None` when a remembered group is not the right one, or the API server has nothing of it. That it lacks one kind of
     /// several is no more than that: older definitions have fewer.
     async fn read_with(&self, spoken: &Spoken, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let transcoder = &spoken.transcoder;
@@ -159,7 +103,10 @@ impl Kubernetes {
             let lacks_group = matches!(found, Found::NoGroup);
             Ok::<_, StoreError>((lacks_group, asked.decode(transcoder, ranges, found.objects())))
         });
-        let found = try_join_all(found).await?;
+        let (found, is_right) = try_join(try_join_all(found), self.language.is_right(spoken)).await?;
+        if !is_right {
+            return Ok(None);
+        }
         let mut of_group = found.iter().zip(&distinct).filter(|(_, asked)| is_of(transcoder.group(), asked.query));
         let lacks_all =
             found.iter().any(|(lacks_group, _)| *lacks_group) && of_group.all(|((lacks_group, _), _)| *lacks_group);
@@ -334,10 +281,10 @@ impl Store for Kubernetes {
             return Ok(Answers::new(Vec::new()));
         }
         loop {
-            let spoken = self.spoken().await?;
+            let spoken = self.language.spoken().await?;
             match self.read_with(&spoken, ranges).await? {
                 Some(answers) => return Ok(answers),
-                None => self.forget_group().await,
+                None => self.language.forget().await,
             }
         }
     }
@@ -351,7 +298,7 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            let spoken = self.spoken().await.map_err(refuse(index))?;
+            let spoken = self.language.confirmed().await.map_err(refuse(index))?;
             revisions.push(self.write_one(&spoken.transcoder, write).await.map_err(refuse(index))?);
         }
         Ok(revisions)

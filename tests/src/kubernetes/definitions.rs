@@ -2,10 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::ApiServer;
+use crate::controllers::await_that;
+
+/// How long a group may take to be listed.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl ApiServer {
     /// Defines the kinds of an API group and version: `crd.projectcalico.org/v1` or `projectcalico.org/v3`. They are
@@ -24,5 +29,14 @@ impl ApiServer {
         }
         ensure!(count > 0, "{} is empty", folder.display());
         Ok(())
+    }
+
+    /// Waits until the server says that it has an API group, a moment after it serves its kinds.
+    pub fn await_group(&self, group: &str) -> Result<()> {
+        await_that(PATIENCE, || {
+            let known = self.admin().get("/apis")?.success()?;
+            Ok(known["groups"].as_array().into_iter().flatten().any(|known| known["name"] == group))
+        })
+        .with_context(|| format!("{group} is not among the API groups"))
     }
 }

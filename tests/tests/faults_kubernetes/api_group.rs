@@ -36,3 +36,24 @@ fn a_remembered_group_that_is_not_there_is_forgotten_and_asked_for_again() {
         faulty.cluster.assert_nothing_left();
     });
 }
+
+/// Fresh nodes and upstream's take v1 from then on (DS-22): a node that went on with v3 would give out their addresses.
+#[test]
+fn a_remembered_v3_ends_when_v1_comes_beside_it() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+        let (first, second) = (faulty.pod(), faulty.pod());
+        faulty.run("ADD", &first);
+        let before = faulty.cluster.state();
+        control_plane.servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        control_plane.servers.api.await_group("crd.projectcalico.org").unwrap();
+        faulty.proxy.arm(None);
+        // There is nothing in it yet.
+        let error = faulty.call("ADD", &second).run().unwrap().error();
+        assert!(error.msg.contains("ClusterInformation"), "{error:?}");
+        assert_eq!(questions(faulty), 1);
+        let remembered = fs::read_to_string(GROUP_FILE).unwrap();
+        assert!(remembered.contains(ApiGroup::CrdV1.api_version()), "{remembered}");
+        faulty.cluster.assert_unchanged(&before);
+    });
+}

@@ -100,17 +100,13 @@ impl Language {
         Ok((group, false))
     }
 
-    /// The API server lacks a kind: forgets the group if an earlier process found it out.
-    pub(super) async fn doubt(&self) {
-        let remembered = self.spoken.lock().await.as_ref().is_some_and(|spoken| spoken.from_memory);
-        if remembered {
-            self.forget().await;
-        }
-    }
-
-    /// Forgets the group that an earlier process found out: the next request asks for it.
+    /// Forgets the group if an earlier process found it out: the next request asks for it. Of several that were under way
+    /// together the first does.
     pub(super) async fn forget(&self) {
-        self.memory.forget();
-        *self.spoken.lock().await = None;
+        let mut slot = self.spoken.lock().await;
+        if slot.as_ref().is_some_and(|spoken| spoken.from_memory) {
+            self.memory.forget();
+            *slot = None;
+        }
     }
 }

@@ -77,7 +77,7 @@ impl Kubernetes {
 
     /// The API server lacks a kind: if another process found the group out, the next request asks for it.
     pub(super) async fn doubt_group(&self) {
-        self.language.doubt().await;
+        self.language.forget().await;
     }
 
     /// The answers to `ranges`; `None` when a remembered group is not the right one, or the API server has nothing of it. That it lacks one kind of
@@ -298,7 +298,9 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            let spoken = self.language.confirmed().await.map_err(refuse(index))?;
+            // Not confirmed: whatever gives out an address was read before, which confirms. A handle that is made ahead of the reads
+            // need not wait, and stays behind in v3 at worst.
+            let spoken = self.language.spoken().await.map_err(refuse(index))?;
             revisions.push(self.write_one(&spoken.transcoder, write).await.map_err(refuse(index))?);
         }
         Ok(revisions)

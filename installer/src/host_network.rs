@@ -26,7 +26,7 @@ pub struct Route {
 }
 
 /// What the kernel says and does. Errors are the kernel's words.
-pub trait HostNetwork: std::fmt::Debug {
+pub trait HostNetwork: std::fmt::Debug + Sync {
     /// All interfaces.
     fn interfaces(&self) -> Result<Vec<Interface>, String>;
 

@@ -37,7 +37,9 @@ pub enum Unknown {
     #[error("no interface has a default route")]
     NoUplink,
     /// The pools come later, and with them the encapsulation: the quick start makes them after the DaemonSet.
-    #[error("there is no IPPool yet that says what encapsulation takes (the next run of the installer looks again)")]
+    #[error(
+        "there is no IPPool yet that says what encapsulation takes (the agent looks again each minute, and so does the next run of the installer)"
+    )]
     NoPool,
 }
 

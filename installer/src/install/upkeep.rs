@@ -1,14 +1,17 @@
 //! Whether what was installed still is, for whoever stays (INST-49).
 
 use std::path::PathBuf;
+use std::thread;
 
 use super::{InstallError, Installation};
 use crate::agent::Kept;
-use crate::binaries;
+use crate::{binaries, mtu};
 
 impl Installation<'_> {
-    /// Puts back what is missing or was changed. Asks nobody. What is there is taken for whole, as it is called often.
+    /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is asked,
+    /// but for the MTU of pods as long as it is not known.
     pub fn keep(&self) -> Kept {
+        self.write_late_mtu();
         let missing = match self.missing() {
             Ok(missing) if missing.is_empty() => return Kept::default(),
             Ok(missing) => missing,
@@ -20,6 +23,23 @@ impl Installation<'_> {
             // A directory may have been skipped.
             Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
+        }
+    }
+
+    /// Pools, which say what encapsulation takes from the MTU, come after the DaemonSet: so documents have it.
+    fn write_late_mtu(&self) {
+        if !self.layout.keeps_state() || self.layout.state_dir().join(mtu::NAME).exists() {
+            return;
+        }
+        let rendered = self.tls_assets().map_err(InstallError::from);
+        let Ok(conflist) = rendered.and_then(|assets| self.render(&assets.on_node(&self.settings.net_dir))) else {
+            return;
+        };
+        let write = || self.write_mtu(&conflist, &mut self.load_state());
+        // On a thread of its own: the caller's is a runtime's, and the datastore is asked through another.
+        let written = thread::scope(|scope| scope.spawn(write).join());
+        if let Ok(Err(reason)) = written {
+            tracing::debug!("{reason}");
         }
     }
 

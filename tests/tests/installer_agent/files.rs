@@ -4,7 +4,9 @@ use std::fs;
 
 use integration_tests::installation::{BIN, NET, SECONDARY_BIN};
 use integration_tests::node_pod::{NAMESPACE, POD_ACCOUNT};
+use integration_tests::plugin::Plugins;
 use nix::mount::MsFlags;
+use serde_json::json;
 
 use crate::scene::{CONF, in_pod, install};
 
@@ -123,5 +125,30 @@ fn an_installer_that_stays_is_the_agent() {
         assert!(pod.token().is_ok());
         assert!(agent.terminate().unwrap().success());
         assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
+    });
+}
+
+/// The documented order: the DaemonSet, then a pool, which decides what encapsulation takes from the MTU.
+#[test]
+fn the_mtu_file_comes_with_the_first_pool() {
+    in_pod(|host, _, mut pod| {
+        host.add_uplink().unwrap();
+        let plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
+        let list = json!({ "name": "net", "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+        pod.set("CNI_NETWORK_CONFIG", &list);
+        install(&mut pod);
+        let file = pod.container.path("var/lib/calico/mtu");
+        assert!(!file.exists());
+        let pool = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },
+            "spec": { "cidr": "10.66.0.0/16", "vxlanMode": "Always" },
+        });
+        let pool = pod.container.file("pool.json", pool.to_string()).unwrap();
+        let database = pod.container.path("var/lib/calico/calico.db");
+        let words = ["apply", "-f", pool.to_str().unwrap(), "--datastore-path", database.to_str().unwrap()];
+        Plugins::locate().unwrap().call("calico-ipam").args(words).run().unwrap().success();
+        let agent = pod.agent().unwrap();
+        agent.await_log("wrote /var/lib/calico/mtu: pods have 1450").unwrap();
+        assert_eq!(fs::read_to_string(file).unwrap(), "1450");
     });
 }

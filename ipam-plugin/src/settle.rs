@@ -67,15 +67,17 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
     let mut batch = ReadBatch::new();
     let handle = batch.get::<Handle>(&request.handle);
     let blocks: Vec<_> = doubt.takes.iter().map(|take| batch.get::<Block>(&take.cidr())).collect();
-    let claims: Vec<_> = doubt.takes.iter().map(|take| batch.get::<BlockAffinity>(&claim_key(request, take))).collect();
+    let of_list = doubt.takes.iter().filter(|_| doubt.sent.is_none());
+    let claims: Vec<_> = of_list.map(|take| batch.get::<BlockAffinity>(&claim_key(request, take))).collect();
     let answers = store.read(&batch).await?;
     let mut seen = Seen { handle: answers.get(&handle)?, done: Vec::new(), open: Vec::new() };
     for (n, take) in doubt.takes.iter().enumerate() {
-        let (found, claim) = (answers.get(&blocks[n])?, answers.get(&claims[n])?);
-        // Where the claim was written before, that it changed says nothing.
-        let may_be_under_way = match doubt.sent {
-            Some(sent) => sent == doubt.list.takes[n].1,
-            None => take.claim.as_ref().is_none_or(|from| from.is_still(claim.as_ref())),
+        let found = answers.get(&blocks[n])?;
+        let may_be_under_way = match (doubt.sent, &take.claim) {
+            (Some(sent), _) => sent == doubt.list.takes[n].1,
+            (None, None) => true,
+            // A list goes by its claim as well. One that cannot be read is not what the list was for.
+            (None, Some(from)) => answers.get(&claims[n]).is_ok_and(|claim| from.is_still(claim.as_ref())),
         };
         if found.as_ref().is_some_and(|found| take.is_in(request, &found.value)) {
             seen.done.push(take.clone());

@@ -52,7 +52,7 @@ impl Attempt {
 
     /// Whether another one must not follow: it took effect, or somebody else's write is all that can be seen.
     fn may_be_done(&self, now: &Entry<Handle>) -> bool {
-        now.revision != self.before
+        now.revision.resource_version() != self.before.resource_version()
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Knowledge {
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
     /// Blocks that were read beside the claims, and may be older than these.
     beside_claims: BTreeSet<Cidr>,
+    /// Blocks that were read before the claims were read again, or beside that.
+    before_claims: BTreeSet<Cidr>,
     expected: Counts,
 }
 
@@ -104,6 +106,7 @@ impl Knowledge {
             ranges: BTreeMap::new(),
             affinities: HashMap::new(),
             beside_claims: blocks.iter().map(|(cidr, _)| *cidr).collect(),
+            before_claims: BTreeSet::new(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
@@ -149,7 +152,7 @@ impl Knowledge {
 
     /// Whether a block may be older than the claims that were read: what contradicts one may be so no more.
     pub(crate) fn may_predate_claims(&self, cidr: &Cidr) -> bool {
-        self.beside_claims.contains(cidr)
+        self.beside_claims.contains(cidr) || self.before_claims.contains(cidr)
     }
 
     /// The blocks of a family that may have more room than it looks.
@@ -230,7 +233,7 @@ impl Knowledge {
         }
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
-            self.beside_claims.remove(&cidr);
+            self.was_read_anew(&cidr);
         }
         for (version, ticket) in ranges {
             self.ranges.insert(version, answers.listed_keys(&ticket).collect());
@@ -247,7 +250,15 @@ impl Knowledge {
         for (key, ticket) in affinities {
             self.learn_affinity(key, answers.get(&ticket))?;
         }
+        if wants.claims {
+            self.before_claims = self.blocks.keys().copied().collect();
+        }
         Ok(())
+    }
+
+    fn was_read_anew(&mut self, block: &Cidr) {
+        self.beside_claims.remove(block);
+        self.before_claims.remove(block);
     }
 
     /// Reads again, in one batch, after a lost race: the prelude, for a pool may be out of service by now (IPAM-100),
@@ -360,7 +371,7 @@ impl Knowledge {
 
     pub(crate) fn wrote_block(&mut self, block: Block, revision: Revision) {
         let key = block.cidr;
-        self.beside_claims.remove(&key);
+        self.was_read_anew(&key);
         self.ranges.entry(key.version()).and_modify(|ranges| _ = ranges.insert(key));
         self.blocks.insert(key, Known::There(Box::new(Entry { key, value: block, revision })));
     }
@@ -382,7 +393,7 @@ impl Knowledge {
     }
 
     pub(crate) fn deleted_block(&mut self, cidr: Cidr) {
-        self.beside_claims.remove(&cidr);
+        self.was_read_anew(&cidr);
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }

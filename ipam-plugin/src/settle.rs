@@ -6,7 +6,7 @@
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
 use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
@@ -24,8 +24,8 @@ pub(crate) struct Doubt<'a> {
     pub(crate) sent: Option<usize>,
 }
 
-/// The takes that took effect. Each other one never will, and the handle does not count it, but where the datastore stayed away
-/// for too long: then the handle counts whatever the blocks may come to hold, for DEL to find.
+/// The takes that took effect. Each other one never will, and the handle does not count it; unless its own write is still under way,
+/// or the datastore stayed away for too long: then it counts what the blocks do not hold, or may come to hold, for DEL to find.
 pub(crate) async fn settle<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -81,11 +81,18 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
         };
         if found.as_ref().is_some_and(|found| take.is_in(request, &found.value)) {
             seen.done.push(take.clone());
-        } else if may_be_under_way && found.as_ref().map(|found| &found.revision) == take.revision.as_ref() {
+        } else if may_be_under_way
+            && version_of(found.as_ref().map(|found| &found.revision)) == version_of(take.revision.as_ref())
+        {
             seen.open.push((take.clone(), found));
         }
     }
     Ok(seen)
+}
+
+/// What a write compares. Revisions have more to them on Kubernetes, which may depend on how an object was read.
+fn version_of(revision: Option<&Revision>) -> Option<&str> {
+    revision.map(Revision::resource_version)
 }
 
 fn claim_key(request: &AssignRequest, take: &Take) -> AffinityKey {

@@ -15,7 +15,7 @@ const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 pub const NETWORK: &str = "k8s-pod-network";
 
 /// What a datastore holds before a test.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Content {
     pairs: BTreeMap<String, Value>,
 }

@@ -48,6 +48,8 @@ pub enum Fault {
     Cut,
     /// The connection breaks when half of the answer is through. At an answer only.
     CutMidAnswer,
+    /// The connection breaks, and the server carries the request out after this long. At a request only.
+    Late(Duration),
     /// The connection breaks, and no new one is accepted until the proxy is armed again.
     Gone,
     /// The request or the answer waits for this long; others pass.

@@ -14,26 +14,34 @@ use crate::take::ClaimFrom;
 /// How many blocks at the start of the walk are looked at before all blocks of the cluster are read (IPAM-213).
 const PROBES: usize = 8;
 
+/// How many claims of a node may be younger than what a cache shows of them.
+const UNSEEN_CLAIMS: usize = 4;
+
 impl FamilyPlan<'_> {
     /// What it takes to get addresses from another block; `None` when every block is taken.
     ///
-    /// How many blocks the owner has, of which the limit makes an end, is counted on claims as they are now. They are read beside
-    /// whatever else has to be.
+    /// Close to the limit the claims are read as they are now, beside whatever else has to be: no write would find out that there
+    /// are more, or fewer, than a cache shows.
     pub(super) fn claim_and_take(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let step = self.claim(known, remaining)?;
-        if !known.claims_lag() {
+        if !known.claims_lag() || self.owned(known) + UNSEEN_CLAIMS < self.block_limit(known) {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
             Step::Read(wants) => Step::Read(wants.and_claims()),
+            Step::Short(Exhaustion::AutoAllocateOff) => step,
             Step::Take(_) | Step::Mend(_) | Step::Held(_) | Step::Short(_) => Step::Read(Wants::default().and_claims()),
         }))
     }
 
+    /// How many blocks the owner has that count towards the limit.
+    fn owned(&self, known: &Knowledge) -> usize {
+        known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
+    }
+
     fn claim(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let limit = self.block_limit(known);
-        let owned = known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count();
-        if owned >= limit {
+        if self.owned(known) >= limit {
             return Ok(Some(Step::Short(Exhaustion::BlockLimit { limit })));
         }
         if !known.config().auto_allocate_blocks {

@@ -1,11 +1,12 @@
 //! Which blocks a node uses, gives up and leaves alone, as upstream's tests have it (ipam.md 9.3).
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::ipam::{AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, BlockWalk, Owner};
 use libcalico::store::Kind;
 
+use crate::clock::Clock;
 use crate::request::Namespace;
-use crate::testing::{Cluster, MemoryStore, assert_consistent, cidr};
+use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
 
 // t:ipam 3148
 #[tokio::test]
@@ -155,20 +156,51 @@ async fn a_claim_that_the_cache_has_not_seen_counts_towards_the_limit() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_in_the_cache_only_does_not() {
+async fn claims_that_are_in_the_cache_only_do_not() {
     let cluster = at_the_limit().await;
     cluster.one("node1", "net.b").await.unwrap();
     cluster.store.stop_cache();
-    let blocks: Vec<_> = cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect();
-    for (id, block) in ["net.a", "net.b"].into_iter().zip(blocks) {
-        cluster.release(id).await.unwrap();
-        let owner = Owner::Host("node1".into());
-        let key = AffinityKey { owner, cidr: block };
-        cluster.store.edit(|pairs| {
-            pairs.remove(&Block::path(&block));
-            pairs.remove(&BlockAffinity::path(&key));
-        });
+    let claims = cluster.store.pairs().list::<BlockAffinity>(&AffinitySelect::default());
+    let other = Owner::Host("node2".into());
+    for (key, claim) in &claims {
+        // Another node has the block by now.
+        let mut block = cluster.block(&key.cidr.to_string()).unwrap();
+        block.affinity = Block::new(key.cidr, &other, cluster.clock.now()).unwrap().affinity;
+        cluster.store.put(&key.cidr, &block);
+        cluster.store.put(&AffinityKey { owner: other.clone(), cidr: key.cidr }, claim);
+        cluster.store.edit(|pairs| pairs.remove(&BlockAffinity::path(key)));
     }
-    cluster.one("node1", "net.c").await.unwrap();
+    let ip = cluster.one("node1", "net.c").await.unwrap();
+    assert!(claims.iter().all(|(key, _)| !key.cidr.contains(ip)));
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// While the claims were read again, another process of the node claimed a block that had been read as another node's.
+#[tokio::test]
+async fn a_claim_is_not_dropped_for_a_block_that_is_older() {
+    let cluster = at_the_limit().await;
+    let wanted = BlockWalk::new(cidr("10.0.0.0/26"), 32, "node1", cluster.clock.now()).nth(1).unwrap();
+    let block = |owner: &str| Block::new(wanted, &Owner::Host(owner.into()), cluster.clock.now()).unwrap();
+    let (theirs, ours) = (block("node2"), block("node1"));
+    let claim = |state| BlockAffinity { state, ..BlockAffinity::default() };
+    cluster.store.put(&wanted, &theirs);
+    cluster.store.put(&affinity_key("node2", &wanted.to_string()), &claim(AffinityState::Confirmed));
+    let mut reads = 0;
+    cluster.store.before_each(move |_, writes, pairs| {
+        reads += usize::from(writes.is_none());
+        // The prelude; the first blocks of the walk with the claims; what comes then.
+        if writes.is_none() && reads == 2 {
+            pairs.remove(&BlockAffinity::path(&affinity_key("node2", &wanted.to_string())));
+            let confirmed = claim(AffinityState::Confirmed).encode().unwrap();
+            pairs.put(BlockAffinity::path(&affinity_key("node1", &wanted.to_string())), confirmed);
+        }
+        if writes.is_none() && reads == 3 {
+            pairs.put(Block::path(&wanted), ours.encode().unwrap());
+        }
+        Fault::None
+    });
+    _ = cluster.one("node1", "net.b").await;
+    cluster.store.calm();
+    assert_eq!(cluster.affinity("node1", &wanted.to_string()), Some(AffinityState::Confirmed));
     assert_consistent(&cluster.store.pairs(), true);
 }

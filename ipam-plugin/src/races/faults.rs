@@ -100,8 +100,10 @@ async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
             let others = held(&cluster.store.pairs());
             break_once(&cluster, at, Fault::Late { applied, after: usize::MAX });
             _ = cluster.one("node1", "net.a").await;
-            // The fault may be DEL's.
-            while cluster.release("net.a").await.is_err() {}
+            // The fault may be a DEL's, and of two at most one.
+            if cluster.release("net.a").await.is_err() | cluster.release("net.a").await.is_err() {
+                cluster.release("net.a").await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            }
             cluster.store.calm();
             assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
         }

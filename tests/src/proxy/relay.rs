@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use hyper::body::Incoming;
@@ -47,6 +48,7 @@ enum Next {
     Half,
     Answer(super::Refusal),
     Break,
+    BreakAndGoOn(Duration),
 }
 
 impl Server {
@@ -142,6 +144,18 @@ impl Link {
         match self.carry_out(self.state.request(method.as_str(), &format!("{target}{more}"))).await {
             Next::GoOn | Next::Half => {}
             Next::Break => return self.broken().await,
+            Next::BreakAndGoOn(after) => {
+                let body = match body {
+                    Asked::Streamed(body) => Some(whole(body).await),
+                    Asked::Read(bytes) => bytes,
+                };
+                let (link, request) = (self.clone(), Request::from_parts(head, Asked::Read(body)));
+                tokio::spawn(async move {
+                    sleep(after).await;
+                    drop(link.ask(request).await);
+                });
+                return self.broken().await;
+            }
             Next::Answer(refusal) => {
                 // A request that is refused is read all the same: an unread one would break the connection.
                 if let Asked::Streamed(body) = body {
@@ -157,7 +171,7 @@ impl Link {
 
     async fn answered(&self, answer: Response<Incoming>, method: &Method) -> io::Result<Response<Relayed>> {
         match self.carry_out(self.state.answer()).await {
-            Next::GoOn => Ok(answer.map(Relayed::Whole)),
+            Next::GoOn | Next::BreakAndGoOn(_) => Ok(answer.map(Relayed::Whole)),
             Next::Half => Ok(answer.map(|body| Relayed::Half { body, cut: self.cut.clone(), sent: false })),
             Next::Answer(refusal) => Ok(refusal.response(method)),
             Next::Break => self.broken().await,
@@ -182,6 +196,7 @@ impl Link {
             Some(Fault::CutMidAnswer) => Next::Half,
             Some(Fault::Refuse(refusal)) => Next::Answer(refusal),
             Some(Fault::Cut) => Next::Break,
+            Some(Fault::Late(after)) => Next::BreakAndGoOn(after),
             Some(Fault::Delay(time)) => {
                 sleep(time).await;
                 Next::GoOn

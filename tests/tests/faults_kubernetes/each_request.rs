@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
@@ -106,6 +108,46 @@ fn add_with_a_fault_at_each_request() {
 #[test]
 fn add_that_claims_a_block_with_a_fault_at_each_request() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
+}
+
+/// The server is still at work on the block when the plugin has given up waiting for it, until after DEL perhaps. An address
+/// that it then took would be counted by no handle.
+fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
+    let empty = faulty.cluster.store.dump().unwrap();
+    // Mostly while the plugin finds out what became of it.
+    let soon = (0..40).map(|n| Duration::from_micros(250 * n));
+    for late in soon.chain([Duration::from_millis(400)]) {
+        faulty.cluster.store.keep_only(&empty).unwrap();
+        // Not there when the case before it came to no block.
+        let _ = fs::remove_file(RECENT_BLOCKS);
+        let stays = faulty.pod();
+        let resident = addresses(&faulty.run("ADD", &stays));
+        let pod = faulty.pod();
+        if let Some(result) = faulted(faulty, "ADD", &pod, (write, Fault::Late(late))) {
+            assert!(addresses(&result).is_disjoint(&resident), "{late:?}");
+        }
+        faulty.run("DEL", &pod);
+        thread::sleep(late);
+        faulty.cluster.assert_only(&[&stays]);
+        for pod in [pod, stays] {
+            faulty.cluster.remove_pod(&pod);
+        }
+    }
+}
+
+#[test]
+fn a_block_that_is_written_late() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| block_written_late(faulty, Point::First("PUT", "ipamblocks")));
+}
+
+/// Blocks of one address: whoever does not see that the first one was created after all creates another.
+#[test]
+fn a_block_that_is_created_late() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        faulty.cluster.store.delete("ippools/pool4").unwrap();
+        faulty.cluster.load(&Content::default().pool("single", "10.66.0.0/24", 32));
+        block_written_late(faulty, Point::First("POST", "ipamblocks"));
+    });
 }
 
 #[test]

@@ -94,7 +94,7 @@ pub enum AccessError {
 }
 
 /// Where the configuration may say who we are when no kubeconfig does.
-const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, kubernetes.k8s_client_certificate)";
+const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
 /// What the settings lead to.
 pub(super) struct Access {

@@ -152,14 +152,29 @@ impl ApiClient {
     /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
     /// nothing or is one that only reads.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
+        match self.send_patiently(request, self.config.deadline).await? {
+            Some(object) => Ok(object),
+            None => Err(self.late(&Departure::default()).await),
+        }
+    }
+
+    /// The same, with `None` as soon as the server lets one attempt wait for longer than `patience`. What it asks to wait before
+    /// the next one is no such wait.
+    pub(super) async fn send_patiently(
+        &self,
+        request: &ApiRequest,
+        patience: Duration,
+    ) -> Result<Option<Value>, Failure> {
         self.throttle.admit().await;
         let until = Instant::now() + self.config.deadline;
         let (mut pause, mut renewed) = (FIRST_PAUSE, false);
         loop {
             let departure = Departure::default();
-            let failure = match timeout_at(until, self.try_once(request, &departure)).await {
-                Ok(Ok(object)) => return Ok(object),
+            let attempt_ends = Instant::now() + patience;
+            let failure = match timeout_at(until.min(attempt_ends), self.try_once(request, &departure)).await {
+                Ok(Ok(object)) => return Ok(Some(object)),
                 Ok(Err(failure)) => failure,
+                Err(_) if attempt_ends < until => return Ok(None),
                 Err(_) => return Err(self.late(&departure).await),
             };
             let wait = match &failure {
@@ -189,7 +204,7 @@ impl ApiClient {
         let deadline = self.config.deadline;
         match departure.happened() {
             true => Failure::NoAnswer(format!("no answer within {deadline:?}")),
-            false => Failure::NotSent(format!("no connection to {} within {deadline:?}", self.server().await)),
+            false => Failure::NotSent(format!("nothing could be sent to {} within {deadline:?}", self.server().await)),
         }
     }
 

@@ -14,7 +14,6 @@ use libcalico::store::{
     Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
@@ -169,10 +168,10 @@ impl Kubernetes {
         let latest = ApiRequest::get(path);
         let Some(version) = version else { return self.client.send(&latest).await };
         let cached = ApiRequest::get(format!("{path}?resourceVersion={version}"));
-        match timeout(CACHE_PATIENCE, self.client.send(&cached)).await {
-            Ok(answer) => answer,
+        match self.client.send_patiently(&cached, CACHE_PATIENCE).await? {
+            Some(answer) => Ok(answer),
             // A cache that is far behind, or a revision of another cluster, or of this one before it was taken back to a backup.
-            Err(_) => self.client.send(&latest).await,
+            None => self.client.send(&latest).await,
         }
     }
 

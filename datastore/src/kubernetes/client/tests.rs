@@ -319,8 +319,10 @@ async fn a_token_that_cannot_be_sent_is_told_at_once() {
 
 #[tokio::test]
 async fn every_request_has_a_deadline() {
-    let server = Server::start(&["h2"], &[Reply::Never]).await;
-    let failure = server.client(Duration::from_millis(300)).send(&ApiRequest::get("/a")).await.unwrap_err();
+    let server = Server::start(&["h2"], &[Reply::Ok, Reply::Never]).await;
+    let client = server.client(Duration::from_secs(2));
+    client.send(&ApiRequest::get("/a")).await.unwrap();
+    let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
     assert!(matches!(failure, Failure::NoAnswer(_)), "{failure}");
     // Nobody listens.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
@@ -334,6 +336,19 @@ async fn every_request_has_a_deadline() {
     };
     let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
+}
+
+/// The pauses that a busy server asks for are longer together than the patience with one attempt.
+#[tokio::test]
+async fn patience_is_with_the_server_not_with_the_pauses() {
+    const BUSY: Reply = Reply::Status(429);
+    let replies = [Reply::Ok, BUSY, BUSY, BUSY, BUSY, BUSY, Reply::Ok, Reply::Never];
+    let server = Server::start(&["h2"], &replies).await;
+    let client = server.client(LONG);
+    client.send(&ApiRequest::get("/a")).await.unwrap();
+    let patience = Duration::from_millis(400);
+    assert!(client.send_patiently(&ApiRequest::get("/a"), patience).await.unwrap().is_some());
+    assert!(client.send_patiently(&ApiRequest::get("/a"), patience).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -400,6 +415,6 @@ async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
     };
     let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
     let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
-    assert!(failure.to_string().starts_with("no connection to https://localhost:"), "{failure}");
+    assert!(failure.to_string().starts_with("nothing could be sent to https://localhost:"), "{failure}");
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
 }

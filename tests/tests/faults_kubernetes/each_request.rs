@@ -129,6 +129,7 @@ fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
         faulty.run("DEL", &pod);
         thread::sleep(late);
         faulty.cluster.assert_only(&[&stays]);
+        faulty.run("DEL", &stays);
         for pod in [pod, stays] {
             faulty.cluster.remove_pod(&pod);
         }

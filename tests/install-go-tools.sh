@@ -38,7 +38,7 @@ place() {
     case $1 in
     cnitool | containerd | helm | kubeconform) echo "$CACHE/bin" ;;
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-2" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-3" ;;
     *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
     esac
 }
@@ -109,7 +109,7 @@ build_images() {
 
 # The CNI project's plugins for an architecture, static, with their version, and the licences of all that is in them.
 build_cni_plugins() {
-    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder library
     programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
     version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
     echo "building plugins of the CNI project $version for $arch into $into"
@@ -120,7 +120,10 @@ build_cni_plugins() {
     # By itself, so that its failure is one of this script: else the licences would be missing from now on.
     modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
         -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
-    modules+=$'\n'$(go env GOVERSION GOROOT | sed '1s/^go/stdlib@/' | paste -sd ' ')
+    # PyPI's Go comes without the licence of Go itself. That of its authors' modules, which it has, is the same text.
+    library=$(go env GOROOT)
+    [ -f "$library/LICENSE" ] || library+=/src/cmd/vendor/golang.org/x/sys
+    modules+=$'\n'"$(go env GOVERSION | sed 's/^go/stdlib@/') $library"
     # Modules do not stay here.
     while read -r module folder; do
         mkdir -p "$into.new/licenses/$module"

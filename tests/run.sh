@@ -26,7 +26,7 @@ stage() {
     echo "=== $name: $status, $((SECONDS - begin)) s"
 }
 
-stage needs tests/install-needs.sh build demo test
+stage needs tests/install-needs.sh build image demo demo-kubernetes demo-controllers test
 if [ ${#failed[@]} -gt 0 ]; then
     echo "nothing can run without these" >&2
     exit 1

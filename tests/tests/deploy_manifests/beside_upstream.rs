@@ -168,6 +168,23 @@ fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
     }
 }
 
+/// What upstream has in other manifests than calico.yaml: our DaemonSet has neither its settings nor its accounts.
+#[test]
+fn our_daemon_set_is_not_rendered_beside_etcd_canal_and_policy_alone() {
+    if !can_render() {
+        return;
+    }
+    for (what, here, there) in [
+        ("etcd", "DATASTORE_TYPE", "ETCD_ENDPOINTS"),
+        ("canal", "name: calico-node\n", "name: canal\n"),
+        ("policy alone", "veth_mtu:", "other:"),
+    ] {
+        let text = upstream("upstream-v3.32.yaml");
+        assert!(text.contains(here), "{what}");
+        assert!(render_swapped("beside-calico-node", &text.replace(here, there), "").is_err(), "{what}");
+    }
+}
+
 /// There and back again: upstream's, applied as its own documents say, ours in it, upstream's. The server keeps what each says, and
 /// the same before and after.
 #[test]

@@ -28,7 +28,7 @@ pub use report::{Left, Outcome, Report, Step};
 
 use netconf::NetConf;
 
-use crate::atomic_file::{self, AtomicFileError};
+use crate::atomic_file;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
@@ -46,19 +46,11 @@ pub struct Options {
     pub forget_gone: bool,
 }
 
-/// Why nothing was done, or not everything.
-#[derive(Debug, thiserror::Error)]
-pub enum UninstallError {
-    /// What was installed is not known.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// What is left cannot be noted.
-    #[error(transparent)]
-    Save(#[from] AtomicFileError),
-}
-
 /// Takes back what was installed on the node that `layout` shows, or says what would be.
-pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<Report, UninstallError> {
+///
+/// # Errors
+/// What was installed is not known: nothing was done.
+pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<Report, StateError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
     let found = files::look(&state, layout, &net_dir);
@@ -85,15 +77,16 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         }
         Ok(()) => {
             remove(&others, &mut state, options.yes, &mut report);
-            if options.yes && !state.files.is_empty() {
-                // The renamed configuration is what tells the next run that this one began; it goes last.
-                state.save(layout)?;
+            // The renamed configuration is what tells the next run that this one began; it goes last.
+            if options.yes && !note(&state, layout, &mut report) {
+                configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+            } else {
+                remove(&configurations, &mut state, options.yes, &mut report);
             }
-            remove(&configurations, &mut state, options.yes, &mut report);
             kept::remove(&tasks, &state, layout, options.yes, &mut report);
             if options.yes {
                 sweep(layout, &net_dir);
-                finish(&state, layout, &mut report)?;
+                finish(&state, layout, &mut report);
             }
         }
     }
@@ -151,15 +144,30 @@ fn sweep(layout: &Layout, net_dir: &str) {
     let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
 }
 
+/// Saves what is still there, as long as anything is. Whether the next run will know of it.
+fn note(state: &State, layout: &Layout, report: &mut Report) -> bool {
+    if state.files.is_empty() {
+        return true;
+    }
+    let saved = state.save(layout);
+    let path = state::path(layout).display().to_string();
+    match &saved {
+        Err(_) if report.names(&path) => {}
+        Err(error) => report.fail("note what is left in", path, error),
+        Ok(()) => {}
+    }
+    saved.is_ok()
+}
+
 /// The state goes with the last file that it notes.
-fn finish(state: &State, layout: &Layout, report: &mut Report) -> Result<(), UninstallError> {
+fn finish(state: &State, layout: &Layout, report: &mut Report) {
     if !state.files.is_empty() {
-        return Ok(state.save(layout)?);
+        note(state, layout, report);
+        return;
     }
     let path = state::path(layout);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => report.fail("remove", path.display(), error),
         _ => {}
     }
-    Ok(())
 }

@@ -120,8 +120,11 @@ pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
     }
 }
 
-/// Names a configuration that was renamed, and that a later run removes.
+/// Names a configuration that was renamed, and that a later run removes; or that it leaves.
 pub(super) fn leave_retired(task: &Task, report: &mut Report) {
+    if let Verdict::Leave(reason) = &task.verdict {
+        return report.leave(task.path.display(), reason);
+    }
     let path = if is_retired(&task.path) { task.path.clone() } else { retired(&task.path) };
     if path.exists() {
         report.leave(path.display(), "no runtime reads it by this name; the next run goes on with it");

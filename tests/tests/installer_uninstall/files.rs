@@ -205,6 +205,27 @@ fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
     });
 }
 
+/// What is left is all that tells the next run, and the person, that this one began.
+#[test]
+fn a_state_that_cannot_be_kept_keeps_the_renamed_configuration_and_all_is_told() {
+    installed(|container| {
+        container.program(&format!("{BIN}/portmap"), "a newer one").unwrap();
+        container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
+        let failed = said(&container, &["--yes"], 1);
+        let state = container.path(STATE).display().to_string();
+        assert!(failed.contains(&format!("FAILED to note what is left in {state}: ")), "{failed}");
+        assert_eq!(failed.matches("\nFAILED to").count(), 1, "{failed}");
+        assert!(failed.contains(&format!("removed {}", container.path(BIN).join("calico").display())), "{failed}");
+        let renamed = format!("{CONF}.removed");
+        let line = format!("  {}: no runtime reads it by this name", container.path(NET).join(&renamed).display());
+        assert!(failed.contains(&line) && failed.contains("somebody changed it since"), "{failed}");
+        assert_eq!(container.names(NET), [renamed]);
+        container.remount("var/lib/calico", MsFlags::empty()).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert!(container.names(NET).is_empty() && container.noted("bin") == ["portmap"], "{done}");
+    });
+}
+
 /// As a run leaves it that was killed after its first step. No runtime reads that name.
 #[test]
 fn what_a_killed_run_renamed_is_removed_by_the_next() {

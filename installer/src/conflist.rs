@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 
 pub use self::selection::warn_if_not_chosen;
 use crate::atomic_file::{self, AtomicFileError, Change};
-use crate::binaries::{CALICO, CALICO_IPAM};
 use crate::digest;
 use crate::layout::{Layout, Place};
 use crate::node_conf;
@@ -135,12 +134,8 @@ impl Conflist {
 /// What Calico's plugins read in a configuration; `None` where none of them is in there: templates of any kind are put in place,
 /// those of other plugins as well.
 fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
-    let is_ours = |plugin: &Map<String, Value>| {
-        let ipam = plugin.get("ipam").and_then(Value::as_object);
-        kind(plugin) == CALICO || ipam.is_some_and(|ipam| kind(ipam) == CALICO_IPAM)
-    };
     let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
-    plugin.filter(is_ours).map(node_conf::read).transpose()
+    plugin.map(node_conf::read).transpose()
 }
 
 /// Removes configurations that this one takes the place of: the one that `CNI_OLD_CONF_NAME` names if it is one of Calico's,

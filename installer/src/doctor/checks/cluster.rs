@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::configuration::REINSTALL;
 use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Facts, Granted, Pool, TlsFile};
 use crate::doctor::finding::Finding;
 use crate::doctor::role::{MANIFEST_PATH, Permission};
@@ -138,6 +139,7 @@ fn untold(name: &str, reason: &str, cluster: &Cluster) -> Finding {
 fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
     const NAME: &str = "node object";
     let name = facts.node.as_ref()?.name.as_ref().ok()?;
+    let by_others = format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename");
     Some(match cluster.node_exists.as_ref()? {
         Ok(true) => Finding::ok(NAME, format!("Node {name} exists")),
         Ok(false) if cluster.kind == DatastoreKind::Kubernetes => Finding::fail(
@@ -148,7 +150,11 @@ fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
         Ok(false) => Finding::fail(
             NAME,
             format!("the datastore has no Node {name}: no pod gets an address"),
-            format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename"),
+            match cluster.kind {
+                // The installer makes it there alone.
+                DatastoreKind::Etcd => format!("{REINSTALL}, or {by_others}"),
+                _ => by_others,
+            },
         ),
         Err(reason) => Finding::skipped(NAME, reason.clone()),
     })

@@ -21,6 +21,10 @@ fn an_etcd_has_ways_out_of_its_own() {
     only("FAIL node object: the datastore has no Node node1: no pod", |facts| {
         on_etcd(facts).node_exists = Some(Ok(false));
     });
+    let mut facts = good();
+    on_etcd(&mut facts).node_exists = Some(Ok(false));
+    let told = all(&facts).into_iter().find(|finding| finding.name == "node object").unwrap();
+    assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-ipam init --node node1"));
     for kind in [DatastoreKind::Kubernetes, DatastoreKind::Etcd, DatastoreKind::Local] {
         let mut facts = good();
         cluster(&mut facts).kind = kind;

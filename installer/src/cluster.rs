@@ -31,6 +31,12 @@ pub enum ClusterError {
     /// The way into etcd.
     #[error("etcd: {0}")]
     Etcd(String),
+    /// An etcd that does not answer, in which nobody else may make the Node.
+    #[error(
+        "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes the Node, \
+         without which no pod gets an address"
+    )]
+    Silent(StoreError),
     /// The ClusterInformation.
     #[error(
         "ClusterInformation default cannot be looked for and made: {source}; let {who} get and create \
@@ -65,17 +71,47 @@ pub enum ClusterError {
     },
 }
 
+impl ClusterError {
+    /// Whether the same may work a little later.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, ClusterError::Silent(_))
+    }
+
+    /// The same of an etcd: one that does not answer is another matter than one that refuses.
+    fn of_etcd(self) -> ClusterError {
+        match self {
+            ClusterError::Information { source, .. } | ClusterError::Node { source, .. } if source.is_unavailable() => {
+                ClusterError::Silent(source)
+            }
+            ClusterError::Pool { who, source } => match *source {
+                FirstPoolError::Store(source) if source.is_unavailable() => ClusterError::Silent(source),
+                source => ClusterError::Pool { who, source: Box::new(source) },
+            },
+            error => error,
+        }
+    }
+}
+
 /// Adds what is missing where `conf`, which Calico's plugin reads, says that Calico's objects are; says what it leaves out.
+/// Outside of a pod there is no `account`, and an etcd needs none.
 ///
 /// # Errors
 /// The datastore is out of reach, or refuses.
-pub fn ensure(conf: Option<&NetConf>, account: &ServiceAccount, settings: &Settings) -> Result<(), ClusterError> {
+pub fn ensure(
+    conf: Option<&NetConf>,
+    account: Option<&ServiceAccount>,
+    settings: &Settings,
+) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         leave_out(settings, "Calico's plugin is not in the configuration, so that its datastore is not known");
         return Ok(());
     };
     let (store, who) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
+            let Some(account) = account else {
+                leave_out(settings, "outside of a pod there is no account to make it with: apply it");
+                return Ok(());
+            };
             let access = KubernetesConfig { group: group_of(conf), ..account.access(DEADLINE)? };
             (Datastore::Kubernetes(Arc::new(Kubernetes::lasting(&access))), "this pod's service account")
         }
@@ -88,28 +124,36 @@ pub fn ensure(conf: Option<&NetConf>, account: &ServiceAccount, settings: &Setti
             return Ok(());
         }
     };
-    process::block_on(async {
-        let made = store.ensure_cluster_information().await;
-        if made.map_err(|source| ClusterError::Information { who, source })? {
-            tracing::info!("made ClusterInformation default");
+    let done = process::block_on(add_missing(&store, who, conf, settings));
+    done.map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.of_etcd() } else { error })
+}
+
+async fn add_missing(
+    store: &Datastore,
+    who: &'static str,
+    conf: &NetConf,
+    settings: &Settings,
+) -> Result<(), ClusterError> {
+    let made = store.ensure_cluster_information().await;
+    if made.map_err(|source| ClusterError::Information { who, source })? {
+        tracing::info!("made ClusterInformation default");
+    }
+    if let Some(node) = node(conf, settings) {
+        let name = node.metadata.name.clone();
+        match ensure_node(store, node).await {
+            Ok(true) => tracing::info!("made Node {name}"),
+            Ok(false) => {}
+            Err(source) => return Err(ClusterError::Node { name, who, source }),
         }
-        if let Some(node) = node(conf, settings) {
-            let name = node.metadata.name.clone();
-            match ensure_node(&store, node).await {
-                Ok(true) => tracing::info!("made Node {name}"),
-                Ok(false) => {}
-                Err(source) => return Err(ClusterError::Node { name, who, source }),
-            }
+    }
+    for request in &settings.pools {
+        let pool = IpPool::new(request.name, request.spec.clone());
+        let made = ensure_first_pool(store, pool).await;
+        if made.map_err(|source| ClusterError::Pool { who, source: Box::new(source) })? {
+            tracing::info!("made IPPool {}, {}", request.name, request.spec.cidr);
         }
-        for request in &settings.pools {
-            let pool = IpPool::new(request.name, request.spec.clone());
-            let made = ensure_first_pool(&store, pool).await;
-            if made.map_err(|source| ClusterError::Pool { who, source: Box::new(source) })? {
-                tracing::info!("made IPPool {}, {}", request.name, request.spec.cidr);
-            }
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Nobody may think that it was made.

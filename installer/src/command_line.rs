@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 use ipam_plugin::process;
 
-use crate::agent::{self, AgentError, AgentSettings, Kept};
-use crate::install::{InstallError, Installation};
+use crate::agent::{self, AgentError, AgentSettings};
+use crate::install::{InstallError, Installation, Upkeep};
 use crate::kubeconfig;
 use crate::service_account::ServiceAccountError;
 use crate::settings::{Settings, SettingsError};
@@ -59,16 +59,15 @@ fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), Settings
     Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
 }
 
-/// Stays as the agent, until SIGTERM (INST-37). With `keeps` it puts back what was installed.
+/// Stays as the agent, until SIGTERM (INST-37).
 fn stay(
     installation: &Installation<'_>,
-    keeps: bool,
+    mut upkeep: Upkeep<'_>,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(), CommandError> {
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
-    let keep = || if keeps { installation.keep() } else { Kept::default() };
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, keep))?;
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || upkeep.keep()))?;
     Ok(())
 }

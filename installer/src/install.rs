@@ -5,13 +5,16 @@
 
 mod upkeep;
 
+pub use upkeep::Upkeep;
+
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
-use crate::cluster;
+use crate::cluster::{self, ClusterError};
 use crate::conflist::{self, Conflist, ConflistError};
 use crate::credentials::{self, CredentialsError};
 use crate::host_network::{self, HostNetwork};
@@ -26,8 +29,11 @@ use crate::state::State;
 use crate::template::{self, Tls};
 use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
 
-/// How long the datastore may take to tell its pools.
+/// How long the datastore may take to tell its pools to a run.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// Between two attempts at an etcd that does not answer.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why an installation failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +53,9 @@ pub enum InstallError {
     /// The token of the plugins.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// What the cluster lacks, and nobody else adds.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A file.
     #[error(transparent)]
     File(#[from] AtomicFileError),
@@ -101,11 +110,10 @@ impl Installation<'_> {
         nodename::of_this_run(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {
             self.write_credentials(account, &net_dir)?;
-            cluster::ensure(conflist.calicos.as_ref(), account, settings)
-                .unwrap_or_else(|error| tracing::warn!("{error}"));
         }
         if asks {
-            self.write_mtu(&conflist, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
+            self.complete_cluster(&conflist)?;
+            self.write_mtu(&conflist, ANSWER, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
         if account.is_none() {
             warn_of_hand_work(&conflist);
@@ -145,10 +153,30 @@ impl Installation<'_> {
         Ok(())
     }
 
+    /// What the cluster lacks (INST-61). In a pod an etcd that does not answer is asked again, and then ends the run, as the
+    /// API server does for the token: kubelet begins it again, and whoever comes later does not look. A person sees the
+    /// warning, and an image of a node is made away from its etcd.
+    fn complete_cluster(&self, conflist: &Conflist) -> Result<(), ClusterError> {
+        let Installation { settings, account, .. } = *self;
+        let begun = Instant::now();
+        loop {
+            match cluster::ensure(conflist.calicos.as_ref(), account, settings) {
+                Ok(()) => return Ok(()),
+                Err(error) if account.is_none() || !error.is_silence() => {
+                    tracing::warn!("{error}");
+                    return Ok(());
+                }
+                Err(error) if begun.elapsed() + PAUSE >= settings.try_for => return Err(error),
+                Err(error) => tracing::info!("trying again: {error}"),
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
     /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
     /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there is no pool.
-    fn write_mtu(&self, conflist: &Conflist, state: &mut State) -> Result<(), String> {
-        let Installation { layout, network, .. } = *self;
+    fn write_mtu(&self, conflist: &Conflist, deadline: Duration, state: &mut State) -> Result<(), String> {
+        let Installation { layout, account, network, .. } = *self;
         let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))
         else {
             return Ok(());
@@ -159,11 +187,15 @@ impl Installation<'_> {
             tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
             return Ok(());
         }
-        let way_out = "set CNI_MTU, or let calico-node write it";
+        let way_out = match account {
+            Some(_) => "set CNI_MTU, or let calico-node write it; the agent looks again each minute",
+            None => "set CNI_MTU, let calico-node write it, or run this again when that has changed",
+        };
         let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
         let uplinks = host_network::uplinks(network).map_err(unknown)?;
-        let pools = node_conf::pools(conf, ANSWER).map_err(unknown)?;
-        let mtu = mtu::of_pods(&uplinks, &pools).map_err(|error| unknown(error.to_string()))?;
+        let lowest = mtu::of_node(&uplinks).map_err(|error| unknown(error.to_string()))?;
+        let pools = node_conf::pools(conf, deadline).map_err(unknown)?;
+        let mtu = mtu::of_pods(lowest, &pools).map_err(|error| unknown(error.to_string()))?;
         match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
             MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
             MtuFile::Same | MtuFile::Theirs => {}

@@ -37,9 +37,7 @@ pub enum Unknown {
     #[error("no interface has a default route")]
     NoUplink,
     /// The pools come later, and with them the encapsulation: the quick start makes them after the DaemonSet.
-    #[error(
-        "there is no IPPool yet that says what encapsulation takes (the agent looks again each minute, and so does the next run of the installer)"
-    )]
+    #[error("there is no IPPool yet that says what encapsulation takes")]
     NoPool,
 }
 
@@ -48,12 +46,19 @@ pub fn is_read(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
-/// The MTU of pods with which every packet fits through every uplink, in the encapsulation that takes most.
+/// The MTU with which every packet fits through every uplink.
 ///
 /// # Errors
-/// There is no uplink, or no pool that is enabled: pods would keep too large a number when one with encapsulation comes.
-pub fn of_pods(uplinks: &[Interface], pools: &[IpPoolSpec]) -> Result<u32, Unknown> {
-    let lowest = uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(Unknown::NoUplink)?;
+/// There is no uplink.
+pub fn of_node(uplinks: &[Interface]) -> Result<u32, Unknown> {
+    uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(Unknown::NoUplink)
+}
+
+/// The MTU of pods with which every packet fits through the node's, `lowest`, in the encapsulation that takes most.
+///
+/// # Errors
+/// There is no pool that is enabled: pods would keep too large a number when one with encapsulation comes.
+pub fn of_pods(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, Unknown> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
     let overhead = enabled.map(overhead).max().ok_or(Unknown::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
@@ -144,17 +149,16 @@ mod tests {
     fn the_narrowest_uplink_and_the_largest_overhead_count() {
         let uplinks = [interface("eth0", 9000), interface("eth1", 1500)];
         let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
-        assert_eq!(of_pods(&uplinks, &pools), Ok(1430));
-        assert_eq!(of_pods(&uplinks[..1], &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
-        assert_eq!(of_pods(&[], &pools), Err(Unknown::NoUplink));
+        assert_eq!(of_pods(of_node(&uplinks).unwrap(), &pools), Ok(1430));
+        assert_eq!(of_pods(9000, &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
+        assert_eq!(of_node(&[]), Err(Unknown::NoUplink));
     }
 
     #[test]
     fn without_a_pool_nobody_knows_what_encapsulation_will_take() {
-        let uplinks = [interface("eth0", 9000)];
-        assert_eq!(of_pods(&uplinks, &[]), Err(Unknown::NoPool));
+        assert_eq!(of_pods(9000, &[]), Err(Unknown::NoPool));
         let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
-        assert_eq!(of_pods(&uplinks, &[disabled]), Err(Unknown::NoPool));
+        assert_eq!(of_pods(9000, &[disabled]), Err(Unknown::NoPool));
     }
 
     #[test]

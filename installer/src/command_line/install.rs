@@ -10,7 +10,7 @@ use ipam_plugin::variable::list;
 use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
 use crate::host_network::HostNetwork;
-use crate::install::Installation;
+use crate::install::{Installation, Upkeep};
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
 use crate::settings::variables::GROUPS;
@@ -35,7 +35,7 @@ fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
     // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        stay(&installation, true, &lookup)?;
+        stay(&installation, Upkeep::of_own(installation), &lookup)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
 use crate::agent::VARIABLES;
 use crate::host_network::HostNetwork;
-use crate::install::Installation;
+use crate::install::{Installation, Upkeep};
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
 
@@ -28,14 +28,7 @@ fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
-    let keeps = installation.is_noted();
-    if !keeps {
-        tracing::info!(
-            "only the token is looked after: {} was not installed from this environment",
-            settings.conf_name
-        );
-    }
-    stay(&installation, keeps, &lookup)
+    stay(&installation, Upkeep::of_anyones(installation), &lookup)
 }
 
 fn help() -> String {

@@ -2,53 +2,103 @@
 
 use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 use super::{InstallError, Installation};
 use crate::agent::Kept;
 use crate::{binaries, mtu};
 
-impl Installation<'_> {
+/// How long the datastore may take to tell its pools. The agent answers nobody meanwhile: far less than probes wait.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Looks after what was installed.
+#[derive(Debug)]
+pub struct Upkeep<'a> {
+    installation: Installation<'a>,
+    /// Whether it was installed from this environment; `None` as long as that cannot be told.
+    keeps: Option<bool>,
+    /// Why the MTU of pods is not known, as it was said last.
+    said: Option<String>,
+}
+
+impl<'a> Upkeep<'a> {
+    /// For whoever has just installed.
+    pub fn of_own(installation: Installation<'a>) -> Upkeep<'a> {
+        Upkeep { keeps: Some(true), ..Upkeep::of_anyones(installation) }
+    }
+
+    /// For who finds out whether it was installed from this environment. What another one installed is somebody else's to look
+    /// after.
+    pub fn of_anyones(installation: Installation<'a>) -> Upkeep<'a> {
+        Upkeep { installation, keeps: None, said: None }
+    }
+
     /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is asked,
     /// but for the MTU of pods as long as it is not known.
-    pub fn keep(&self) -> Kept {
-        self.write_late_mtu();
-        let missing = match self.missing() {
+    pub fn keep(&mut self) -> Kept {
+        let missing = match self.keeps() {
+            Ok(false) => return Kept::default(),
+            Ok(true) => {
+                self.write_late_mtu();
+                self.installation.missing()
+            }
+            Err(error) => Err(error),
+        };
+        let missing = match missing {
             Ok(missing) if missing.is_empty() => return Kept::default(),
             Ok(missing) => missing,
             Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
         };
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
-        match self.install(false) {
+        match self.installation.install(false) {
             // A directory may have been skipped.
             Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
         }
     }
 
-    /// Pools, which say what encapsulation takes from the MTU, come after the DaemonSet: so documents have it.
-    fn write_late_mtu(&self) {
-        if !self.layout.keeps_state() || self.layout.state_dir().join(mtu::NAME).exists() {
-            return;
+    /// Asked again for as long as a file of this environment cannot be read.
+    fn keeps(&mut self) -> Result<bool, InstallError> {
+        if let Some(keeps) = self.keeps {
+            return Ok(keeps);
         }
-        let rendered = self.tls_assets().map_err(InstallError::from);
-        let Ok(conflist) = rendered.and_then(|assets| self.render(&assets.on_node(&self.settings.net_dir))) else {
-            return;
-        };
-        let write = || self.write_mtu(&conflist, &mut self.load_state());
-        // On a thread of its own: the caller's is a runtime's, and the datastore is asked through another.
-        let written = thread::scope(|scope| scope.spawn(write).join());
-        if let Ok(Err(reason)) = written {
-            tracing::debug!("{reason}");
+        let keeps = self.installation.is_noted()?;
+        if !keeps {
+            let name = &self.installation.settings.conf_name;
+            tracing::info!("only the token is looked after: {name} was not installed from this environment");
         }
+        self.keeps = Some(keeps);
+        Ok(keeps)
     }
 
-    /// Whether the configuration that is noted as installed is the one that this environment makes: another one is somebody
-    /// else's to look after.
-    pub fn is_noted(&self) -> bool {
-        let tls = self.tls_assets().map(|assets| assets.on_node(&self.settings.net_dir));
-        let conflist = tls.map_err(InstallError::from).and_then(|tls| self.render(&tls));
-        conflist.is_ok_and(|conflist| conflist.is_noted(self.settings, &self.load_state()))
+    /// Pools, which say what encapsulation takes from the MTU, come after the DaemonSet: so documents have it.
+    fn write_late_mtu(&mut self) {
+        let Installation { settings, layout, .. } = self.installation;
+        if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
+            return;
+        }
+        let installation = self.installation;
+        let rendered = installation.tls_assets().map_err(InstallError::from);
+        let Ok(conflist) = rendered.and_then(|assets| installation.render(&assets.on_node(&settings.net_dir))) else {
+            return;
+        };
+        let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
+        // On a thread of its own: the caller's is a runtime's, and the datastore is asked through another.
+        let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
+        let reason = written.err();
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.said) {
+            tracing::info!("{reason}");
+        }
+        self.said = reason;
+    }
+}
+
+impl Installation<'_> {
+    /// Whether the configuration that is noted as installed is the one that this environment makes.
+    fn is_noted(&self) -> Result<bool, InstallError> {
+        let tls = self.tls_assets()?.on_node(&self.settings.net_dir);
+        Ok(self.render(&tls)?.is_noted(self.settings, &self.load_state()))
     }
 
     /// What this environment installs and has installed, and is not there or is not as it was. Nothing is written.

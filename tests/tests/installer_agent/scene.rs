@@ -1,9 +1,10 @@
 //! A pod that may make tokens, and what its requests for tokens come to.
 
 use anyhow::Result;
+use integration_tests::clock::Ahead;
 use integration_tests::kubernetes::{Audit, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
-use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
 use serde_json::Value;
 
 /// The account of the plugins.
@@ -11,6 +12,31 @@ pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
 /// The configuration that it installs.
 pub(crate) const CONF: &str = "10-calico.conflist";
+
+/// Why a test with [`Hastened`] is skipped.
+pub(crate) const REASON: &str =
+    "the instructions of this machine are not known, so no clock can be set for one process";
+
+/// More than passes between two looks at the files.
+const LOOK: i32 = 90;
+
+/// An agent whose clocks can be set on, so that it looks at its files when the test wants it to.
+pub(crate) struct Hastened {
+    pub(crate) agent: Agent,
+    slept: i32,
+}
+
+impl Hastened {
+    pub(crate) fn start(pod: &NodePod) -> Hastened {
+        Hastened { agent: pod.agent().unwrap(), slept: 0 }
+    }
+
+    /// Both clocks: as if the machine had slept.
+    pub(crate) fn look(&mut self) {
+        self.slept += LOOK;
+        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept }).unwrap();
+    }
+}
 
 /// Runs a test in a pod that may make tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {

@@ -2,37 +2,14 @@
 
 use std::fs;
 
-use integration_tests::clock::{Ahead, KNOWN};
+use integration_tests::clock::KNOWN;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::installation::NET;
-use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
+use integration_tests::node_pod::{AGENT_PORT, NodePod};
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{CONF, asked, in_pod, install};
-
-const REASON: &str = "the instructions of this machine are not known, so no clock can be set for one process";
-
-/// More than passes between two looks at the files.
-const LOOK: i32 = 90;
-
-/// An agent whose clocks can be set on, so that it looks at its files when the test wants it to.
-struct Hastened {
-    agent: Agent,
-    slept: i32,
-}
-
-impl Hastened {
-    fn start(pod: &NodePod) -> Hastened {
-        Hastened { agent: pod.agent().unwrap(), slept: 0 }
-    }
-
-    /// Both clocks: as if the machine had slept.
-    fn look(&mut self) {
-        self.slept += LOOK;
-        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept }).unwrap();
-    }
-}
+use crate::scene::{CONF, Hastened, REASON, asked, in_pod, install};
 
 #[test]
 fn a_directory_that_is_read_only_is_named_until_it_is_not() {
@@ -92,7 +69,6 @@ fn a_full_disk_leaves_the_token_that_is_there() {
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.token().unwrap(), token);
         fs::remove_file(&filler).unwrap();
-        assert_eq!(pod.container.names(NET), names);
         agent.await_metric("token_refreshes_total", 1).unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_ne!(pod.token().unwrap(), token);
@@ -125,6 +101,33 @@ fn a_template_that_is_gone_is_named_until_it_is_back() {
         agent.look();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0, "nothing was missing");
+    });
+}
+
+/// Whether this environment installed what is there is not known then, which is another thing than no.
+#[test]
+fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let text = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
+        let template = pod.container.file("template/cni.json", text).unwrap();
+        pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
+        install(&mut pod);
+        let before = pod.container.conf(CONF).unwrap();
+        fs::remove_file(&template).unwrap();
+        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
+        let mut agent = Hastened::start(&pod);
+        let page = agent.agent.await_page("/readiness", 503).unwrap();
+        assert!(page.body.contains("template/cni.json"), "{}", page.body);
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+
+        fs::write(&template, text).unwrap();
+        agent.look();
+        agent.agent.await_metric("files_mended_total", 1).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
+        assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
     });
 }
 

@@ -71,6 +71,7 @@ fn it_is_the_uplinks_without_what_encapsulation_takes() {
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
         assert!(log.contains("/var/lib/calico/mtu is not written: there is no IPPool yet"), "{log}");
+        assert!(!log.contains("the agent looks again"), "outside of a pod there is none: {log}");
         assert!(
             !node.container.path("var/lib/calico/calico.db").exists(),
             "to look for pools is not to make a datastore"
@@ -123,9 +124,12 @@ fn where_nobody_reads_it_or_nobody_knows_it_is_not_written() {
             log.contains("/var/lib/calico/mtu is not written: no interface has a default route; set CNI_MTU"),
             "{log}"
         );
+        let etcd = json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9" });
+        let log = node.install(etcd.clone());
+        assert!(log.contains("is not written: no interface has a default route"), "no pool is asked for: {log}");
         host.add_uplink().unwrap();
         node.install(json!({ "mtu": 1400 }));
-        let log = node.install(json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9" }));
+        let log = node.install(etcd);
         assert!(log.contains("/var/lib/calico/mtu is not written: IPPools: datastore http://127.0.0.1:9"), "{log}");
         assert_eq!(node.written(), None);
     });

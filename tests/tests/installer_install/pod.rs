@@ -198,6 +198,47 @@ fn an_etcd_gets_the_node_as_well() {
     });
 }
 
+/// kubelet begins it again. What is there already works as before.
+#[test]
+fn an_etcd_that_does_not_answer_ends_the_run() {
+    on_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        pod.container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
+        let conf = r#"{"type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9"}"#;
+        let outcome = pod.run(&[("CNI_NETWORK_CONFIG", conf), ("CNI_TRY_SECONDS", "0")]);
+        failed(&outcome, "datastore http://127.0.0.1:9/ is unavailable");
+        logged(&outcome, "there this run makes the Node, without which no pod gets an address");
+        assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), "{}");
+    });
+}
+
+/// By hand there is no account, which an etcd does not need.
+#[test]
+fn outside_of_a_pod_an_etcd_gets_the_same() {
+    on_kubernetes(|host, kubernetes| {
+        let container = Container::new(host, "c").unwrap();
+        let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
+        let run = |conf: String| {
+            let outcome = container.run(&[("CNI_NETWORK_CONFIG", &conf), pool, ("CNI_TRY_SECONDS", "0")]).unwrap();
+            succeeded(&outcome);
+            outcome
+        };
+        let etcd = |endpoints: &str| {
+            json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints }).to_string()
+        };
+        // An image of a node is made away from it.
+        logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
+        let outcome = run(etcd(etcd::ENDPOINT));
+        for words in ["made ClusterInformation default", "made Node my-node", "made IPPool default-ipv4-ippool"] {
+            logged(&outcome, words);
+        }
+        assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
+        // With Kubernetes nobody may, and nobody may think that it was made.
+        let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
+        logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not made: outside of a pod");
+    });
+}
+
 #[test]
 fn a_token_that_does_not_open_any_more_is_made_anew() {
     on_kubernetes(|host, kubernetes| {

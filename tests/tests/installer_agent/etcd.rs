@@ -1,0 +1,31 @@
+//! The installer that stays, where Calico's objects are in an etcd.
+
+use integration_tests::etcd;
+use integration_tests::proxy::Proxy;
+use serde_json::json;
+
+use crate::scene::in_pod;
+
+/// The agent does not look for the Node, and nobody else makes it.
+#[test]
+fn an_etcd_that_does_not_answer_yet_is_asked_again() {
+    in_pod(|_, kubernetes, mut pod| {
+        let proxy = Proxy::start(etcd::ENDPOINT.trim_start_matches("http://")).unwrap();
+        let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": proxy.endpoint() });
+        for (name, value) in [
+            ("CNI_NETWORK_CONFIG", conf.to_string().as_str()),
+            ("CNI_TRY_SECONDS", "600"),
+            ("KUBERNETES_NODE_NAME", "node1"),
+        ] {
+            pod.set(name, value);
+        }
+        proxy.go_away();
+        let installer = pod.installer_that_stays().unwrap();
+        installer.await_log("trying again: ").unwrap();
+        proxy.arm(None);
+        installer.await_log("made Node node1").unwrap();
+        let made = kubernetes.etcd.dump().unwrap();
+        assert!(made.contains_key("/calico/resources/v3/projectcalico.org/nodes/node1"));
+        installer.await_page("/readiness", 200).unwrap();
+    });
+}

@@ -19,8 +19,8 @@ use ipam_plugin::lock::HostLock;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::{self, ReleasePrelude};
 use libcalico::api::WorkloadEndpoint;
-use libcalico::ipam::{HandleId, ReleaseRequest};
-use libcalico::store::StoreError;
+use libcalico::ipam::{Block, HandleId, ReleaseRequest};
+use libcalico::store::{Store, StoreError};
 use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
@@ -233,7 +233,8 @@ pub async fn leaked(session: &Session, valid: &BTreeSet<String>) -> Result<Leake
     if !is_calico(session) {
         return Ok(Leaked::default());
     }
-    cni::leaked(&session.store, &session.call.conf.name, &session.facts.node, valid).await
+    let blocks = session.store.list::<Block>(&None).await?;
+    Ok(cni::leaked(&blocks, &session.call.conf.name, &session.facts.node, valid))
 }
 
 /// GC: gives back what leaked, but for what containers in `keep` hold; one text per failure.

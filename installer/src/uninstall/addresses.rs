@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
-use datastore::Datastore;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::Leaked;
 use ipam_plugin::{cni, node_name};
 use libcalico::ipam::{Block, HandleId};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
@@ -105,8 +104,11 @@ async fn give_back(conf: &NetConf, acts: bool) -> Result<Released, String> {
     let (_, store) = node_conf::datastore(conf, DEADLINE)?;
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let clock = SystemClock::start();
-    let leaked = cni::leaked(&store, &conf.name, &node, &BTreeSet::new()).await.map_err(|error| words(&error))?;
-    let besides = held_besides(&store, &node, &leaked).await.map_err(|error| words(&error))?;
+    let blocks = store.list::<Block>(&None).await.map_err(|error| words(&error))?;
+    let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
+    let besides = held_besides(&blocks, &node, &leaked);
+    // They are those of the whole cluster.
+    drop(blocks);
     if !acts {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok(Released { what, besides });
@@ -125,13 +127,9 @@ async fn give_back(conf: &NetConf, acts: bool) -> Result<Released, String> {
 }
 
 /// What the node holds for others than containers of this network: of another network, for a tunnel, for a virtual machine.
-async fn held_besides(
-    store: &Datastore,
-    node: &str,
-    leaked: &Leaked,
-) -> Result<BTreeMap<HandleId, String>, StoreError> {
+fn held_besides(blocks: &[Entry<Block>], node: &str, leaked: &Leaked) -> BTreeMap<HandleId, String> {
     let mut besides = BTreeMap::<HandleId, String>::new();
-    for block in store.list::<Block>(&None).await? {
+    for block in blocks {
         for held in block.value.allocated().filter(|held| !held.is_cooling()) {
             let is_here = held.attributes().and_then(|noted| noted.get("node")).is_some_and(|on| on == node);
             let Some(handle) = held.handle().filter(|handle| is_here && !leaked.is_of(handle)) else { continue };
@@ -142,5 +140,5 @@ async fn held_besides(
             addresses.push_str(&held.ip.to_string());
         }
     }
-    Ok(besides)
+    besides
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
-use libcalico::store::Store;
+use libcalico::store::{Entry, Store};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
@@ -38,20 +38,15 @@ pub async fn gc<S: Store, C: Clock>(
     node: &str,
     valid: &BTreeSet<String>,
 ) -> Result<Collected, IpamError> {
-    Ok(leaked(store, network, node, valid).await?.release(store, clock, valid).await)
+    let blocks = store.list::<Block>(&None).await?;
+    Ok(leaked(&blocks, network, node, valid).release(store, clock, valid).await)
 }
 
-/// What handles of `network` on `node` hold whose container is not in `valid`.
+/// What handles of `network` on `node` hold in `blocks` whose container is not in `valid`.
 ///
 /// A container id with a dot in it is left alone: such a handle may as well be of a network whose name begins like this
 /// one, or be a virtual machine's, which outlives its container.
-pub async fn leaked<S: Store>(
-    store: &S,
-    network: &str,
-    node: &str,
-    valid: &BTreeSet<String>,
-) -> Result<Leaked, IpamError> {
-    let blocks = store.list::<Block>(&None).await?;
+pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> Leaked {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     for held in blocks.iter().flat_map(|block| block.value.allocated()) {
         let noted = |key: &str| held.attributes()?.get(key).cloned();
@@ -65,7 +60,7 @@ pub async fn leaked<S: Store>(
         });
         leak.addresses.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
-    Ok(Leaked(leaks))
+    Leaked(leaks)
 }
 
 impl Leaked {

@@ -98,6 +98,12 @@ fn the_plugins_role_is_enough_on_kubernetes() {
             let dump = objects.dump().unwrap().into_iter();
             dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
         };
+        // Every node does so, and blocks are those of the whole cluster.
+        let audit = api.audit().unwrap();
+        uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
+        let requests = audit.lines().unwrap();
+        let lists = requests.iter().filter(|line| line.starts_with("list ") && line.contains("ipamblocks"));
+        assert_eq!(lists.count(), 1, "{requests:?}");
         only_what_is_this_networks_is_given_back(host, &pod.container, &datastore, blocks);
         assert!(!kubeconfig.exists());
     });

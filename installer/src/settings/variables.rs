@@ -24,7 +24,11 @@ const FILES: [Variable; 13] = [
     variable("SKIP_CNI_BINARIES", "", "comma list of plugins, others than Calico's, that are not installed"),
     variable("CNI_INSTALL_PLUGINS", "all", "calico-only: no other plugins than Calico's"),
     variable("CNI_LINK_IPAM", "true", "false: calico-ipam is a copy, not a second name of calico"),
-    variable("CNI_TRY_SECONDS", "30", "how long the new configuration is tried; then it is used all the same; 0: not"),
+    variable(
+        "CNI_TRY_SECONDS",
+        "30",
+        "how long the new configuration is tried, then used all the same; and how long a pod waits for an etcd, then fails; 0: not",
+    ),
     variable("SLEEP", "true", "in a pod: stay, and keep the token and the files fresh"),
 ];
 

@@ -284,10 +284,10 @@ struct Wait {
 }
 
 impl Wait {
-    /// Between half and all of `pause`; not before the time that the server asked for, and then up to half of that later.
+    /// Between half and all of `pause`; not before the time that the server asked for, and then not much later.
     fn of(pause: Duration, advice: Option<Duration>) -> Wait {
         let advice = advice.unwrap_or_default();
-        Wait { least: advice.max(pause / 2), spread: advice.max(pause) / 2 }
+        Wait { least: advice.max(pause / 2), spread: (advice / 8).max(pause / 2) }
     }
 
     /// Leaves half of what is left after the least, or more, for the request.

@@ -74,7 +74,7 @@ impl EndpointWrite {
                 continue;
             }
             let error = store_error("write the WorkloadEndpoint", &cause);
-            let unknown = matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. });
+            let unknown = cause.has_unknown_outcome();
             broke_off += u32::from(unknown);
             if broke_off == 0 {
                 return Err(error.into());

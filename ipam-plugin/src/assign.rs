@@ -4,7 +4,7 @@ use std::mem;
 use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Revision, Store, StoreError};
+use libcalico::store::{Revision, Store};
 
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
@@ -202,7 +202,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
                 Ok(())
             }
             Err(CommitError { done, cause }) => {
-                let settled = matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. });
+                let settled = cause.has_unknown_outcome();
                 let progress = !done.is_empty();
                 self.count(done);
                 if settled && progress && self.families.iter().all(|family| family.remaining == 0) {

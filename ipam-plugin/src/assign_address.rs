@@ -54,7 +54,7 @@ impl WantedAddress<'_> {
                 Ok(_) => return Ok(()),
                 Err(CommitError { done, .. }) if !done.is_empty() => return Ok(()),
                 Err(CommitError { cause, .. }) => {
-                    if !cause.is_race() && !matches!(cause, StoreError::Unavailable { outcome_unknown: true, .. }) {
+                    if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
                     }
                     if !budget.pause().await {

@@ -56,7 +56,7 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
         Ok(revision) => return Ok(Created::New(Entry { key: id.clone(), value, revision })),
         Err(error) => error,
     };
-    let is_doubtful = matches!(error, StoreError::Unavailable { outcome_unknown: true, .. });
+    let is_doubtful = error.has_unknown_outcome();
     if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
         return Err(error);
     }

@@ -82,7 +82,7 @@ async fn try_decrement<S: Store>(
         return Ok(());
     }
     let outcome = store.write_one(write(&entry)?).await;
-    if matches!(outcome, Err(StoreError::Unavailable { outcome_unknown: true, .. })) {
+    if outcome.as_ref().is_err_and(StoreError::has_unknown_outcome) {
         *attempt = Some(Attempt::of(&entry));
     }
     outcome.map(|_| ())

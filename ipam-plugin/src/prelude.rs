@@ -110,8 +110,8 @@ impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
         // A claim that is gone or younger than the answer shows before anything is given away: the block names its owner, and
-        // each write compares revisions (IPAM-210). How many there are no write would find out: before another one is made
-        // they are read as they are now (`plan/claim.rs`).
+        // each write compares revisions (IPAM-210). How many there are no write would find out: close to the
+        // limit they are read as they are now (`plan/claim.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at again, the

@@ -105,7 +105,7 @@ pub async fn release<S: Store, C: Clock>(
                 break;
             }
             // Whatever took effect is seen in the next read.
-            Err(error) if error.cause.is_race() || is_unknown(&error.cause) => {
+            Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
                 if !budget.pause().await {
                     return Err(IpamError::Contention);
                 }
@@ -115,10 +115,6 @@ pub async fn release<S: Store, C: Clock>(
         }
     }
     Ok(released)
-}
-
-fn is_unknown(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { outcome_unknown: true, .. })
 }
 
 /// Handles, and the blocks they name.

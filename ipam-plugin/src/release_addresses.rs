@@ -116,7 +116,7 @@ async fn release_from_block<S: Store, C: Clock>(
             }
             // The block is written first: the addresses are free, and only the handles' counts are left to be mended.
             Err(error) if error.applied > 0 => {
-                let is_unknown = matches!(error.cause, StoreError::Unavailable { outcome_unknown: true, .. });
+                let is_unknown = error.cause.has_unknown_outcome();
                 for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
                     let attempt = (index == error.index && is_unknown).then(|| Attempt::of(handle));
                     let counts = [(cidr, released.per_handle[&handle.key])];

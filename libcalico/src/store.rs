@@ -136,6 +136,11 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { .. })
     }
 
+    /// Whether what was sent may have taken effect, or may do so yet.
+    pub fn has_unknown_outcome(&self) -> bool {
+        matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
+    }
+
     /// Someone else was faster: read again and retry. Not-found on a write counts (IPAM-181).
     pub fn is_race(&self) -> bool {
         matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })

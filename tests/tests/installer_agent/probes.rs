@@ -3,12 +3,12 @@
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, Agent, NAMESPACE, NodePod, may_make_tokens};
-use integration_tests::proxy::{Fault, Point};
+use integration_tests::proxy::{Fault, Point, Proxy};
 
 use crate::scene::{PLUGINS, in_pod};
 
-#[test]
-fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
+/// Runs a test with an agent that is ready, which reaches the API server through a proxy alone.
+fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
@@ -18,6 +18,13 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
         may_make_tokens(api, &pod, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
+        test(&proxy, &agent);
+    });
+}
+
+#[test]
+fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
+    behind_a_proxy(|proxy, agent| {
         proxy.go_away();
         let page = agent.await_page("/readiness", 503).unwrap();
         assert!(page.body.contains("did not answer"), "{}", page.body);
@@ -32,15 +39,7 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
 /// Each outage is told once, and its end: with the words of the one before as well.
 #[test]
 fn a_second_outage_is_news() {
-    on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        let proxy = api.proxy().unwrap();
-        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
-        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
-        let agent = pod.agent().unwrap();
-        agent.await_page("/readiness", 200).unwrap();
+    behind_a_proxy(|proxy, agent| {
         let mut reasons = Vec::new();
         for outage in 1..=2 {
             let told = agent.log().len();

@@ -1,6 +1,7 @@
 //! The agent where files are not as they should be: what it says, what it leaves alone, and that it goes on when they are.
 
 use std::fs;
+use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::controllers::{PATIENCE, await_that};
@@ -76,16 +77,25 @@ fn a_full_disk_leaves_the_token_that_is_there() {
     });
 }
 
+/// A template.
+const TEMPLATE: &str =
+    r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
+
+/// Installs with the template in a file; where that is.
+fn install_by_a_file(pod: &mut NodePod) -> PathBuf {
+    let template = pod.container.file("template/cni.json", TEMPLATE).unwrap();
+    pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
+    install(pod);
+    template
+}
+
 #[test]
 fn a_template_that_is_gone_is_named_until_it_is_back() {
     if !KNOWN {
         return skipped(REASON);
     }
     in_pod(|_, _, mut pod| {
-        let text = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
-        let template = pod.container.file("template/cni.json", text).unwrap();
-        pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
-        install(&mut pod);
+        let template = install_by_a_file(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
@@ -97,7 +107,7 @@ fn a_template_that_is_gone_is_named_until_it_is_back() {
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
 
-        fs::write(&template, text).unwrap();
+        fs::write(&template, TEMPLATE).unwrap();
         agent.look();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0, "nothing was missing");
@@ -111,10 +121,7 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
         return skipped(REASON);
     }
     in_pod(|_, _, mut pod| {
-        let text = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
-        let template = pod.container.file("template/cni.json", text).unwrap();
-        pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
-        install(&mut pod);
+        let template = install_by_a_file(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
         fs::remove_file(&template).unwrap();
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
@@ -123,7 +130,7 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
         assert!(page.body.contains("template/cni.json"), "{}", page.body);
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
 
-        fs::write(&template, text).unwrap();
+        fs::write(&template, TEMPLATE).unwrap();
         agent.look();
         agent.agent.await_metric("files_mended_total", 1).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);

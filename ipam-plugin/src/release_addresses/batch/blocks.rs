@@ -135,13 +135,9 @@ async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) 
     change.after.count_write();
     match store.write_one(write).await {
         Ok(_) => Written::Yes(change),
-        Err(error) if error.is_race() || is_unknown(&error) => Written::Again(change),
+        Err(error) if error.is_race() || error.has_unknown_outcome() => Written::Again(change),
         Err(error) => Written::No(entry.key, error.into()),
     }
-}
-
-fn is_unknown(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { outcome_unknown: true, .. })
 }
 
 /// A change that was written.

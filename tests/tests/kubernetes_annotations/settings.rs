@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use integration_tests::cluster::{Cluster, on_each_group};
+use integration_tests::cluster::{Cluster, Pod, on_each_group};
 use integration_tests::content::Content;
 use integration_tests::kernel;
+use integration_tests::plugin::{self, Outcome};
 use serde_json::{Value, json};
 
 use crate::{annotated, annotation};
@@ -36,7 +36,7 @@ fn policy_is_waited_for() {
             assert!(started.elapsed() < Duration::from_secs(20), "the endpoint is not written");
         }
         fs::write(&file, "").unwrap();
-        let outcome = integration_tests::plugin::wait(child, started, Duration::from_secs(25)).unwrap();
+        let outcome = plugin::wait(child, started, Duration::from_secs(25)).unwrap();
         outcome.success();
         cluster.delete(&pod, &conf);
 
@@ -50,18 +50,21 @@ fn policy_is_waited_for() {
     });
 }
 
-/// A gate that nobody has asked yet, and its configuration.
-fn gate(cluster: &Cluster) -> (TcpListener, Value) {
+/// Adds a pod that waits at a gate, does something meanwhile, lets it through and judges how it ended; the pod is deleted after.
+fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: impl FnOnce(&Outcome)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gate = format!("http://{}/ready", listener.local_addr().unwrap());
     let conf = cluster.conf("node1", json!({ "readiness_gates": [gate] }));
-    (listener, conf)
-}
-
-/// Lets the plugin through that asks.
-fn open(mut asking: TcpStream) {
+    let child = cluster.verb("ADD", pod, &conf).spawn().unwrap();
+    let (mut asking, _) = listener.accept().unwrap();
+    meanwhile();
     let _ = asking.read(&mut [0; 4096]).unwrap();
     asking.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+    judge(&plugin::wait(child, Instant::now(), Duration::from_secs(20)).unwrap());
+    // DEL asks no gate.
+    drop(listener);
+    cluster.delete(pod, &conf);
+    cluster.assert_nothing_left();
 }
 
 #[test]
@@ -69,16 +72,11 @@ fn gates_are_waited_for_before_anything_is_changed() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let pod = annotated(cluster, 1, &[]);
-        let (listener, conf) = gate(cluster);
-        let child = cluster.verb("ADD", &pod, &conf).spawn().unwrap();
-        let (asking, _) = listener.accept().unwrap();
-        assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
-        cluster.assert_nothing_left();
-        open(asking);
-        integration_tests::plugin::wait(child, Instant::now(), Duration::from_secs(20)).unwrap().success();
-        thread::spawn(move || drop(listener));
-        cluster.delete(&pod, &conf);
-        cluster.assert_nothing_left();
+        let meanwhile = || {
+            assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
+            cluster.assert_nothing_left();
+        };
+        add_at_a_gate(cluster, &pod, meanwhile, |outcome| _ = outcome.success());
     });
 }
 
@@ -88,17 +86,11 @@ fn what_changes_while_gates_are_waited_for_counts() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let pod = annotated(cluster, 1, &[]);
-        let (listener, conf) = gate(cluster);
-        let child = cluster.verb("ADD", &pod, &conf).spawn().unwrap();
-        let (asking, _) = listener.accept().unwrap();
-        cluster.store.delete("ippools/pool4").unwrap();
-        open(asking);
-        let outcome = integration_tests::plugin::wait(child, Instant::now(), Duration::from_secs(20)).unwrap();
-        let error = outcome.error();
-        assert!(error.msg.contains("qualified ippool"), "{error:?}");
-        thread::spawn(move || drop(listener));
-        cluster.delete(&pod, &conf);
-        cluster.assert_nothing_left();
+        let meanwhile = || cluster.store.delete("ippools/pool4").unwrap();
+        add_at_a_gate(cluster, &pod, meanwhile, |outcome| {
+            let error = outcome.error();
+            assert!(error.msg.contains("qualified ippool"), "{error:?}");
+        });
     });
 }
 

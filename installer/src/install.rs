@@ -25,7 +25,7 @@ use crate::node_conf;
 use crate::nodename;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::Settings;
-use crate::state::State;
+use crate::state::{State, StateError};
 use crate::template::{self, Tls};
 use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
 
@@ -59,6 +59,9 @@ pub enum InstallError {
     /// A file.
     #[error(transparent)]
     File(#[from] AtomicFileError),
+    /// What was installed before cannot be told.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 /// What is installed where.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{InstallError, Installation};
 use crate::agent::Kept;
+use crate::state::State;
 use crate::{binaries, mtu};
 
 /// How long the datastore may take to tell its pools. The agent answers nobody meanwhile: far less than probes wait.
@@ -95,10 +96,11 @@ impl<'a> Upkeep<'a> {
 }
 
 impl Installation<'_> {
-    /// Whether the configuration that is noted as installed is the one that this environment makes.
+    /// Whether the configuration that is noted as installed is the one that this environment makes. What is noted in a file that
+    /// cannot be read is not known, unlike for [`load_state`](Self::load_state): this is asked again, an install is not.
     fn is_noted(&self) -> Result<bool, InstallError> {
         let tls = self.tls_assets()?.on_node(&self.settings.net_dir);
-        Ok(self.render(&tls)?.is_noted(self.settings, &self.load_state()))
+        Ok(self.render(&tls)?.is_noted(self.settings, &State::load(self.layout)?))
     }
 
     /// What this environment installs and has installed, and is not there or is not as it was. Nothing is written.

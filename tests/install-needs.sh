@@ -75,7 +75,7 @@ install_go_tools() {
     test)
         tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
         tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
-        tests/install-go-tools.sh helm kubeconform || echo "note: there is no helm or kubeconform" >&2
+        tests/install-go-tools.sh helm kubeconform kustomize || echo "note: there is no helm, kubeconform or kustomize" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
         ;;
     e2e)

@@ -1,5 +1,5 @@
-//! The manifests below `deploy/`, rendered by the programs that people render them with: kustomize as it is in kubectl, and
-//! helm.
+//! The manifests below `deploy/`, rendered by the programs that people render them with: kustomize as it is in kubectl,
+//! today's and an old one's, and helm.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,11 +68,21 @@ fn identity(object: &Value) -> Result<String> {
     Ok(format!("{kind}{group} {namespace}{name}"))
 }
 
-/// What `kubectl kustomize` makes of a folder.
+/// The programs that [`kustomize`] renders with: today's kubectl, and an old kustomize that tests/install-go-tools.sh builds.
+pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
+    Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
+}
+
+/// What `kubectl kustomize` makes of a folder, which has to be the same with every kubectl that people have.
 pub fn kustomize(folder: &Path) -> Result<Objects> {
-    let kubectl = program("kubectl")?.display().to_string();
-    let text = run(&kubectl, &["kustomize".as_ref(), folder.as_os_str()])?;
-    parse(&text).with_context(|| folder.display().to_string())
+    let [today, old] = kustomizers()?.map(|(program, verb)| {
+        let text = run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()])?;
+        parse(&text).with_context(|| folder.display().to_string())
+    });
+    let (today, old) = (today?, old?);
+    let differ = changes(&today, &old);
+    ensure!(differ.is_empty(), "{}: the old kustomize makes something else of it: {differ:?}", folder.display());
+    Ok(today)
 }
 
 /// Writes a kustomization of other folders into a folder, as a person would, and renders it.

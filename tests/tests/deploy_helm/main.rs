@@ -6,8 +6,7 @@ mod pools;
 mod same;
 mod values;
 
-use integration_tests::kubernetes::program;
-use integration_tests::manifests::helm;
+use integration_tests::manifests::{helm, kustomizers};
 use integration_tests::skip::skipped;
 
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
@@ -16,5 +15,5 @@ const CONFIG: &str = "ConfigMap kube-system/calico-config";
 
 /// Whether helm and kubectl are there; the test is skipped otherwise.
 fn can_render() -> bool {
-    helm().and_then(|_| program("kubectl")).map_err(|missing| skipped(&missing.to_string())).is_ok()
+    helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
 }

@@ -11,8 +11,7 @@ mod references;
 mod roles;
 mod schemas;
 
-use integration_tests::kubernetes::program;
-use integration_tests::manifests::{Objects, deploy, kustomize};
+use integration_tests::manifests::{Objects, deploy, kustomize, kustomizers};
 use integration_tests::skip::skipped;
 
 /// The overlays that are whole installations.
@@ -34,9 +33,9 @@ const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 
-/// Whether kubectl is there; the test is skipped otherwise.
+/// Whether kubectl and kustomize are there; the test is skipped otherwise.
 fn can_render() -> bool {
-    program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
+    kustomizers().map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
 /// Whether an object is one for the operator of Prometheus, whose definitions are somebody else's.

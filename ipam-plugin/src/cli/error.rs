@@ -18,8 +18,9 @@ pub(super) enum CliError {
     /// Nothing says where the addresses are.
     #[error(
         "no datastore is configured and {DEFAULT_PATH} does not exist; name one: `--datastore-type local` (creates that \
-         file), `--datastore-path FILE`, `--etcd-endpoints URL`, or `--config /etc/cni/net.d/10-calico.conflist`; \
-         DATASTORE_TYPE, DATASTORE_PATH and ETCD_ENDPOINTS in the environment do the same"
+         file), `--datastore-path FILE`, `--etcd-endpoints URL`, `--kubeconfig FILE`, or \
+         `--config /etc/cni/net.d/10-calico.conflist`; DATASTORE_TYPE, DATASTORE_PATH, ETCD_ENDPOINTS and, beside \
+         DATASTORE_TYPE=kubernetes, KUBECONFIG in the environment do the same"
     )]
     NothingConfigured,
     /// What is configured cannot be used.

@@ -6,7 +6,7 @@
 //! server lacks the kind, which is no absence.
 
 use libcalico::api::ObjectKey;
-use libcalico::kubernetes::{Resource, escaped};
+use libcalico::kubernetes::{PODS, Resource, escaped};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -79,14 +79,54 @@ async fn read<T: DeserializeOwned + 'static>(
     key: &ObjectKey,
     accept: &str,
 ) -> Result<Option<T>, Failure> {
-    let selector = escaped(&format!("metadata.name={}", key.name));
-    let path = format!("{}?fieldSelector={selector}&limit=1", resource.collection(key.namespace.as_deref()));
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::Retry(format!("reading {} {key} from Kubernetes: {error}", resource.kind))
-    };
+    let query = format!("fieldSelector={}&limit=1", escaped(&format!("metadata.name={}", key.name)));
+    let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
+    let (items, _) = page(kubernetes, path, accept, &format!("{} {key}", resource.kind)).await?;
+    Ok(items.into_iter().next())
+}
+
+/// Of a pod, what tells whether it needs an address.
+#[derive(Deserialize)]
+struct NetworkedPod {
+    spec: PodNetwork,
+}
+
+#[derive(Deserialize)]
+struct PodNetwork {
+    #[serde(rename = "hostNetwork", default)]
+    host_network: bool,
+}
+
+/// Whether a pod with a network of its own is bound to the node and has not ended.
+pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, Failure> {
+    let selector = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+    let mut next = Some(String::new());
+    while let Some(token) = next {
+        let query = format!("fieldSelector={}&limit={PAGE}&continue={}", escaped(&selector), escaped(&token));
+        let path = format!("{}?{query}", PODS.collection(None));
+        let (pods, following) =
+            page::<NetworkedPod>(kubernetes, path, "application/json", &format!("pods of node {}", node.name)).await?;
+        if pods.iter().any(|pod| !pod.spec.host_network) {
+            return Ok(true);
+        }
+        next = following;
+    }
+    Ok(false)
+}
+
+/// More than a node has in most clusters.
+const PAGE: usize = 250;
+
+/// A page of a list, and where the next one begins. `what` is read, for errors.
+async fn page<T: DeserializeOwned + 'static>(
+    kubernetes: &kube::Client,
+    path: String,
+    accept: &str,
+    what: &str,
+) -> Result<(Vec<T>, Option<String>), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
-    let (items, _) = list.page(|kind| kind.ends_with("List")).map_err(|error| failed(&error))?;
-    Ok(items.into_iter().next())
+    list.page(|kind| kind.ends_with("List")).map_err(|error| failed(&error))
 }

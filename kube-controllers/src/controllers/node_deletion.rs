@@ -9,6 +9,7 @@ mod memory;
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
@@ -65,6 +66,10 @@ impl Controller for NodeDeletion {
     }
 }
 
+/// Until the pods of a node that is gone are looked at again. A kubelet that registers anew keeps its pods, and Kubernetes deletes
+/// those of a node that stays away after a minute; upstream takes their addresses at once (KC-472), while they may run.
+const PODS_GO: Duration = Duration::from_secs(20);
+
 struct Deleter {
     store: Arc<Datastore>,
     kubernetes: kube::Client,
@@ -91,6 +96,10 @@ impl Reconcile for Deleter {
         let endpoints = self.endpoints.of(&*self.store, key, orphans).await?;
         if live::exists(&self.kubernetes, NODES, &kubernetes).await? {
             return Ok(Next::Done);
+        }
+        if live::has_pods(&self.kubernetes, &kubernetes).await? {
+            tracing::info!(node = %key, "kept a node that Kubernetes no longer has until its pods are gone");
+            return Ok(Next::After(PODS_GO));
         }
         let forgotten = forget_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
         let forgotten = forgotten.map_err(|error: ForgetError| Failure::Retry(format!("node {key}: {error}")))?;

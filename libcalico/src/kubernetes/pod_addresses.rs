@@ -54,10 +54,14 @@ impl<'a> PodAddresses<'a> {
 
     /// The addresses from the first source that has any (DS-77).
     pub fn parse(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
-        self.texts().into_iter().map(|text| match text.parse::<IpAddr>() {
-            Ok(address) => Ok(Cidr::host(address)),
-            Err(_) => text.parse::<Cidr>(),
-        })
+        self.texts().into_iter().map(parse)
+    }
+
+    /// The addresses that the plugin noted. They are newer than the status while kubelet is away.
+    pub fn parse_noted(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
+        let AddressAnnotations { pod_ip, pod_ips, .. } = self.annotations;
+        let lists = [pod_ip, pod_ips].into_iter().flatten().filter(|list| !list.is_empty());
+        lists.flat_map(|list| list.split(',')).map(parse)
     }
 
     fn texts(&self) -> Vec<&'a str> {
@@ -71,5 +75,12 @@ impl<'a> PodAddresses<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let listed = noted(pod_ips).or_else(|| noted(pod_ip)).or_else(|| noted(aws_pod_ips));
         listed.map(|list| list.split(',').collect()).unwrap_or_default()
+    }
+}
+
+fn parse(text: &str) -> Result<Cidr, CidrParseError> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Ok(Cidr::host(address)),
+        Err(_) => text.parse(),
     }
 }

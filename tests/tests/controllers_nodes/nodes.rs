@@ -51,6 +51,29 @@ fn labels_follow_those_of_kubernetes() {
     });
 }
 
+/// Upstream takes them at once (KC-472). A kubelet that registers anew within a minute finds its pods as they were.
+#[test]
+fn a_node_keeps_its_addresses_while_its_pods_are_there() {
+    on_each(&[ETCD], |scene| {
+        let nodes = || scene.names::<NodeSpec>();
+        let there = || vec!["c-1".to_owned()];
+        scene.kubernetes_node("k-1", json!({}), json!({}));
+        calico(scene, "c-1", of_kubernetes("k-1"));
+        for (name, host_network) in [("web", false), ("agent", true)] {
+            let spec =
+                json!({"nodeName": "k-1", "hostNetwork": host_network, "containers": [{"name": "c", "image": "i"}]});
+            let metadata = json!({"name": name, "namespace": "default"});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+            scene.admin.apply_object(&pod).unwrap();
+        }
+        let _running = scene.start(|_| ());
+        scene.delete_kubernetes_node("k-1");
+        stays(there(), nodes);
+        scene.admin.delete("/api/v1/namespaces/default/pods/web?gracePeriodSeconds=0").unwrap().success().unwrap();
+        becomes(vec![], nodes);
+    });
+}
+
 /// The three cases of names, with "should clean up weps, IPAM allocations, etc. when deleting a node".
 #[test]
 fn nodes_go_with_their_node_of_kubernetes() {

@@ -62,7 +62,8 @@ fn reported(words: &PodWords<'_, '_>) -> Option<ReportedAddresses> {
         return None;
     }
     let mut addresses = Vec::new();
-    for cidr in told.parse() {
+    // The status is kubelet's, which may be away while a new sandbox gets another address: both count.
+    for cidr in told.parse().chain(told.parse_noted()) {
         // A network may hold any of its addresses.
         addresses.push(cidr.ok().filter(|cidr| cidr.size() == 1)?.network());
     }
@@ -178,6 +179,24 @@ mod tests {
             assert_eq!(said.about(ips[ips.len() - 1]).0, Some(true));
         }
         assert_eq!(Said::running(&["10.0.0.1/32"]).about("10.0.0.1").0, Some(true));
+    }
+
+    #[test]
+    fn what_the_plugin_noted_counts_beside_a_status_that_lags() {
+        let noted = |annotations| Said { annotations, ..Said::running(&["10.0.0.1"]) };
+        let one = noted(vec![("cni.projectcalico.org/podIP", "10.0.0.2/32")]);
+        let both = noted(vec![
+            ("cni.projectcalico.org/podIP", "10.0.0.2/32"),
+            ("cni.projectcalico.org/podIPs", "10.0.0.2/32,fd00::2/128"),
+        ]);
+        for said in [&one, &both] {
+            assert_eq!(["10.0.0.1", "10.0.0.2", "10.0.0.9"].map(|ip| said.about(ip).0), [true, true, false].map(Some));
+        }
+        assert_eq!(both.about("fd00::2").0, Some(true));
+        let taken_out = noted(vec![("cni.projectcalico.org/podIP", ""), ("cni.projectcalico.org/podIPs", "")]);
+        assert_eq!(taken_out.about("10.0.0.9").0, Some(false));
+        let unreadable = noted(vec![("cni.projectcalico.org/podIPs", "10.0.0.2/32,x")]);
+        assert_eq!(unreadable.about("10.0.0.9").0, None);
     }
 
     #[test]

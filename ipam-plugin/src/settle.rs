@@ -132,7 +132,8 @@ fn without<S: Store>(
     Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
 }
 
-/// Takes off the handle what was counted for nothing. What it counted beforehand stays: the next attempt will want it.
+/// Takes off the handle what was counted for nothing. What it counted beforehand stays, as the next attempt will want it; unless
+/// the lost write was to change that and may do so yet: who goes by it has to write the handle, which that one cannot outlive.
 async fn count<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -142,13 +143,14 @@ async fn count<S: Store, C: Clock>(
     seen: &Seen,
 ) {
     if doubt.list.handle.is_none() {
-        took_expected(known, &seen.done);
-    } else if let Some(handle) = seen.handle.as_ref().filter(|now| known.handle().is_none_or(|old| old != *now)) {
-        let surplus = surplus(known, &handle.value, doubt.takes, &seen.done);
-        known.take_expected();
-        if !surplus.is_empty() {
-            decrement(store, clock, &request.handle, &surplus).await;
-        }
+        return took_expected(known, &seen.done);
+    }
+    let written = seen.handle.as_ref().filter(|now| known.handle().is_none_or(|old| old != *now));
+    let surplus = written.map(|now| surplus(known, &now.value, doubt.takes, &seen.done));
+    let expected = known.take_expected();
+    let surplus = surplus.unwrap_or_else(|| expected.into_iter().collect());
+    if !surplus.is_empty() {
+        decrement(store, clock, &request.handle, &surplus).await;
     }
 }
 

@@ -18,7 +18,7 @@ pub struct MendedHandles {
     pub corrected: Vec<HandleId>,
     /// Count right, or were changed meanwhile: nothing was written.
     pub left: Vec<HandleId>,
-    /// Could not be written, and why.
+    /// Could not be written, or a block of theirs could not, and why.
     pub failed: Vec<(HandleId, StoreError)>,
 }
 
@@ -32,7 +32,43 @@ pub async fn mend_handles<S: Store, G: WriteGate>(
     gate: &G,
     suspects: &[SuspectHandle],
 ) -> Result<MendedHandles, StoreError> {
-    let mut mended = MendedHandles::default();
+    Ok(mend(store, gate, suspects).await?.0)
+}
+
+/// The same for suspects that nobody has watched for as long as an allocation may take. One that loses race after race does not
+/// write again what its handle counts already: it may have read handle and block between their two writes, and take its
+/// address after both. So the blocks are written once more after the handles, and what they hold by then is counted.
+pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[SuspectHandle],
+) -> Result<MendedHandles, StoreError> {
+    let (mut mended, lowered) = mend(store, gate, suspects).await?;
+    for part in lowered.chunks(AT_ONCE) {
+        let seen = Seen::read(store, part).await?;
+        for (cidr, error) in seen.rewrite(store, gate, seen.blocks.keys().copied().collect()).await {
+            // Whoever else wrote it shut out those that had read it before.
+            let Some(error) = error.filter(|error| !error.is_race()) else { continue };
+            let of_block = part.iter().filter(|handle| handle.blocks.contains(&cidr));
+            mended.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
+        }
+    }
+    let again = mend_handles(store, gate, &lowered).await?;
+    mended.failed.extend(again.failed);
+    let is_other = |id: &HandleId| again.corrected.contains(id) || mended.failed.iter().any(|(failed, _)| failed == id);
+    mended.deleted.retain(|id| !is_other(id));
+    mended.corrected.retain(|id| !is_other(id));
+    mended.left.extend(again.corrected);
+    Ok(mended)
+}
+
+/// What became of the suspects, and those that count less now, as they are now.
+async fn mend<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[SuspectHandle],
+) -> Result<(MendedHandles, Vec<SuspectHandle>), StoreError> {
+    let (mut mended, mut lowered) = (MendedHandles::default(), Vec::new());
     for part in suspects.chunks(AT_ONCE) {
         let seen = Seen::read(store, part).await?;
         let mut corrections: Vec<Correction> = Vec::new();
@@ -42,28 +78,35 @@ pub async fn mend_handles<S: Store, G: WriteGate>(
                 None => mended.left.push(suspect.id.clone()),
             }
         }
-        let in_doubt = seen.rewrite(store, gate, &corrections).await;
+        let to_write = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
+        let in_doubt: BTreeSet<Cidr> = seen.rewrite(store, gate, to_write).await.into_keys().collect();
         let (sent, kept): (Vec<_>, Vec<_>) =
             corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
-        mended.left.extend(kept.into_iter().map(|correction| correction.id));
+        mended.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
         let sent = sent.into_iter().map(|correction| async move {
+            let Correction { suspect, write, deletes, lowered } = correction;
             let outcome = match gate.admit(1).await {
-                true => Some(store.write_one(correction.write).await),
+                true => Some(store.write_one(write).await),
                 false => None,
             };
-            (correction.id, correction.deletes, outcome)
+            (suspect, deletes, !lowered.is_empty(), outcome)
         });
-        for (id, deletes, outcome) in join_all(sent).await {
+        for (suspect, deletes, lowers, outcome) in join_all(sent).await {
+            let id = suspect.id.clone();
             match outcome {
-                Some(Ok(_)) if deletes => mended.deleted.push(id),
-                Some(Ok(_)) => mended.corrected.push(id),
+                Some(Ok(revision)) => {
+                    let done = if deletes { &mut mended.deleted } else { &mut mended.corrected };
+                    done.push(id);
+                    let revision = (!deletes).then_some(revision);
+                    lowered.extend(lowers.then_some(SuspectHandle { revision, ..suspect }));
+                }
                 None => mended.left.push(id),
                 Some(Err(error)) if error.is_race() => mended.left.push(id),
                 Some(Err(error)) => mended.failed.push((id, error)),
             }
         }
     }
-    Ok(mended)
+    Ok((mended, lowered))
 }
 
 /// Suspects that are read together: with a block or two each, within the limit of a transaction of etcd.
@@ -77,7 +120,7 @@ struct Seen {
 
 /// How a handle is to be written.
 struct Correction {
-    id: HandleId,
+    suspect: SuspectHandle,
     write: Write,
     deletes: bool,
     /// Blocks of which it will count less.
@@ -119,22 +162,29 @@ impl Seen {
             Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
             None => Write::create::<Handle>(&suspect.id, &right),
         };
-        Some(Correction { id: suspect.id.clone(), write: write.ok()?, deletes, lowered })
+        Some(Correction { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
     }
 
-    /// Writes the blocks of which handles will count less, each once, as they are. Returns those that were not written:
-    /// somebody changed them meanwhile, or the store refused.
-    async fn rewrite<S: Store, G: WriteGate>(&self, store: &S, gate: &G, corrections: &[Correction]) -> BTreeSet<Cidr> {
-        let wanted: BTreeSet<Cidr> = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
+    /// Writes blocks, each once, as they are. Returns those that were not written, and why: somebody changed them meanwhile, or
+    /// the store refused; without an error the gate did.
+    async fn rewrite<S: Store, G: WriteGate>(
+        &self,
+        store: &S,
+        gate: &G,
+        wanted: BTreeSet<Cidr>,
+    ) -> BTreeMap<Cidr, Option<StoreError>> {
         let entries =
             wanted.into_iter().filter_map(|cidr| Some((cidr, self.blocks.get(&cidr)?.as_ref().ok()?.as_ref()?)));
         let written = entries.map(|(cidr, entry)| async move {
             let mut block = entry.value.clone();
             block.count_write();
-            let done = gate.admit(1).await && store.update::<Block>(&cidr, &block, &entry.revision).await.is_ok();
-            (cidr, done)
+            if !gate.admit(1).await {
+                return Some((cidr, None));
+            }
+            let error = store.update::<Block>(&cidr, &block, &entry.revision).await.err()?;
+            Some((cidr, Some(error)))
         });
-        join_all(written).await.into_iter().filter(|(_, done)| !done).map(|(cidr, _)| cidr).collect()
+        join_all(written).await.into_iter().flatten().collect()
     }
 }
 

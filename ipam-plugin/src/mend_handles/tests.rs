@@ -1,6 +1,9 @@
+use libcalico::ipam::{AssignRequest, Owner, Reservations};
+use libcalico::store::{Kind, WriteOp};
+
 use super::*;
 use crate::release_addresses::OpenGate;
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
+use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.0.0.0/29";
 
@@ -104,4 +107,90 @@ async fn an_allocation_that_is_under_way_loses_its_block_and_not_its_handle() {
     });
     assert_eq!(mend(&cluster, &[slow]).await.left, [id]);
     assert!(cluster.handle("net.slow").is_some());
+}
+
+/// An allocation whose handle counts it already takes its address of the block as it is.
+fn take(pairs: &mut Pairs, id: &HandleId) {
+    let mut block = pairs.get::<Block>(&cidr(BLOCK)).unwrap();
+    let (attributes, owner) = ([("node".to_owned(), "node1".to_owned())].into(), Owner::Host("node1".into()));
+    let request = AssignRequest { handle: Some(id), attributes: &attributes, requester: &owner, check_affinity: false };
+    assert_eq!(block.assign(1, &request, &Reservations::none()).unwrap().len(), 1);
+    block.count_write();
+    pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
+}
+
+fn lowers(writes: Option<&[Write]>) -> bool {
+    let handle = writes.into_iter().flatten().find(|write| write.kind == Handle::KIND);
+    handle.is_some_and(|write| matches!(write.op, WriteOp::Update(..) | WriteOp::Delete(_)))
+}
+
+#[tokio::test]
+async fn an_allocation_that_read_between_the_two_writes_keeps_its_handle() {
+    let id = HandleId::new("net.slow");
+    for (counts, after) in [(1, 1), (1, 2), (3, 1), (3, 2)] {
+        let cluster = cluster(MemoryStore::sequential()).await;
+        cluster.store.put(&id, &counting(&[(BLOCK, counts)]));
+        if counts > 1 {
+            cluster.store.edit(|pairs| take(pairs, &id));
+        }
+        let slow = suspect(&cluster, id.as_str(), &[BLOCK]).await;
+        let mut lowered = None;
+        let slow_one = id.clone();
+        cluster.store.before_each(move |nth, writes, pairs| {
+            if lowers(writes) {
+                lowered.get_or_insert(nth);
+            }
+            // By what it read before the handle was less.
+            if lowered.is_some_and(|lowered| nth == lowered + after) {
+                take(pairs, &slow_one);
+            }
+            Fault::None
+        });
+        let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
+        cluster.store.calm();
+        let expected = MendedHandles { left: vec![id.clone()], ..MendedHandles::default() };
+        assert_eq!(mended, expected, "{counts} counted, taken {after} requests later");
+        assert!(held(&cluster.store.pairs()).contains_key(&id));
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn what_was_read_before_a_handle_was_less_is_written_no_more() {
+    let cluster = cluster(MemoryStore::sequential()).await;
+    let (orphan, running) = (HandleId::new("net.slow"), HandleId::new("net.a"));
+    cluster.store.put(&orphan, &counting(&[(BLOCK, 1)]));
+    cluster.store.put(&running, &counting(&[(BLOCK, 2)]));
+    for id in [&orphan, &running] {
+        let suspect = suspect(&cluster, id.as_str(), &[BLOCK]).await;
+        let read = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let reader = read.clone();
+        cluster.store.before_each(move |_, writes, pairs| {
+            if lowers(writes) {
+                *reader.lock().unwrap() = pairs.get::<Block>(&cidr(BLOCK));
+            }
+            Fault::None
+        });
+        let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
+        assert_eq!((mended.deleted.len() + mended.corrected.len(), mended.left.len()), (1, 0), "{id}");
+        let read = read.lock().unwrap().take().unwrap();
+        assert!(cluster.block(BLOCK).unwrap().sequence_number > read.sequence_number, "{id}");
+    }
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn blocks_that_cannot_be_written_after_a_handle_are_told() {
+    let cluster = cluster(MemoryStore::sequential()).await;
+    let id = HandleId::new("net.slow");
+    cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
+    let slow = suspect(&cluster, id.as_str(), &[BLOCK]).await;
+    let mut lowered = false;
+    cluster.store.before_each(move |_, writes, _| {
+        lowered |= lowers(writes);
+        let is_block = writes.is_some_and(|writes| writes[0].kind == Block::KIND);
+        if lowered && is_block { Fault::Refused } else { Fault::None }
+    });
+    let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
+    assert_eq!((mended.failed.len(), mended.deleted, mended.left), (1, vec![], vec![]));
 }

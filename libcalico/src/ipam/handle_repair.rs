@@ -55,9 +55,9 @@ pub fn repair<'b>(
         }
     }
     match handle {
-        Some(handle) if handle.deleted => HandleRepair::Keep,
         None if held.is_empty() => HandleRepair::Keep,
         Some(_) if held.is_empty() => HandleRepair::Delete,
+        Some(handle) if handle.deleted => HandleRepair::Keep,
         Some(handle) if miscounted(&handle.block, &held).next().is_none() => HandleRepair::Keep,
         handle => {
             let mut repaired = handle.cloned().unwrap_or_default();

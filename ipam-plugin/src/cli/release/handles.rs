@@ -4,27 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::ipam::{Finding, Handle, HandleId};
+use libcalico::ipam::{Finding, HandleId, SuspectHandle};
 use libcalico::net::Cidr;
-use libcalico::store::{Revision, Store, StoreError, Write};
 
 use super::plan::{Mend, Step, Verdict};
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
+use crate::mend_handles::mend_unwatched_handles;
+use crate::release_addresses::OpenGate;
 
-/// What a handle should be.
+/// A handle that is to count what blocks say.
 #[derive(Debug, PartialEq)]
 pub(super) struct Correction {
-    id: HandleId,
-    /// What it should say. Without a block it is to be deleted.
-    should_be: Handle,
-    /// Its revision; `None` when it is not there.
-    revision: Option<Revision>,
+    suspect: SuspectHandle,
+    /// How many addresses it holds in each block. Without one it is to be deleted.
+    held: BTreeMap<Cidr, i64>,
 }
 
 impl Correction {
     pub(super) fn name(&self) -> &'static str {
-        match (&self.revision, self.should_be.is_empty()) {
+        match (&self.suspect.revision, self.held.is_empty()) {
             (_, true) => "deleted",
             (None, false) => "created",
             (Some(_), false) => "corrected",
@@ -32,19 +31,11 @@ impl Correction {
     }
 
     pub(super) fn reason(&self) -> String {
-        if self.should_be.is_empty() {
+        if self.held.is_empty() {
             return "no block names it".into();
         }
-        let counts: Vec<String> = self.should_be.block.iter().map(|(block, n)| format!("{n} in {block}")).collect();
+        let counts: Vec<String> = self.held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
         format!("it holds {}", counts.join(", "))
-    }
-
-    fn write(&self) -> Result<Write, StoreError> {
-        match &self.revision {
-            Some(revision) if self.should_be.is_empty() => Ok(Write::delete::<Handle>(&self.id, Some(revision))),
-            Some(revision) => Write::update::<Handle>(&self.id, &self.should_be, revision),
-            None => Write::create::<Handle>(&self.id, &self.should_be),
-        }
     }
 }
 
@@ -68,9 +59,11 @@ pub(super) fn steps(findings: &[&Finding], reading: &Reading, to_release: &BTree
 fn correction(id: &str, reading: &Reading) -> Correction {
     let stored = reading.handles.iter().find(|entry| entry.key.as_str() == id);
     let id = stored.map_or_else(|| HandleId::new(id), |entry| entry.key.clone());
-    let mut should_be = stored.map(|entry| entry.value.clone()).unwrap_or_default();
-    should_be.block = held(&id, reading);
-    Correction { id, should_be, revision: stored.map(|entry| entry.revision.clone()) }
+    let held = held(&id, reading);
+    let counted = stored.into_iter().flat_map(|entry| entry.value.block.keys());
+    let blocks = counted.chain(held.keys()).copied().collect();
+    let suspect = SuspectHandle { id, revision: stored.map(|entry| entry.revision.clone()), blocks };
+    Correction { suspect, held }
 }
 
 /// How many addresses the handle holds in each block. Resting ones are nobody's.
@@ -80,11 +73,12 @@ fn held(id: &HandleId, reading: &Reading) -> BTreeMap<Cidr, i64> {
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Stores a correction. The inner error says that the handle has changed.
-pub(super) async fn correct(store: &Datastore, correction: &Correction) -> Result<Result<(), String>, CliError> {
-    match store.write_one(correction.write()?).await {
-        Ok(_) => Ok(Ok(())),
-        Err(error) if error.is_race() => Ok(Err("it was changed by another just now".into())),
-        Err(error) => Err(error.into()),
+/// Stores a correction. The inner error says that handle or blocks have changed.
+pub(super) async fn correct(store: &Datastore, correction: Correction) -> Result<Result<(), String>, CliError> {
+    let mended = mend_unwatched_handles(store, &OpenGate, &[correction.suspect]).await?;
+    match mended.failed.into_iter().next() {
+        Some((_, error)) => Err(error.into()),
+        None if mended.left.is_empty() => Ok(Ok(())),
+        None => Ok(Err("it or a block of it was changed by another just now, or is corrupt".into())),
     }
 }

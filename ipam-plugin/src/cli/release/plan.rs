@@ -62,7 +62,7 @@ impl Mend {
     pub(super) async fn carry_out(self, store: &Datastore) -> Result<Result<(), String>, CliError> {
         match self {
             Mend::Release { request, .. } => addresses::release(store, &request).await,
-            Mend::Handle(correction) => handles::correct(store, &correction).await,
+            Mend::Handle(correction) => handles::correct(store, correction).await,
         }
     }
 }

@@ -1,8 +1,10 @@
 use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::store::Store;
 use serde_json::json;
 use time::OffsetDateTime;
 
 use crate::cli::testing::Shell;
+use crate::process::block_on;
 
 /// A report of what is wrong now.
 fn report(shell: &Shell) -> String {
@@ -84,9 +86,12 @@ fn a_report_is_mended() {
     shell.put(&path("alive"), &json!({"block": {block: 3}, "future": 1}).to_string());
     shell.remove(&path("homeless"));
     shell.put(&path("orphan"), r#"{"block":{"10.0.0.0/29":1}}"#);
+    // Of an upstream program that ended between the two writes of a deletion.
+    shell.put(&path("going"), r#"{"block":{"10.0.0.0/29":1},"deleted":true}"#);
 
     let said = shell.ok(&["release", "--from-report", &report(&shell)]);
     for line in [
+        "handle going: deleted: no block names it\n",
         "handle alive: corrected: it holds 1 in ",
         "handle homeless: created: it holds 1 in ",
         "handle orphan: deleted: no block names it\n",
@@ -98,6 +103,29 @@ fn a_report_is_mended() {
     assert_eq!((corrected.block.values().sum::<i64>(), &corrected.unknown["future"]), (1, &json!(1)));
     shell.ok(&["check"]);
     assert!(is_held(&shell, &alive) && is_held(&shell, &homeless));
+}
+
+/// It has its handle, read the block, and wrote nothing for as long as `check` looked.
+#[test]
+fn an_add_that_is_under_way_loses_its_race_when_its_handle_is_mended() {
+    let shell = Shell::with_pool();
+    let used = shell.allocate("alive");
+    shell.endpoint("alive", &used);
+    let (block, _) = shell.blocks().remove(0);
+    let count = |id: &str, n: i64| {
+        let handle = json!({"block": {block.to_string(): n}});
+        shell.put(&format!("/calico/ipam/v2/handle/{id}"), &handle.to_string());
+    };
+    count("slow", 1);
+    shell.remove("/calico/ipam/v2/handle/alive");
+    count("alive", 2);
+    let report = report(&shell);
+    let read = block_on(shell.store.get::<Block>(&block)).unwrap();
+    let said = shell.ok(&["release", "--from-report", &report]);
+    assert!(said.contains("handle slow: deleted") && said.contains("handle alive: corrected"), "{said}");
+    let late = block_on(shell.store.update::<Block>(&block, &read.value, &read.revision));
+    assert!(late.is_err_and(|error| error.is_race()));
+    shell.ok(&["check"]);
 }
 
 #[test]

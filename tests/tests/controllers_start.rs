@@ -2,7 +2,8 @@
 //! and how it ends.
 
 use std::process::Command;
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use integration_tests::command::present;
@@ -12,6 +13,7 @@ use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
+use prost::Message;
 use serde_json::{Value, json};
 
 macro_rules! on_each_datastore {
@@ -142,9 +144,13 @@ fn await_ready(controllers: &Controllers, ready: bool) {
 }
 
 /// Whether a port on this host answers `path`.
-fn serves(port: u16, path: &str) -> bool {
+fn page(port: u16, path: &str) -> Result<Vec<u8>, ureq::Error> {
     let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
-    ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call().is_ok()
+    ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call()?.into_body().read_to_vec()
+}
+
+fn serves(port: u16, path: &str) -> bool {
+    page(port, path).is_ok()
 }
 
 #[track_caller]
@@ -289,6 +295,46 @@ fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
     lab.kubernetes.api.restart().unwrap();
     await_ready(&controllers, true);
     assert!(controllers.terminate().unwrap().success());
+}
+
+/// A profile of pprof, as far as it tells how deep stacks are.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    locations: Vec<u64>,
+}
+
+/// Whether a stack can be walked from within a signal depends on the C library and on how the program is linked: on those of the
+/// program that is shipped.
+#[test]
+fn a_profile_shows_whole_stacks() {
+    on(None, |lab| {
+        let _controllers = lab.start(lab.setup());
+        await_served(9094, "/metrics");
+        lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
+        await_served(9095, "/debug/pprof/");
+        let is_over = AtomicBool::new(false);
+        let profile = thread::scope(|scope| {
+            // It is to do something meanwhile.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = page(9095, "/debug/pprof/heap");
+                }
+            });
+            let profile = page(9095, "/debug/pprof/profile?seconds=2");
+            is_over.store(true, Ordering::Relaxed);
+            profile.unwrap()
+        });
+        let samples = Profile::decode(&profile[..]).unwrap().samples;
+        let deepest = samples.iter().map(|sample| sample.locations.len()).max();
+        assert!(deepest.is_some_and(|frames| frames > 8), "{samples:?}");
+    });
 }
 
 /// Byte for byte what upstream was recorded to write before it looks at anything else.

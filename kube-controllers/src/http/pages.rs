@@ -25,6 +25,9 @@ const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 
 impl Pages {
     pub(super) async fn answer(&self, method: &Method, uri: &Uri) -> Page {
+        if let (Pages::Profiles, &Method::POST, "/debug/pprof/symbol") = (self, method, uri.path()) {
+            return text(StatusCode::OK, profile::SYMBOLS);
+        }
         if method != Method::GET && method != Method::HEAD {
             let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
             page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

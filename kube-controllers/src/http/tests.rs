@@ -131,6 +131,18 @@ async fn a_profile_shows_who_uses_the_processor() {
     }
 }
 
+#[tokio::test]
+async fn names_of_functions_are_asked_for_in_vain() {
+    let port = free_port().await;
+    let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
+    eventually(port).await;
+    let answer = ask("POST", port, "/debug/pprof/symbol").await;
+    assert_eq!(answer, Some((200, b"num_symbols: 0\n".to_vec())));
+    for path in ["/debug/pprof/heap", "/debug/pprof/profile"] {
+        assert_eq!(ask("POST", port, path).await.map(|(code, _)| code), Some(405), "{path}");
+    }
+}
+
 #[inline(never)]
 fn spin_until(stop: &CancellationToken) {
     while !stop.is_cancelled() {

@@ -180,9 +180,10 @@ impl Builder {
             }
             Frame::Name(name) => {
                 let name = self.string(name);
-                // As many functions as there are names: the location has its number.
-                self.profile.function.push(Function { id, name, system_name: name });
-                Location { id, line: vec![Line { function_id: id }], ..Location::default() }
+                // From 1 on without a gap: pprof adds its own functions by how many there are.
+                let function_id = self.profile.function.len() as u64 + 1;
+                self.profile.function.push(Function { id: function_id, name, system_name: name });
+                Location { id, line: vec![Line { function_id }], ..Location::default() }
             }
         };
         self.profile.location.push(location);

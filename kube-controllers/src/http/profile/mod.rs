@@ -1,7 +1,8 @@
-//! Profiles in the format of `go tool pprof`, at the addresses that Go programs have (KC-151).
+//! Profiles in the format of pprof, at the addresses that Go programs have (KC-151).
 //!
 //! `profile` is where processor time goes, sampled over some seconds, as addresses: names of functions are in
-//! `kube-controllers.debug` of the release, which the reader of a profile gives to `go tool pprof`. `heap` is where memory is,
+//! `kube-controllers.debug` of the release, which the reader of a profile gives to `pprof`. That of Go's own tools knows no functions but
+//! Go's. `heap` is where memory is,
 //! by mapping: Rust keeps no record of who allocated what, and one that does costs memory all the time.
 
 mod code;
@@ -18,8 +19,12 @@ use hyper::header::HeaderValue;
 use super::pages::{Page, page, text};
 
 /// What there is.
-pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for go tool pprof kube-controllers.debug URL\n\
-                                /debug/pprof/heap                memory by mapping, for go tool pprof; ?debug=1 as text\n";
+pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for pprof kube-controllers.debug URL\n\
+                                /debug/pprof/heap                memory by mapping, for pprof; ?debug=1 as text\n";
+
+/// The answer to whoever asks for names of functions. pprof does for each mapping of which it has none itself, and gives up the
+/// whole profile when it gets no answer.
+pub(super) const SYMBOLS: &str = "num_symbols: 0\n";
 
 /// How long the processor is watched: Go's default, and so long that a forgotten request ends.
 const SECONDS: u64 = 30;

@@ -53,7 +53,8 @@ pub async fn settle(session: &Session, owed: &Debt) -> Result<(), CniError> {
     let Some(api) = api.reached(&session.store) else { return Ok(()) };
     let Some(machine) = machine_of(session, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);
-    leave(&session.store, &SystemClock::start(), &handle, &machine).await.map_err(|error| cni_error(&error))
+    let left = leave(&session.store, &SystemClock::start(), &handle, &machine, &owed.node).await;
+    left.map_err(|error| cni_error(&error))
 }
 
 async fn machine_of(

@@ -89,7 +89,7 @@ async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), 
         tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
     } else {
         let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
-        ipam::release_handles(session, &handles).await?;
+        ipam::release_handles(session, &handles, &owed.node).await?;
         Box::pin(kubevirt::settle(session, owed)).await?;
     }
     delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;

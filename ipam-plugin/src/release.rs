@@ -1,8 +1,10 @@
 //! [`release`]: gives back everything that handles hold (IPAM-147).
 
+mod absent;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
@@ -18,6 +20,15 @@ use crate::handle_count;
 pub struct ReleasePrelude {
     cooldown_seconds: i64,
     handles: Vec<Entry<Handle>>,
+    terms: Terms,
+}
+
+/// What does not change when the handles are read again.
+#[derive(Debug, Clone, Default)]
+struct Terms {
+    /// Who may have been about to create a block for them.
+    owner: Option<Owner>,
+    unless_owned: bool,
 }
 
 /// Where the answers will be.
@@ -44,6 +55,7 @@ impl ReleasePrelude {
         Ok(ReleasePrelude {
             cooldown_seconds: config.ip_cooldown_seconds,
             handles: found?.into_iter().flatten().collect(),
+            terms: Terms::default(),
         })
     }
 
@@ -63,6 +75,26 @@ impl ReleasePrelude {
         Ok(ReleasePrelude { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
+    /// The same, of containers that ran on `node`: a block that one of them was about to create there, when it was killed,
+    /// takes no address for it any more.
+    #[must_use]
+    pub fn on_node(mut self, node: &str) -> Self {
+        self.terms.owner = Some(Owner::Host(node.to_owned()));
+        self
+    }
+
+    /// The same, to be given back only as long as no pod is noted as the owner of an address (IPAM-55).
+    #[must_use]
+    pub(crate) fn unless_owned(mut self) -> Self {
+        self.terms.unless_owned = true;
+        self
+    }
+
+    /// Reads the same handles again.
+    async fn again<S: Store>(self, store: &S, ids: &[HandleId]) -> Result<Self, StoreError> {
+        Ok(ReleasePrelude { terms: self.terms, ..ReleasePrelude::read(store, ids).await? })
+    }
+
     /// Nothing is held.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
@@ -76,6 +108,8 @@ pub struct ReleasedHandles {
     pub addresses: usize,
     /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
     pub unreadable: Vec<Cidr>,
+    /// A pod is noted as an owner, and nothing more was given back ([`ReleasePrelude::unless_owned`]).
+    pub is_owned: bool,
     /// What the last block that was written got.
     pub last_write: Option<Revision>,
 }
@@ -95,6 +129,11 @@ pub async fn release<S: Store, C: Clock>(
     let mut released = ReleasedHandles::default();
     while !prelude.is_empty() {
         let state = State::read(store, prelude).await?;
+        // Somebody may have become one since the caller looked.
+        if state.is_owned() {
+            released.is_owned = true;
+            break;
+        }
         let plan = state.plan(clock.now())?;
         match store.write(&plan.writes).await {
             Ok(revisions) => {
@@ -109,7 +148,7 @@ pub async fn release<S: Store, C: Clock>(
                 if !budget.pause().await {
                     return Err(IpamError::Contention);
                 }
-                prelude = ReleasePrelude::read(store, &ids).await?;
+                prelude = state.prelude.again(store, &ids).await?;
             }
             Err(error) => return Err(error.cause.into()),
         }
@@ -122,6 +161,8 @@ struct State {
     prelude: ReleasePrelude,
     /// `None` for a block that cannot be read.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
+    /// Claims to those that are not there.
+    absent: Vec<Entry<BlockAffinity>>,
 }
 
 struct Plan {
@@ -147,20 +188,31 @@ impl State {
         let mut batch = ReadBatch::new();
         let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
         let answers = store.read(&batch).await?;
-        let mut blocks = BTreeMap::new();
+        let (mut blocks, mut absent) = (BTreeMap::new(), Vec::new());
         for (cidr, ticket) in tickets {
             match answers.get(&ticket) {
                 Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
-                Ok(None) => {}
+                Ok(None) => absent.push(cidr),
                 Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),
                 Err(error) => return Err(error),
             }
         }
-        Ok(State { prelude, blocks })
+        let absent = absent::claims(store, prelude.terms.owner.as_ref(), &absent).await?;
+        Ok(State { prelude, blocks, absent })
+    }
+
+    /// An address has an owner that must not lose it.
+    fn is_owned(&self) -> bool {
+        let mut blocks = self.blocks.values().flatten();
+        self.prelude.terms.unless_owned
+            && blocks.any(|block| self.prelude.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
         let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        for claim in &self.absent {
+            plan.writes.extend(absent::writes(claim, now)?);
+        }
         for (cidr, block) in &self.blocks {
             // A block without addresses of the handle is written too: whoever counted the handle up and is about to
             // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).

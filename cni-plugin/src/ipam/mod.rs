@@ -143,7 +143,8 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     let handle = call.handle();
     if let Some(machine) = &call.machine {
         // The machine keeps them; the pod does not.
-        let left = Box::pin(kubevirt::leave(&session.store, &SystemClock::start(), &handle, machine)).await;
+        let clock = SystemClock::start();
+        let left = Box::pin(kubevirt::leave(&session.store, &clock, &handle, machine, &call.node)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
     let requests: Vec<_> = lease
@@ -172,14 +173,14 @@ pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Resu
     })
 }
 
-/// Releases handles that the journal names. A block that cannot be read still holds what it held: an error.
-pub async fn release_handles(session: &Session, handles: &[HandleId]) -> Result<(), CniError> {
+/// Releases handles that the journal names, of a container that ran on `node`. A block that cannot be read still holds what it held: an error.
+pub async fn release_handles(session: &Session, handles: &[HandleId], node: &str) -> Result<(), CniError> {
     if handles.is_empty() {
         return Ok(());
     }
     let prelude =
         ReleasePrelude::read(&session.store, handles).await.map_err(|error| store_error("read the handles", &error))?;
-    let released = release::release(&session.store, &SystemClock::start(), prelude)
+    let released = release::release(&session.store, &SystemClock::start(), prelude.on_node(node))
         .await
         .map_err(|error| cni::cni_error(&error))?;
     match released.unreadable.first() {

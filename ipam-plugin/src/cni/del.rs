@@ -39,12 +39,12 @@ pub async fn release_call<S: Store, C: Clock>(
     }
     let lock = call.lock();
     if let Some(machine) = &call.machine {
-        Box::pin(kubevirt::leave(store, clock, &call.handle(), machine)).await?;
+        Box::pin(kubevirt::leave(store, clock, &call.handle(), machine, &call.node)).await?;
     }
     if prelude.is_empty() {
         return Ok(());
     }
-    let released = release(store, clock, prelude).await?;
+    let released = release(store, clock, prelude.on_node(&call.node)).await?;
     if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
         recent.note_write(&call.network, released.last_write.as_ref());
     }

@@ -26,6 +26,7 @@ pub struct Leaked(BTreeMap<HandleId, Leak>);
 #[derive(Debug)]
 struct Leak {
     container: String,
+    node: String,
     pod: Option<(String, String)>,
     addresses: Vec<ReleaseRequest>,
 }
@@ -55,6 +56,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         let Some(container) = container.filter(|id| !id.contains('.') && !valid.contains(*id)) else { continue };
         let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
             container: container.to_owned(),
+            node: node.to_owned(),
             pod: noted("namespace").zip(noted("pod")),
             addresses: Vec::new(),
         });
@@ -83,7 +85,7 @@ impl Leaked {
     pub async fn release<S: Store, C: Clock>(self, store: &S, clock: &C, keep: &BTreeSet<String>) -> Collected {
         let mut outcome = Collected::default();
         for (handle, leak) in self.0.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
-            match collect(store, clock, &handle, &leak.addresses).await {
+            match collect(store, clock, &handle, &leak).await {
                 Ok(()) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
@@ -94,15 +96,10 @@ impl Leaked {
 
 /// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since
 /// they were seen (IPAM-184, W2).
-async fn collect<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    handle: &HandleId,
-    leaked: &[ReleaseRequest],
-) -> Result<(), IpamError> {
+async fn collect<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, leak: &Leak) -> Result<(), IpamError> {
     let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
     if prelude.is_empty() {
-        return release_addresses(store, clock, leaked).await.map(|_| ());
+        return release_addresses(store, clock, &leak.addresses).await.map(|_| ());
     }
-    release(store, clock, prelude).await.map(|_| ())
+    release(store, clock, prelude.on_node(&leak.node)).await.map(|_| ())
 }

@@ -33,21 +33,28 @@ pub async fn take_over<S: Store, C: Clock>(
 }
 
 /// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
-/// are given back (IPAM-55). A machine that holds nothing is success.
+/// are given back (IPAM-55), unless another pod takes them over meanwhile. A machine that holds nothing is success. `node` is the
+/// one that the pod ran on.
 pub async fn leave<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     machine: &MachinePod,
+    node: &str,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
     let (blocks, _) = change(store, clock, handle, clear).await?;
+    let keeps = || tracing::info!(%handle, "the virtual machine keeps its addresses");
     if !machine.is_going || blocks.iter().any(|block| block.has_owner(handle)) {
-        tracing::info!(%handle, "the virtual machine keeps its addresses");
+        keeps();
         return Ok(());
     }
     let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
-    let released = release(store, clock, prelude).await?;
+    let released = release(store, clock, prelude.on_node(node).unless_owned()).await?;
+    if released.is_owned {
+        keeps();
+        return Ok(());
+    }
     tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
     released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
 }
@@ -90,3 +97,6 @@ async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
     Ok((read_blocks(store, named).await?, HandleState::There(entry)))
 }
+
+#[cfg(test)]
+mod tests;

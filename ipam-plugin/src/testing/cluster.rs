@@ -101,9 +101,10 @@ impl Cluster {
         }
     }
 
+    /// As DEL on `node1` does it.
     pub(crate) async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
         let prelude = ReleasePrelude::read(&self.store, &[HandleId::new(handle)]).await?;
-        release(&self.store, &self.clock, prelude).await
+        release(&self.store, &self.clock, prelude.on_node("node1")).await
     }
 
     pub(crate) fn block(&self, cidr: &str) -> Option<Block> {

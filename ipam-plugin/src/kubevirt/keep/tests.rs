@@ -1,0 +1,70 @@
+use std::sync::{Arc, Mutex};
+
+use libcalico::store::Kind;
+
+use super::*;
+use crate::testing::{Cluster, Fault, MemoryStore, held};
+
+const HANDLE: &str = "net.vmi.ns.vm1";
+
+fn noted(pod: &str) -> BTreeMap<String, String> {
+    [("namespace", "ns"), ("pod", pod), ("node", "node1")].map(|(key, value)| (key.into(), value.into())).into()
+}
+
+/// The machine's only address, which pod `a` has.
+async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.65.0.0/24", 26);
+    let mut request = cluster.request("node1", HANDLE);
+    request.attributes = noted("a");
+    cluster.assign(&request).await.unwrap();
+    let block = cluster.store.pairs().list::<Block>(&None)[0].0;
+    (cluster, block)
+}
+
+/// Before each request of the departure in turn another pod becomes the owner; the request before that may have got lost.
+#[tokio::test]
+async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
+    let handle = HandleId::new(HANDLE);
+    let machine = MachinePod {
+        namespace: "ns".into(),
+        pod: "a".into(),
+        instance: "vm1".into(),
+        is_going: true,
+        ..MachinePod::default()
+    };
+    let mut kept = 0;
+    for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)] {
+        for (store, at) in [MemoryStore::sequential, MemoryStore::transactional]
+            .into_iter()
+            .flat_map(|store| (0..8).map(move |at| (store, at)))
+        {
+            let context = format!("{fault:?}, another owner before request {at}");
+            let (cluster, cidr) = cluster(store()).await;
+            let taken = Arc::new(Mutex::new(false));
+            let (id, told) = (handle.clone(), taken.clone());
+            cluster.store.before_each(move |nth, writes, pairs| {
+                if nth == at {
+                    // As `take_over` does it.
+                    let mut block = pairs.get::<Block>(&cidr).unwrap();
+                    let addresses = block.set_owner(&id, OwnerSlot::Active, &noted("b"));
+                    block.count_write();
+                    pairs.put(Block::path(&cidr), block.encode().unwrap());
+                    *told.lock().unwrap() = !addresses.is_empty();
+                }
+                if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
+            });
+            _ = leave(&cluster.store, &cluster.clock, &handle, &machine, "node1").await;
+            cluster.store.calm();
+            let is_held = held(&cluster.store.pairs()).contains_key(&handle);
+            if *taken.lock().unwrap() {
+                kept += 1;
+                assert!(is_held, "{context}: freed");
+                assert!(cluster.handle(HANDLE).is_some(), "{context}: nothing leads to it");
+                let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
+                assert!(block.has_owner(&handle), "{context}");
+            }
+        }
+    }
+    assert!(kept > 20, "{kept}");
+}

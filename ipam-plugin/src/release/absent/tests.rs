@@ -1,0 +1,150 @@
+use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId};
+use libcalico::store::{Store, StoreError, Write};
+
+use crate::cni;
+use crate::error::IpamError;
+use crate::release::{ReleasePrelude, ReleasedHandles, release};
+use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+
+const BLOCK: &str = "10.65.0.0/26";
+const HANDLE: &str = "net.a";
+
+/// What an ADD on `node1` was when it was killed: the handle is written, the claim is `state`, the block is on its way.
+struct Killed {
+    cluster: Cluster,
+    creation: Write,
+}
+
+fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.65.0.0/24", 26);
+    let mut handle = Handle::default();
+    handle.increment(cidr(BLOCK), 1);
+    cluster.store.put(&HandleId::new(HANDLE), &handle);
+    if let Some(state) = state {
+        let claim = BlockAffinity { state, ..BlockAffinity::default() };
+        cluster.store.put(&affinity_key("node1", BLOCK), &claim);
+    }
+    let creation = Write::create::<Block>(&cidr(BLOCK), &taken(&cluster)).unwrap();
+    Killed { cluster, creation }
+}
+
+/// The block with an address of the handle.
+fn taken(cluster: &Cluster) -> Block {
+    use crate::clock::Clock;
+    let request = cluster.request("node1", HANDLE);
+    let mut block = Block::new(cidr(BLOCK), &request.owner(), cluster.clock.now()).unwrap();
+    let from = libcalico::ipam::AssignRequest {
+        handle: Some(&request.handle),
+        attributes: &request.attributes,
+        requester: &request.owner(),
+        check_affinity: false,
+    };
+    assert_eq!(block.assign(1, &from, &libcalico::ipam::Reservations::default()).unwrap().len(), 1);
+    block.count_write();
+    block
+}
+
+async fn release_on(cluster: &Cluster, node: &str) -> Result<ReleasedHandles, IpamError> {
+    let prelude = ReleasePrelude::read(&cluster.store, &[HandleId::new(HANDLE)]).await?;
+    release(&cluster.store, &cluster.clock, prelude.on_node(node)).await
+}
+
+fn stores() -> [MemoryStore; 2] {
+    [MemoryStore::sequential(), MemoryStore::transactional()]
+}
+
+#[tokio::test]
+async fn a_block_that_is_created_after_the_del_of_its_killed_add_takes_nothing() {
+    for store in stores() {
+        let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
+        let call = testing::call("a");
+        let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
+        cni::del(&cluster.store, &cluster.clock, &call, prelude).await.unwrap();
+        assert_eq!(cluster.handle(HANDLE), None);
+        let late = cluster.store.write_one(creation).await.unwrap_err();
+        assert!(matches!(late, StoreError::AlreadyExists { .. }), "{late}");
+        assert!(held(&cluster.store.pairs()).is_empty());
+        assert_consistent(&cluster.store.pairs(), false);
+        assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
+        // The claim counted towards the limit of blocks already, and is in order with the next address.
+        cluster.configure(|config| (config.strict_affinity, config.max_blocks_per_host) = (true, 1));
+        let ip = cluster.one("node1", "net.b").await.unwrap();
+        assert!(cidr(BLOCK).contains(ip), "{ip}");
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_created_during_the_del_is_released() {
+    for store in stores() {
+        let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
+        let mut creation = Some(creation);
+        cluster.store.before_each(move |_, writes, pairs| {
+            if let Some(creation) = creation.take_if(|_| writes.is_some()) {
+                let libcalico::store::WriteOp::Create(value) = creation.op else { unreachable!() };
+                pairs.put(creation.path, value);
+            }
+            Fault::None
+        });
+        assert_eq!(release_on(&cluster, "node1").await.unwrap().addresses, 1);
+        cluster.store.calm();
+        assert_eq!(cluster.handle(HANDLE), None);
+        assert!(held(&cluster.store.pairs()).is_empty());
+        assert_consistent(&cluster.store.pairs(), false);
+    }
+}
+
+/// To give the block up at once would let the late one in; the node's next allocation does.
+#[tokio::test]
+async fn the_block_stays_until_the_nodes_next_allocation_even_where_the_pool_deselects_the_node() {
+    let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
+    cluster.pool_with("pool4", "10.65.0.0/24", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    cluster.pool("other", "10.66.0.0/24", 26);
+    release_on(&cluster, "node1").await.unwrap();
+    cluster.store.write_one(creation).await.unwrap_err();
+    cluster.one("node1", "net.b").await.unwrap();
+    assert_eq!((cluster.block(BLOCK), cluster.affinity("node1", BLOCK)), (None, None));
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn without_a_pending_claim_of_the_node_no_block_is_created() {
+    for state in [None, Some(AffinityState::PendingDeletion), Some(AffinityState::Confirmed)] {
+        let Killed { cluster, .. } = killed(MemoryStore::sequential(), state);
+        release_on(&cluster, "node1").await.unwrap();
+        assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None), "{state:?}");
+        assert_eq!(cluster.affinity("node1", BLOCK), state);
+    }
+    let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
+    release_on(&cluster, "node2").await.unwrap();
+    assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
+}
+
+#[tokio::test]
+async fn no_block_is_created_outside_of_every_pool_or_over_another_one() {
+    let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
+    cluster.pool("pool4", "10.66.0.0/24", 26);
+    release_on(&cluster, "node1").await.unwrap();
+    assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
+
+    let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
+    cluster.pool("pool4", "10.65.0.0/24", 28);
+    let owner = affinity_key("node2", BLOCK).owner;
+    let smaller = Block::new(cidr("10.65.0.16/28"), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+    cluster.store.put(&smaller.cidr, &smaller);
+    release_on(&cluster, "node1").await.unwrap();
+    assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
+}
+
+/// The handle and its block; the pool is asked when the block was emptied.
+#[tokio::test]
+async fn a_release_whose_blocks_are_all_there_asks_for_no_claim() {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.65.0.0/24", 26);
+    cluster.one("node1", "net.other").await.unwrap();
+    cluster.one("node1", HANDLE).await.unwrap();
+    cluster.store.take_counts();
+    release_on(&cluster, "node1").await.unwrap();
+    assert_eq!(cluster.store.take_counts(), (2, 1));
+}

@@ -108,7 +108,7 @@ pub struct ReleasedHandles {
     pub addresses: usize,
     /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
     pub unreadable: Vec<Cidr>,
-    /// A pod is noted as an owner, and nothing more was given back ([`ReleasePrelude::unless_owned`]).
+    /// A pod is noted as an owner, and nothing more was given back: the release was to leave such addresses alone.
     pub is_owned: bool,
     /// What the last block that was written got.
     pub last_write: Option<Revision>,

@@ -193,6 +193,16 @@ impl Agent {
         last.context("a page was seen")
     }
 
+    /// Waits until it is not ready for a reason that has all of these words. It may have others before.
+    pub fn await_reason(&self, words: &[&str]) -> Result<()> {
+        let mut last = None;
+        let seen = await_that(PATIENCE, || {
+            last = self.page("/readiness").ok();
+            Ok(last.as_ref().is_some_and(|page| page.code == 503 && words.iter().all(|word| page.body.contains(word))))
+        });
+        seen.with_context(|| format!("/readiness is {last:?}, without {words:?}: {}", self.log()))
+    }
+
     /// A number of its metrics, without `calico_cni_`.
     pub fn metric(&self, name: &str) -> Result<i64> {
         let page = self.page("/metrics")?;

@@ -26,8 +26,7 @@ fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
 fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
     behind_a_proxy(|proxy, agent| {
         proxy.go_away();
-        let page = agent.await_page("/readiness", 503).unwrap();
-        assert!(page.body.contains("did not answer"), "{}", page.body);
+        agent.await_reason(&["did not answer"]).unwrap();
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         proxy.arm(None);
         agent.await_page("/readyz", 200).unwrap();
@@ -36,24 +35,29 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
     });
 }
 
-/// Each outage is told once, and its end: with the words of the one before as well.
+/// Each outage is told once, and its end: with the words of the one before as well. How a connection ends is the kernel's to say, so
+/// there are outages until two in a row have the same words: another word is news by itself.
 #[test]
 fn a_second_outage_is_news() {
     behind_a_proxy(|proxy, agent| {
-        let mut reasons = Vec::new();
-        for outage in 1..=2 {
+        let mut reasons = Vec::<String>::new();
+        for outage in 1.. {
             let told = agent.log().len();
             proxy.go_away();
             let page = agent.await_page("/readiness", 503).unwrap();
             let (_, reason) = page.body.trim().split_once("in a row: ").unwrap();
             let news = agent.log()[told..].to_owned();
             assert!(news.contains(reason), "outage {outage}: {reason:?} is not in {news:?}");
+            let is_said_again = reasons.last().is_some_and(|last| last == reason);
             reasons.push(reason.to_owned());
             proxy.arm(None);
             agent.await_page("/readiness", 200).unwrap();
             await_that(PATIENCE, || Ok(agent.log().matches("answers again").count() == outage)).unwrap();
+            if is_said_again {
+                break;
+            }
+            assert!(outage < 9, "{reasons:?}");
         }
-        assert_eq!(reasons[0], reasons[1], "else it would be news by itself");
     });
 }
 

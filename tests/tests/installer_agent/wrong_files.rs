@@ -25,12 +25,7 @@ fn a_directory_that_is_read_only_is_named_until_it_is_not() {
         let token = pod.token().unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_metric("token_refresh_failures_total", 1).unwrap();
-        let page = agent.agent.await_page("/readiness", 503).unwrap();
-        assert!(
-            page.body.contains("Read-only file system") && page.body.contains("calico-kubeconfig"),
-            "{}",
-            page.body
-        );
+        agent.agent.await_reason(&["Read-only file system", "calico-kubeconfig"]).unwrap();
         agent.agent.await_log("missing or changed, installing again").unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
@@ -61,12 +56,7 @@ fn a_full_disk_leaves_the_token_that_is_there() {
 
         let agent = pod.agent().unwrap();
         agent.await_metric("token_refresh_failures_total", 1).unwrap();
-        let page = agent.await_page("/readiness", 503).unwrap();
-        assert!(
-            page.body.contains("No space left on device") && page.body.contains("calico-kubeconfig"),
-            "{}",
-            page.body
-        );
+        agent.await_reason(&["No space left on device", "calico-kubeconfig"]).unwrap();
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.token().unwrap(), token);
         fs::remove_file(&filler).unwrap();
@@ -102,8 +92,7 @@ fn a_template_that_is_gone_is_named_until_it_is_back() {
 
         fs::remove_file(&template).unwrap();
         agent.look();
-        let page = agent.agent.await_page("/readiness", 503).unwrap();
-        assert!(page.body.contains("template/cni.json"), "{}", page.body);
+        agent.agent.await_reason(&["template/cni.json"]).unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
 
@@ -126,8 +115,7 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
         fs::remove_file(&template).unwrap();
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
         let mut agent = Hastened::start(&pod);
-        let page = agent.agent.await_page("/readiness", 503).unwrap();
-        assert!(page.body.contains("template/cni.json"), "{}", page.body);
+        agent.agent.await_reason(&["template/cni.json"]).unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
 
         fs::write(&template, TEMPLATE).unwrap();
@@ -153,8 +141,7 @@ fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
         fs::create_dir(&note).unwrap();
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
         let mut agent = Hastened::start(&pod);
-        let page = agent.agent.await_page("/readiness", 503).unwrap();
-        assert!(page.body.contains("cni-install-state.json"), "{}", page.body);
+        agent.agent.await_reason(&["cni-install-state.json"]).unwrap();
 
         fs::remove_dir(&note).unwrap();
         fs::rename(&aside, &note).unwrap();

@@ -90,9 +90,7 @@ stop() {
 power_off() {
     stop $kubelet
     stop $containerd
-    pkill -KILL -f containerd-shim-runc-v2 || true
-    kill_containers
-    wait_for 10 no_containers
+    wait_for 10 nothing_runs
     find /run/netns -name 'cni-*' -printf '%f\n' | xargs -r -n 1 ip netns delete
     findmnt -rno TARGET | grep '^/run/containerd' | sort -r | xargs -r umount -l 2>/dev/null || true
     rm -rf /run/containerd
@@ -101,8 +99,14 @@ power_off() {
 
 # Every container of this node is in a cgroup below this one.
 containers() { cat /sys/fs/cgroup/pids/k8s.io/*/cgroup.procs /sys/fs/cgroup/k8s.io/*/cgroup.procs 2>/dev/null; }
-kill_containers() { containers | xargs -r kill -KILL 2>/dev/null || true; }
-no_containers() { [ -z "$(containers)" ]; }
+# Again and again: a shim that was just being started would start its container after all. What runc has frozen, to delete it, dies of
+# nothing until it is thawed (older cgroups).
+nothing_runs() {
+    pkill -KILL -f containerd-shim-runc-v2 || true
+    for state in /sys/fs/cgroup/freezer/k8s.io/*/freezer.state; do echo THAWED >"$state" || true; done 2>/dev/null
+    containers | xargs -r kill -KILL 2>/dev/null || true
+    [ -z "$(containers)" ] && ! pgrep -f containerd-shim-runc-v2 >/dev/null
+}
 
 # What containers leave on the machine that lent its cgroups. One whose process has just ended may be busy for a moment.
 remove_cgroups() { wait_for 10 no_cgroups; }

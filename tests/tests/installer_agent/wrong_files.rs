@@ -103,7 +103,22 @@ fn a_template_that_is_gone_is_named_until_it_is_back() {
     });
 }
 
-/// Whether this environment installed what is there is not known then, which is another thing than no.
+/// Starts an agent whose configuration is gone, and which cannot tell whether it was installed from here: that is another thing than
+/// no. It names what it cannot read and, when that is put back, puts the configuration back.
+fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
+    let before = pod.container.conf(CONF).unwrap();
+    fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
+    let mut agent = Hastened::start(pod);
+    agent.agent.await_reason(&[unreadable]).unwrap();
+    assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+
+    put_back();
+    agent.look();
+    agent.agent.await_metric("files_mended_total", 1).unwrap();
+    assert_eq!(pod.container.conf(CONF).unwrap(), before);
+    assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
+}
+
 #[test]
 fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
     if !KNOWN {
@@ -111,22 +126,11 @@ fn a_template_that_cannot_be_read_at_the_start_is_asked_for_again() {
     }
     in_pod(|_, _, mut pod| {
         let template = install_by_a_file(&mut pod);
-        let before = pod.container.conf(CONF).unwrap();
         fs::remove_file(&template).unwrap();
-        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_reason(&["template/cni.json"]).unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-
-        fs::write(&template, TEMPLATE).unwrap();
-        agent.look();
-        agent.agent.await_metric("files_mended_total", 1).unwrap();
-        assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
+        is_asked_for_again(&pod, "template/cni.json", || fs::write(&template, TEMPLATE).unwrap());
     });
 }
 
-/// Neither is what was installed, while the note of it cannot be read.
 #[test]
 fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
     if !KNOWN {
@@ -134,21 +138,14 @@ fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
     }
     in_pod(|_, _, mut pod| {
         install(&mut pod);
-        let before = pod.container.conf(CONF).unwrap();
         let note = pod.container.path("var/lib/calico/cni-install-state.json");
         let aside = note.with_extension("aside");
         fs::rename(&note, &aside).unwrap();
         fs::create_dir(&note).unwrap();
-        fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_reason(&["cni-install-state.json"]).unwrap();
-
-        fs::remove_dir(&note).unwrap();
-        fs::rename(&aside, &note).unwrap();
-        agent.look();
-        agent.agent.await_metric("files_mended_total", 1).unwrap();
-        assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
+        is_asked_for_again(&pod, "cni-install-state.json", || {
+            fs::remove_dir(&note).unwrap();
+            fs::rename(&aside, &note).unwrap();
+        });
     });
 }
 

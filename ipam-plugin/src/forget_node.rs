@@ -121,16 +121,10 @@ pub async fn read_endpoints<S: Store>(
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
-    let mut endpoints = Vec::new();
-    for ticket in &tickets {
-        match answers.get(ticket) {
-            Ok(found) => endpoints.extend(found.filter(|endpoint| endpoint.value.spec.node == node)),
-            Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    let mut endpoints = answers.readable(&tickets, |key, reason| {
+        tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
+    })?;
+    endpoints.retain(|endpoint| endpoint.value.spec.node == node);
     Ok(endpoints)
 }
 

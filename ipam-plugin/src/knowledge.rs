@@ -188,7 +188,7 @@ impl Knowledge {
     /// A block of another size, as far as is known, that shares addresses with `cidr`.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         let ranges = self.ranges(cidr.version())?;
-        ranges.iter().find(|range| *range != cidr && range.overlaps(cidr)).copied()
+        ranges.iter().find(|range| range.clashes_with(cidr)).copied()
     }
 
     /// The owner's claims of one family, in the order they are tried (IPAM-112).

@@ -20,12 +20,6 @@ use crate::handle_count;
 pub struct ReleasePrelude {
     cooldown_seconds: i64,
     handles: Vec<Entry<Handle>>,
-    terms: Terms,
-}
-
-/// What does not change when the handles are read again.
-#[derive(Debug, Clone, Default)]
-struct Terms {
     /// Who may have been about to create a block for them.
     owner: Option<Owner>,
     unless_owned: bool,
@@ -55,7 +49,8 @@ impl ReleasePrelude {
         Ok(ReleasePrelude {
             cooldown_seconds: config.ip_cooldown_seconds,
             handles: found?.into_iter().flatten().collect(),
-            terms: Terms::default(),
+            owner: None,
+            unless_owned: false,
         })
     }
 
@@ -66,7 +61,7 @@ impl ReleasePrelude {
         ReleasePrelude::from_answers(&store.read(&batch).await?, &tickets)
     }
 
-    /// The same with other handles.
+    /// The same with these handles, as they are now.
     pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let tickets: Vec<_> = handles.iter().map(|id| batch.get(id)).collect();
@@ -79,20 +74,15 @@ impl ReleasePrelude {
     /// takes no address for it any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
-        self.terms.owner = Some(Owner::Host(node.to_owned()));
+        self.owner = Some(Owner::Host(node.to_owned()));
         self
     }
 
     /// The same, to be given back only as long as no pod is noted as the owner of an address (IPAM-55).
     #[must_use]
     pub(crate) fn unless_owned(mut self) -> Self {
-        self.terms.unless_owned = true;
+        self.unless_owned = true;
         self
-    }
-
-    /// Reads the same handles again.
-    async fn again<S: Store>(self, store: &S, ids: &[HandleId]) -> Result<Self, StoreError> {
-        Ok(ReleasePrelude { terms: self.terms, ..ReleasePrelude::read(store, ids).await? })
     }
 
     /// Nothing is held.
@@ -148,7 +138,7 @@ pub async fn release<S: Store, C: Clock>(
                 if !budget.pause().await {
                     return Err(IpamError::Contention);
                 }
-                prelude = state.prelude.again(store, &ids).await?;
+                prelude = state.prelude.with_handles(store, &ids).await?;
             }
             Err(error) => return Err(error.cause.into()),
         }
@@ -197,14 +187,14 @@ impl State {
                 Err(error) => return Err(error),
             }
         }
-        let absent = absent::claims(store, prelude.terms.owner.as_ref(), &absent).await?;
+        let absent = absent::claims(store, prelude.owner.as_ref(), &absent).await?;
         Ok(State { prelude, blocks, absent })
     }
 
     /// An address has an owner that must not lose it.
     fn is_owned(&self) -> bool {
         let mut blocks = self.blocks.values().flatten();
-        self.prelude.terms.unless_owned
+        self.prelude.unless_owned
             && blocks.any(|block| self.prelude.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
     }
 

@@ -4,7 +4,7 @@
 //! any more. So the block is written again as it is, at the revision the lost write was for. From then on that one cannot take
 //! effect, and what it would have held is nobody's.
 
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
@@ -14,7 +14,7 @@ use crate::commit::{WriteList, took_expected};
 use crate::handle_count::decrement;
 use crate::knowledge::Knowledge;
 use crate::request::AssignRequest;
-use crate::take::Take;
+use crate::take::{ClaimFrom, Take};
 
 /// Writes whose outcome nobody knows.
 pub(crate) struct Doubt<'a> {
@@ -117,19 +117,24 @@ fn without<S: Store>(
 ) -> Result<Vec<Write>, StoreError> {
     let owner = request.owner();
     let Some(found) = found else {
-        let mut empty =
-            Block::new(take.cidr(), &owner, known.now).map_err(|error| StoreError::Other(error.to_string()))?;
-        empty.count_write();
+        let empty = Block::new(take.cidr(), &owner, known.now).map_err(|error| StoreError::Other(error.to_string()))?;
         // One by one, the claim is written before the block is tried.
-        let claim = take.claim.as_ref().filter(|_| store.has_transactions());
-        let mut writes: Vec<Write> =
-            claim.map(|claim| claim.pending(&owner, take.cidr())).transpose()?.into_iter().collect();
-        writes.push(Write::create::<Block>(&take.cidr(), &empty)?);
-        return Ok(writes);
+        return create_first(empty, &owner, take.claim.as_ref().filter(|_| store.has_transactions()));
     };
     let mut block = found.value.clone();
     block.count_write();
     Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+}
+
+/// Creates a block without addresses, behind the claim where that is to be written too: of two creations of it the later one loses.
+pub(crate) fn create_first(
+    mut empty: Block,
+    owner: &Owner,
+    claim: Option<&ClaimFrom>,
+) -> Result<Vec<Write>, StoreError> {
+    empty.count_write();
+    let pending = claim.map(|claim| claim.pending(owner, empty.cidr)).transpose()?;
+    Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
 /// Takes off the handle what was counted for nothing. What it counted beforehand stays, as the next attempt will want it; unless

@@ -143,12 +143,13 @@ fn await_ready(controllers: &Controllers, ready: bool) {
     assert!(as_expected.is_ok(), "{:?}\n{}", check_status(controllers, "-r"), controllers.log().unwrap());
 }
 
-/// Whether a port on this host answers `path`.
+/// What a port on this host answers to `path`.
 fn page(port: u16, path: &str) -> Result<Vec<u8>, ureq::Error> {
     let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
     ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call()?.into_body().read_to_vec()
 }
 
+/// Whether it does.
 fn serves(port: u16, path: &str) -> bool {
     page(port, path).is_ok()
 }

@@ -173,7 +173,8 @@ pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Resu
     })
 }
 
-/// Releases handles that the journal names, of a container that ran on `node`. A block that cannot be read still holds what it held: an error.
+/// Releases handles that the journal names, of a container that ran on `node`. A block that cannot be read still holds what it
+/// held: an error.
 pub async fn release_handles(session: &Session, handles: &[HandleId], node: &str) -> Result<(), CniError> {
     if handles.is_empty() {
         return Ok(());

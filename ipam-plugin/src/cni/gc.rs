@@ -21,12 +21,14 @@ pub struct Collected {
 
 /// What containers hold that the runtime no longer knows.
 #[derive(Debug, Default)]
-pub struct Leaked(BTreeMap<HandleId, Leak>);
+pub struct Leaked {
+    node: String,
+    leaks: BTreeMap<HandleId, Leak>,
+}
 
 #[derive(Debug)]
 struct Leak {
     container: String,
-    node: String,
     pod: Option<(String, String)>,
     addresses: Vec<ReleaseRequest>,
 }
@@ -56,36 +58,35 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         let Some(container) = container.filter(|id| !id.contains('.') && !valid.contains(*id)) else { continue };
         let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
             container: container.to_owned(),
-            node: node.to_owned(),
             pod: noted("namespace").zip(noted("pod")),
             addresses: Vec::new(),
         });
         leak.addresses.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
-    Leaked(leaks)
+    Leaked { node: node.to_owned(), leaks }
 }
 
 impl Leaked {
     /// How many containers hold it.
     pub fn containers(&self) -> usize {
-        self.0.len()
+        self.leaks.len()
     }
 
     /// Whether this handle is one of theirs.
     pub fn is_of(&self, handle: &HandleId) -> bool {
-        self.0.contains_key(handle)
+        self.leaks.contains_key(handle)
     }
 
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
-        self.0.values().filter_map(|leak| leak.pod.as_ref())
+        self.leaks.values().filter_map(|leak| leak.pod.as_ref())
     }
 
     /// Gives it back, but for that of containers in `keep`.
     pub async fn release<S: Store, C: Clock>(self, store: &S, clock: &C, keep: &BTreeSet<String>) -> Collected {
         let mut outcome = Collected::default();
-        for (handle, leak) in self.0.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
-            match collect(store, clock, &handle, &leak).await {
+        for (handle, leak) in self.leaks.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
+            match collect(store, clock, &self.node, &handle, &leak.addresses).await {
                 Ok(()) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
@@ -96,10 +97,16 @@ impl Leaked {
 
 /// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since
 /// they were seen (IPAM-184, W2).
-async fn collect<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, leak: &Leak) -> Result<(), IpamError> {
+async fn collect<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    handle: &HandleId,
+    leaked: &[ReleaseRequest],
+) -> Result<(), IpamError> {
     let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
     if prelude.is_empty() {
-        return release_addresses(store, clock, &leak.addresses).await.map(|_| ());
+        return release_addresses(store, clock, leaked).await.map(|_| ());
     }
-    release(store, clock, prelude.on_node(&leak.node)).await.map(|_| ())
+    release(store, clock, prelude.on_node(node)).await.map(|_| ())
 }

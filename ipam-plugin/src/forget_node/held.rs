@@ -82,15 +82,7 @@ async fn blocks_of<S: Store>(store: &S, addresses: &BTreeSet<IpAddr>) -> Result<
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = wanted.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
     let answers = store.read(&batch).await?;
-    let mut blocks = Vec::new();
-    for ticket in &tickets {
-        match answers.get(ticket) {
-            Ok(found) => blocks.extend(found),
-            Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(blocks)
+    answers.readable(&tickets, |key, reason| {
+        tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+    })
 }

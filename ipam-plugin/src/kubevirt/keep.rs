@@ -43,20 +43,17 @@ pub async fn leave<S: Store, C: Clock>(
     node: &str,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
-    let (blocks, _) = change(store, clock, handle, clear).await?;
-    let keeps = || tracing::info!(%handle, "the virtual machine keeps its addresses");
-    if !machine.is_going || blocks.iter().any(|block| block.has_owner(handle)) {
-        keeps();
-        return Ok(());
+    change(store, clock, handle, clear).await?;
+    if machine.is_going {
+        let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
+        let released = release(store, clock, prelude.on_node(node).unless_owned()).await?;
+        if !released.is_owned {
+            tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
+            return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
+        }
     }
-    let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
-    let released = release(store, clock, prelude.on_node(node).unless_owned()).await?;
-    if released.is_owned {
-        keeps();
-        return Ok(());
-    }
-    tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
-    released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
+    tracing::info!(%handle, "the virtual machine keeps its addresses");
+    Ok(())
 }
 
 /// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are then,

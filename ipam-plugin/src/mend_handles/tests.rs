@@ -1,9 +1,8 @@
-use libcalico::ipam::{AssignRequest, Owner, Reservations};
 use libcalico::store::{Kind, WriteOp};
 
 use super::*;
 use crate::release_addresses::OpenGate;
-use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr, held};
+use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr, held, take_one};
 
 const BLOCK: &str = "10.0.0.0/29";
 
@@ -112,10 +111,7 @@ async fn an_allocation_that_is_under_way_loses_its_block_and_not_its_handle() {
 /// An allocation whose handle counts it already takes its address of the block as it is.
 fn take(pairs: &mut Pairs, id: &HandleId) {
     let mut block = pairs.get::<Block>(&cidr(BLOCK)).unwrap();
-    let (attributes, owner) = ([("node".to_owned(), "node1".to_owned())].into(), Owner::Host("node1".into()));
-    let request = AssignRequest { handle: Some(id), attributes: &attributes, requester: &owner, check_affinity: false };
-    assert_eq!(block.assign(1, &request, &Reservations::none()).unwrap().len(), 1);
-    block.count_write();
+    assert!(take_one(&mut block, "node1", id));
     pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
 }
 

@@ -4,27 +4,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcalico::api::IpPool;
-use libcalico::ipam::{AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner, Reservations};
+use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::Kind;
 use proptest::prelude::*;
 
 use crate::assign_address::assign_address;
 use crate::error::IpamError;
-use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held};
+use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held, take_one};
 
 /// Another process takes an address of `block` for `handle`, handle first.
 fn take(pairs: &mut Pairs, block: &Cidr, node: &str, handle: &str) {
     let Some(mut taken) = pairs.get::<Block>(block) else { return };
     let id = HandleId::new(handle);
-    let attributes = [("node".to_owned(), node.to_owned())].into();
-    let owner = Owner::Host(node.to_owned());
-    let request =
-        AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: false };
-    if taken.assign(1, &request, &Reservations::none()).unwrap().is_empty() {
+    if !take_one(&mut taken, node, &id) {
         return;
     }
-    taken.count_write();
     let mut counts = pairs.get::<Handle>(&id).unwrap_or_default();
     counts.increment(*block, 1);
     pairs.put(Handle::path(&id), counts.encode().unwrap());

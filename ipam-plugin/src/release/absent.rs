@@ -10,6 +10,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use time::OffsetDateTime;
 
+use crate::settle::create_first;
 use crate::take::ClaimFrom;
 
 /// The owner's pending claims to those of the absent blocks that may still be created. Without a claim, or with one of
@@ -33,24 +34,17 @@ pub(super) async fn claims<S: Store>(
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let ranges: Vec<Cidr> = ranges.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
-    let mut found = Vec::new();
-    for ticket in &claims {
-        match answers.get(ticket) {
-            Ok(claim) => found.extend(claim),
-            Err(StoreError::Corrupt { key, reason }) => {
-                tracing::warn!(affinity = %key, %reason, "leaving a block alone whose claim cannot be read");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    found.retain(|claim| {
+    let mut claims = answers.readable(&claims, |key, reason| {
+        tracing::warn!(affinity = %key, %reason, "leaving a block alone whose claim cannot be read");
+    })?;
+    claims.retain(|claim| {
         let cidr = &claim.key.cidr;
         claim.value.state == AffinityState::Pending
             && !claim.value.deleted
             && any_pool_of(&pools, cidr.network()).is_some()
-            && !ranges.iter().any(|range| range != cidr && range.overlaps(cidr))
+            && !ranges.iter().any(|range| range.clashes_with(cidr))
     });
-    Ok(found)
+    Ok(claims)
 }
 
 /// Creates the block without addresses. The claim is written as it is, so that whoever is giving it up finds out, and stays
@@ -59,16 +53,13 @@ pub(super) async fn claims<S: Store>(
 /// Nothing may delete the block at once, whatever its pool selects: what is under way would be created after all.
 pub(super) fn writes(claim: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
     let AffinityKey { owner, cidr } = &claim.key;
-    let mut block = match Block::new(*cidr, owner, now) {
-        Ok(block) => block,
+    match Block::new(*cidr, owner, now) {
+        Ok(empty) => create_first(empty, owner, Some(&ClaimFrom::Affinity(claim.clone()))),
         Err(error) => {
             tracing::warn!(block = %cidr, %error, "nobody can create this block");
-            return Ok(Vec::new());
+            Ok(Vec::new())
         }
-    };
-    block.count_write();
-    let pending = ClaimFrom::Affinity(claim.clone()).pending(owner, *cidr)?;
-    Ok(vec![pending, Write::create::<Block>(cidr, &block)?])
+    }
 }
 
 #[cfg(test)]

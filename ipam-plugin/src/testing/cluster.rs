@@ -8,7 +8,8 @@ use libcalico::api::{
     ObjectKey,
 };
 use libcalico::ipam::{
-    AffinityKey, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig,
+    AffinityKey, AffinitySelect, AffinityState, AssignRequest as BlockRequest, Block, BlockAffinity, Handle, HandleId,
+    IpamConfig, Owner, Reservations, TheConfig,
 };
 use libcalico::net::Cidr;
 
@@ -126,6 +127,18 @@ pub(crate) fn cidr(text: &str) -> Cidr {
 
 pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
     AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(block) }
+}
+
+/// Takes an address of the block for a handle, as an allocation on `node` does it. False when none is left.
+pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
+    let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), Owner::Host(node.to_owned()));
+    let request =
+        BlockRequest { handle: Some(handle), attributes: &attributes, requester: &owner, check_affinity: false };
+    let is_taken = !block.assign(1, &request, &Reservations::none()).unwrap().is_empty();
+    if is_taken {
+        block.count_write();
+    }
+    is_taken
 }
 
 /// Addresses by handle, from the blocks. Panics when a block contradicts itself.

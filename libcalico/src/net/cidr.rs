@@ -118,6 +118,11 @@ impl Cidr {
         self.covers(other) || other.covers(self)
     }
 
+    /// Whether blocks of the two cannot both be: another network, and an address in common.
+    pub fn clashes_with(&self, other: &Cidr) -> bool {
+        self != other && self.overlaps(other)
+    }
+
     /// Number of addresses, saturating at `u128::MAX` for `::/0`.
     pub fn size(&self) -> u128 {
         1u128.checked_shl(u32::from(self.version().bits() - self.prefix())).unwrap_or(u128::MAX)
@@ -189,5 +194,18 @@ impl<'de> Deserialize<'de> for Cidr {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_networks_that_clash() {
+        let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().clashes_with(&b.parse().unwrap());
+        assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
+        assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));
+        assert!(!clash("10.0.0.0/26", "10.0.0.64/26") && !clash("10.0.0.0/8", "fd00::/8"));
     }
 }

@@ -1,10 +1,11 @@
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId};
-use libcalico::store::{Store, StoreError, Write};
+use libcalico::store::{Store, StoreError, Write, WriteOp};
 
+use crate::clock::Clock;
 use crate::cni;
 use crate::error::IpamError;
 use crate::release::{ReleasePrelude, ReleasedHandles, release};
-use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one};
 
 const BLOCK: &str = "10.65.0.0/26";
 const HANDLE: &str = "net.a";
@@ -31,17 +32,8 @@ fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
 
 /// The block with an address of the handle.
 fn taken(cluster: &Cluster) -> Block {
-    use crate::clock::Clock;
-    let request = cluster.request("node1", HANDLE);
-    let mut block = Block::new(cidr(BLOCK), &request.owner(), cluster.clock.now()).unwrap();
-    let from = libcalico::ipam::AssignRequest {
-        handle: Some(&request.handle),
-        attributes: &request.attributes,
-        requester: &request.owner(),
-        check_affinity: false,
-    };
-    assert_eq!(block.assign(1, &from, &libcalico::ipam::Reservations::default()).unwrap().len(), 1);
-    block.count_write();
+    let mut block = Block::new(cidr(BLOCK), &affinity_key("node1", BLOCK).owner, cluster.clock.now()).unwrap();
+    assert!(take_one(&mut block, "node1", &HandleId::new(HANDLE)));
     block
 }
 
@@ -82,7 +74,7 @@ async fn one_that_is_created_during_the_del_is_released() {
         let mut creation = Some(creation);
         cluster.store.before_each(move |_, writes, pairs| {
             if let Some(creation) = creation.take_if(|_| writes.is_some()) {
-                let libcalico::store::WriteOp::Create(value) = creation.op else { unreachable!() };
+                let WriteOp::Create(value) = creation.op else { unreachable!() };
                 pairs.put(creation.path, value);
             }
             Fault::None

@@ -2,8 +2,7 @@
 //!
 //! `profile` is where processor time goes, sampled over some seconds, as addresses: names of functions are in
 //! `kube-controllers.debug` of the release, which the reader of a profile gives to `pprof`. That of Go's own tools knows no functions but
-//! Go's. `heap` is where memory is,
-//! by mapping: Rust keeps no record of who allocated what, and one that does costs memory all the time.
+//! Go's. `heap` is where memory is, by mapping: Rust keeps no record of who allocated what, and one that does costs memory all the time.
 
 mod code;
 mod cpu;

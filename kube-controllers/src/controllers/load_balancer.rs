@@ -2,7 +2,8 @@
 //!
 //! What was heard says whether there is anything to do; what is done is decided again for the live Service and what it holds
 //! by now. An address is given back when the Service's status no longer shows it, and for lack of pools only when a list of
-//! them has none. The addresses are in blocks of nobody's host, `virtual:load-balancer`.
+//! them has none. An address that the status shows stays until the status shows its successor. The addresses are in blocks of
+//! nobody's host, `virtual:load-balancer`.
 
 mod addresses;
 mod claims;
@@ -31,7 +32,7 @@ use tokio::sync::watch;
 
 use self::addresses::Addresses;
 use self::claims::label_claims;
-use self::decision::{Assign, Decision, Held, decide, is_misstated};
+use self::decision::{Decision, Held, Plan, decide, is_misstated};
 use self::memory::{Memory, Seen};
 use self::pools::{LoadBalancerPool, stored_pools};
 use self::service::Balanced;
@@ -140,13 +141,13 @@ impl Reconcile for Balancer {
             ))),
             Decision::NoPool => Ok(Next::Done),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
-            Decision::Serve { release, assign: Assign::Nothing }
-                if release.is_empty() && !is_misstated(&service.published, &own) =>
+            Decision::Serve(Plan { assign, keep, release })
+                if assign.is_empty() && release.is_empty() && !is_misstated(&service.published, &keep) =>
             {
                 locked(&self.memory).set_unserved(key, false);
                 Ok(Next::Done)
             }
-            Decision::Serve { .. } => self.serve(key, &service.handle, &pools, assign).await,
+            Decision::Serve(_) => self.serve(key, &service.handle, &pools, assign).await,
         }
     }
 }
@@ -201,8 +202,7 @@ impl Balancer {
         Ok(Next::Done)
     }
 
-    /// No longer shows what does not fit the live Service and gives it back, assigns what is missing, and shows what there
-    /// is, as it is stored by now.
+    /// Assigns what the live Service lacks, shows what stays, and then gives back the rest, all as it is stored by now.
     async fn serve(
         &self,
         key: &ObjectKey,
@@ -213,26 +213,31 @@ impl Balancer {
         let Some((mut live, service)) = self.live_holder(key, handle).await? else {
             return Ok(Next::After(LAG));
         };
-        let held = self.addresses.held(handle).await?;
-        let Decision::Serve { release, assign: missing } = self.decide(key, &service, &held, pools, assign)? else {
-            return Ok(Next::After(LAG));
-        };
-        if !release.is_empty() {
-            if self.hide(key, &mut live, release.iter()).await? == Written::Gone {
-                return Ok(Next::After(LAG));
+        let plan = async || {
+            let held = self.addresses.held(handle).await?;
+            match self.decide(key, &service, &held, pools, assign)? {
+                Decision::Serve(plan) => Ok(Some(plan)),
+                _ => Ok::<_, Failure>(None),
             }
-            self.addresses.release(&release).await?;
-        }
-        let assigned = match missing {
-            Assign::Nothing => Ok(()),
-            missing => match self.labels(key).await {
-                Ok(labels) => self.addresses.assign(key, handle, &missing, labels).await,
-                Err(failure) => Err(failure),
-            },
         };
+        let Some(mut planned) = plan().await? else { return Ok(Next::After(LAG)) };
+        let mut assigned = Ok(());
+        if !planned.assign.is_empty() {
+            assigned = match self.labels(key).await {
+                Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
+                Err(failure) => Err(failure),
+            };
+            let Some(again) = plan().await? else { return Ok(Next::After(LAG)) };
+            planned = again;
+        }
         locked(&self.memory).set_unserved(key, assigned.is_err());
-        let held: Vec<IpAddr> = self.addresses.held(handle).await?.iter().map(|held| held.ip).collect();
-        self.write_status(key, &mut live, |service| status::show(service, &held)).await?;
+        let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
+        if self.write_status(key, &mut live, |service| status::show(service, &shown)).await? == Written::Gone {
+            return Ok(Next::After(LAG));
+        }
+        if !planned.release.is_empty() {
+            self.addresses.release(&planned.release).await?;
+        }
         match assigned {
             Ok(()) => Ok(Next::Done),
             Err(Failure::Retry(text)) => Err(Failure::Retry(format!("Service {key}: {text}"))),

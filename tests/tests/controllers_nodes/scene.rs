@@ -9,7 +9,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::kubernetes::{Access, ApiServer, Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, Audit, Client, Kubernetes, on_kubernetes};
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
@@ -43,6 +43,7 @@ pub(crate) const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
 pub(crate) struct Scene {
     pub(crate) mode: Mode,
     pub(crate) admin: Client,
+    pub(crate) audit: Audit,
     pub(crate) store: Datastore,
     kubernetes: KubernetesConfig,
     calico: DatastoreConfig,
@@ -96,6 +97,7 @@ impl Scene {
         Scene {
             mode,
             admin: api.admin().clone(),
+            audit: api.audit().unwrap(),
             store: Datastore::open(&store).unwrap(),
             kubernetes,
             calico,

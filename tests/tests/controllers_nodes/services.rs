@@ -1,8 +1,11 @@
 //! loadbalancer_fv_test, in two datastores.
 
+use std::net::IpAddr;
+
+use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, Owner};
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, Owner};
 use libcalico::names::LOAD_BALANCER_HOST;
 use libcalico::store::Store;
 use serde_json::{Value, json};
@@ -39,6 +42,21 @@ impl Scene {
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
         let text = |entry: &Value| entry["ip"].as_str().or(entry["hostname"].as_str()).unwrap_or_default().to_owned();
         entries.iter().map(text).collect()
+    }
+
+    /// How often a Service's status was written, conflicts included.
+    fn status_writes(&self, name: &str) -> usize {
+        let requests = self.audit.requests().unwrap();
+        let of_status = |request: &&Request| request.resource == "services/status" && request.name == name;
+        requests.iter().filter(of_status).filter(|request| request.verb == "update").count()
+    }
+
+    /// The addresses that Services hold.
+    fn held(&self) -> Vec<String> {
+        let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
+        let mut held: Vec<_> = blocks.iter().flat_map(|block| block.value.allocated()).map(|held| held.ip).collect();
+        held.sort();
+        held.iter().map(IpAddr::to_string).collect()
     }
 
     /// How many handles hold addresses.
@@ -150,6 +168,63 @@ fn each_family_of_a_dual_stack_service_has_an_address() {
         scene.remove("web");
         scene.remove("asked");
         becomes(2, || scene.holders());
+    });
+}
+
+/// The other family's address is judged by its own list, of which there is none.
+#[test]
+fn dual_stack_service_with_the_list_of_one_family_settles() {
+    on_each(&[ETCD, V3], |scene| {
+        scene.pool("v4", "10.7.0.4/30", json!({}));
+        scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+        let _running = scene.start(|_| ());
+        let listed = json!({"projectcalico.org/ipv4pools": "[\"v4\"]"});
+        scene.service("web", listed, json!({"ipFamilyPolicy": "RequireDualStack"}));
+        becomes(2, || scene.shown("web").len());
+        stays(1, || scene.status_writes("web"));
+        assert_eq!(scene.held(), scene.shown("web"));
+    });
+}
+
+#[test]
+fn changed_load_balancer_ip_leaves_one_address() {
+    on_each(&[ETCD, V3], |scene| {
+        scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+        let _running = scene.start(|_| ());
+        scene.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
+        becomes(ip("10.7.0.5"), || scene.shown("web"));
+        for (changes, next) in [10, 5, 6].into_iter().enumerate() {
+            let next = format!("10.7.0.{next}");
+            scene.patch("web", json!({"spec": {"loadBalancerIP": next}}));
+            becomes(ip(&next), || scene.shown("web"));
+            becomes(ip(&next), || scene.held());
+            assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
+        }
+        // Nobody asks for it any more, and it serves as well as another.
+        scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
+        stays(ip("10.7.0.6"), || scene.shown("web"));
+        // Of no pool: what is published stays.
+        scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
+        stays(ip("10.7.0.6"), || scene.shown("web"));
+        assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
+    });
+}
+
+#[test]
+fn two_writers_that_race_leave_one_address() {
+    on_each(&[ETCD, V3], |scene| {
+        scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
+        let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
+        let _running = [scene.start(|_| ()), scene.start(|_| ())];
+        names.iter().for_each(|name| scene.service(name, json!({}), json!({})));
+        let shown = || {
+            let mut shown: Vec<_> = names.iter().flat_map(|name| scene.shown(name)).collect();
+            shown.sort_by_key(|ip| ip.parse::<IpAddr>().unwrap());
+            shown
+        };
+        becomes(names.len(), || shown().len());
+        becomes(true, || scene.held() == shown());
+        stays(shown(), || scene.held());
     });
 }
 

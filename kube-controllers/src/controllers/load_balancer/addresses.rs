@@ -16,11 +16,11 @@ use ipam_plugin::request::{AssignRequest, Namespace, go_time};
 use libcalico::api::{AllowedUse, ObjectKey};
 use libcalico::ipam::{Block, Handle, HandleId, Labels};
 use libcalico::names::LOAD_BALANCER_HOST;
-use libcalico::net::Cidr;
+use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::decision::{Assign, Held};
+use super::decision::{Held, Missing};
 use crate::runtime::Failure;
 
 /// The addresses of all Services.
@@ -46,9 +46,8 @@ impl Addresses {
         let mut all = Vec::new();
         for ticket in &tickets {
             let Some(block) = answers.get(ticket)? else { continue };
-            let held = block.value.allocated().filter(|held| !held.is_cooling());
-            let held = held.filter(|held| held.handle().as_ref() == Some(handle));
-            all.extend(held.map(|held| Held { ip: held.ip, handle: handle.clone(), sequence: held.sequence }));
+            let held = block.value.allocated().filter_map(|held| Held::of(&held));
+            all.extend(held.filter(|held| held.handle == *handle));
         }
         all.sort_by_key(|held| held.ip);
         Ok(all)
@@ -75,7 +74,7 @@ impl Addresses {
         &self,
         service: &ObjectKey,
         handle: &HandleId,
-        missing: &Assign,
+        missing: &[Missing],
         labels: Labels,
     ) -> Result<(), Failure> {
         let namespace = service.namespace.clone().unwrap_or_default();
@@ -83,28 +82,27 @@ impl Addresses {
         request.purpose = AllowedUse::LoadBalancer;
         request.attributes = attributes(service);
         request.namespace = Some(Namespace { name: namespace, labels });
-        match missing {
-            Assign::Nothing => Ok(()),
-            Assign::Addresses(addresses) => {
-                for ip in addresses {
-                    self.assign_one(&request, *ip).await?;
+        // Each by itself: that there is no pool of one family keeps the other from nobody (B-33).
+        let mut outcome = Ok(());
+        for missing in missing {
+            let assigned = match missing {
+                Missing::Address(ip) => self.assign_one(&request, *ip).await,
+                Missing::Any { version, pools } => {
+                    let pools = pools.iter().map(Cidr::to_string).collect();
+                    let of_family = match version {
+                        IpVersion::V4 => AssignRequest { num4: 1, pools4: pools, ..request.clone() },
+                        IpVersion::V6 => AssignRequest { num6: 1, pools6: pools, ..request.clone() },
+                    };
+                    self.assign_any(&of_family).await
                 }
-                Ok(())
-            }
-            Assign::Families { v4, v6, request: asked } => {
-                request.pools4 = asked.pools4.iter().map(Cidr::to_string).collect();
-                request.pools6 = asked.pools6.iter().map(Cidr::to_string).collect();
-                // Each by itself: that there is no pool of one family keeps the other from nobody (B-33).
-                let mut outcome = Ok(());
-                for (num4, num6) in [(usize::from(*v4), 0), (0, usize::from(*v6))] {
-                    if num4 + num6 > 0 {
-                        (request.num4, request.num6) = (num4, num6);
-                        outcome = outcome.and(self.assign_any(&request).await);
-                    }
-                }
-                outcome
-            }
+            };
+            // A failure that may pass outlives one that does not.
+            outcome = match (outcome, assigned) {
+                (Err(Failure::Permanent(_)), Err(failure @ Failure::Retry(_))) => Err(failure),
+                (outcome, assigned) => outcome.and(assigned),
+            };
         }
+        outcome
     }
 
     async fn assign_any(&self, request: &AssignRequest) -> Result<(), Failure> {

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use libcalico::ipam::{HandleId, ReleaseRequest};
-use libcalico::net::IpVersion;
+use libcalico::ipam::{Allocation, HandleId, ReleaseRequest};
+use libcalico::net::{Cidr, IpVersion};
 
-use super::pools::{LoadBalancerPool, pool_of};
+use super::pools::{LoadBalancerPool, may_serve_unnamed};
 use super::request::{Request, RequestError};
 use super::service::Balanced;
 use crate::settings::AssignIps;
@@ -19,9 +19,18 @@ pub(super) struct Held {
     pub(super) handle: HandleId,
     /// The block's sequence number when it was assigned.
     pub(super) sequence: Option<u64>,
+    /// When the address was assigned, as the block stores it: Go's text of a UTC time, which sorts as the times do.
+    pub(super) since: Option<String>,
 }
 
 impl Held {
+    /// Returns the address with its holder; `None` for an address that rests (B-31) or that no handle holds.
+    pub(super) fn of(allocation: &Allocation<'_>) -> Option<Self> {
+        let handle = allocation.handle().filter(|_| !allocation.is_cooling())?;
+        let since = allocation.attributes().and_then(|attributes| attributes.get("timestamp").cloned());
+        Some(Held { ip: allocation.ip, handle, sequence: allocation.sequence, since })
+    }
+
     /// Gives back this assignment and no later one (B-34).
     pub(super) fn release(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.ip, handle: Some(self.handle.clone()), sequence: self.sequence }
@@ -37,30 +46,33 @@ pub(super) enum Decision {
     NoPool,
     /// What it holds is no longer shown, and then given back.
     Withdraw,
-    /// Some are given back, some assigned; all that it holds then are shown.
-    Serve {
-        /// Do not fit what it asks for.
-        release: Vec<Held>,
-        /// Are missing.
-        assign: Assign,
-    },
+    /// Its addresses are brought in order.
+    Serve(Plan),
 }
 
-/// Addresses that a Service lacks.
+/// The changes to the addresses of a Service. They are made in this order: `assign`, then the status shows just `keep`, then
+/// `release`. A plan that assigns is made again after the assignment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Addresses that are missing.
+    pub(super) assign: Vec<Missing>,
+    /// Addresses that stay, at most one of each family.
+    pub(super) keep: Vec<Held>,
+    /// Addresses that go.
+    pub(super) release: Vec<Held>,
+}
+
+/// An address that a Service lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Assign {
-    /// None.
-    Nothing,
-    /// Just these.
-    Addresses(Vec<IpAddr>),
-    /// One of these families each, out of the pools asked for.
-    Families {
-        /// IPv4.
-        v4: bool,
-        /// IPv6.
-        v6: bool,
-        /// From where.
-        request: Request,
+pub(super) enum Missing {
+    /// This address.
+    Address(IpAddr),
+    /// Any address of a family.
+    Any {
+        /// The family.
+        version: IpVersion,
+        /// Ranges of the pools to take it from; empty: any pool.
+        pools: Vec<Cidr>,
     },
 }
 
@@ -78,42 +90,81 @@ pub(super) fn decide(
         return Ok(if held.is_empty() { Decision::NoPool } else { Decision::Withdraw });
     }
     let request = Request::of(service, pools)?;
-    let (kept, release): (Vec<_>, Vec<_>) =
-        held.iter().cloned().partition(|held| fits(held.ip, service, &request, pools));
-    let assign = missing(service, &kept, request);
-    Ok(Decision::Serve { release, assign })
-}
-
-/// Whether an address is one of those asked for. Without a request it may come from any pool that need not be named, and
-/// one of no pool stays: also while its pool is being deleted, for a Service that is in use does not move by itself (KC-505,
-/// KC-508). One of a family that the Service had once goes: nothing else would ever take it back.
-fn fits(ip: IpAddr, service: &Balanced, request: &Request, pools: &[LoadBalancerPool]) -> bool {
-    if request.insists {
-        return request.addresses.contains(&ip);
-    }
-    if request.addresses.contains(&ip) {
-        return true;
-    }
-    let wanted = if IpVersion::of(ip) == IpVersion::V4 { service.wants4 } else { service.wants6 };
-    if !wanted && (service.wants4 || service.wants6) {
-        return false;
-    }
-    if request.pools4.is_empty() && request.pools6.is_empty() {
-        return pool_of(pools, ip).is_none_or(|pool| pool.automatic);
-    }
-    request.pools4.iter().chain(&request.pools6).any(|range| range.contains(ip))
-}
-
-fn missing(service: &Balanced, kept: &[Held], request: Request) -> Assign {
-    if !request.addresses.is_empty() {
-        let mut missing = request.addresses;
-        missing.retain(|ip| kept.iter().all(|held| held.ip != *ip));
-        return if missing.is_empty() { Assign::Nothing } else { Assign::Addresses(missing) };
-    }
+    let mut plan = Plan::default();
     // Each family by itself: having the one says nothing of the other (B-33).
-    let lacks = |version| kept.iter().all(|held| IpVersion::of(held.ip) != version);
-    let (v4, v6) = (service.wants4 && lacks(IpVersion::V4), service.wants6 && lacks(IpVersion::V6));
-    if v4 || v6 { Assign::Families { v4, v6, request } } else { Assign::Nothing }
+    for version in [IpVersion::V4, IpVersion::V6] {
+        let family = Family { version, service, request: &request, pools };
+        family.plan(held.iter().filter(|held| IpVersion::of(held.ip) == version), &mut plan);
+    }
+    Ok(Decision::Serve(plan))
+}
+
+/// One family of a Service's addresses.
+struct Family<'a> {
+    version: IpVersion,
+    service: &'a Balanced,
+    request: &'a Request,
+    pools: &'a [LoadBalancerPool],
+}
+
+impl Family<'_> {
+    /// Plans what becomes of `held`, the addresses of this family.
+    fn plan<'h>(&self, held: impl Iterator<Item = &'h Held>, plan: &mut Plan) {
+        let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.fits(held.ip));
+        let asked = self.request.address(self.version);
+        match asked {
+            Some(ip) if fitting.iter().all(|held| held.ip != ip) => plan.assign.push(Missing::Address(ip)),
+            None if fitting.is_empty() && self.is_wanted() && !self.request.insists => plan
+                .assign
+                .push(Missing::Any { version: self.version, pools: self.request.pools(self.version).to_vec() }),
+            _ => {}
+        }
+        let is_published = |held: &Held| self.service.published.contains(&held.ip);
+        // Two replicas that see the same addresses choose the same one. A published address is in use: it stays until there is
+        // another one to publish.
+        let rank =
+            |held: &Held| (Some(held.ip) != asked, !is_published(held), held.since.clone(), held.sequence, held.ip);
+        fitting.sort_by_key(rank);
+        others.sort_by_key(rank);
+        let substitute = others.first().filter(|held| fitting.is_empty() && self.has_use() && is_published(held));
+        if substitute.is_some() {
+            fitting.push(others.remove(0));
+        }
+        plan.keep.extend(fitting.drain(..fitting.len().min(1)));
+        plan.release.extend(fitting);
+        plan.release.extend(others);
+    }
+
+    /// Returns true if the address is one of those asked for. Without a request it may come from any pool that need not be
+    /// named, and an address of no pool stays: also while its pool is being deleted, for a Service that is in use does not move
+    /// by itself (KC-505, KC-508). An address of a family that the Service had once goes: nothing else would ever take it back.
+    fn fits(&self, ip: IpAddr) -> bool {
+        if self.request.address(self.version) == Some(ip) {
+            return true;
+        }
+        if self.request.insists || !self.has_use() {
+            return false;
+        }
+        match self.request.pools(self.version) {
+            [] => may_serve_unnamed(self.pools, ip),
+            ranges => ranges.iter().any(|range| range.contains(ip)),
+        }
+    }
+
+    /// Returns true if the Service names the family.
+    fn is_wanted(&self) -> bool {
+        match self.version {
+            IpVersion::V4 => self.service.wants4,
+            IpVersion::V6 => self.service.wants6,
+        }
+    }
+
+    /// Returns true if an address of the family serves the Service. A Service that names no family at all keeps what it has.
+    fn has_use(&self) -> bool {
+        let asked = self.request.address(self.version).is_some();
+        let named = self.is_wanted() || !(self.service.wants4 || self.service.wants6);
+        asked || (named && !self.request.insists)
+    }
 }
 
 /// Whether `published` are not just `held`. Their order does not matter.

@@ -139,7 +139,7 @@ fn holders(block: &Block) -> Option<Vec<(ObjectKey, Held)>> {
     let holder = |held: libcalico::ipam::Allocation<'_>| {
         let attributes = held.attributes()?;
         let key = ObjectKey::namespaced(attributes.get("namespace")?, attributes.get("service")?);
-        Some((key, Held { ip: held.ip, handle: held.handle()?, sequence: held.sequence }))
+        Some((key, Held::of(&held)?))
     };
-    Some(block.allocated().filter(|held| !held.is_cooling()).filter_map(holder).collect())
+    Some(block.allocated().filter_map(holder).collect())
 }

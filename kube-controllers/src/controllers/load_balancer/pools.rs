@@ -31,9 +31,10 @@ impl LoadBalancerPool {
     }
 }
 
-/// The pool of an address.
-pub(super) fn pool_of(pools: &[LoadBalancerPool], ip: IpAddr) -> Option<&LoadBalancerPool> {
-    pools.iter().find(|pool| pool.cidr.contains(ip))
+/// Returns true if a Service that names no pool may have the address: one of an automatic pool, or of none of these.
+pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool {
+    let mut of_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
+    of_address.peek().is_none() || of_address.any(|pool| pool.automatic)
 }
 
 /// The pools as they are stored now. One that cannot be read fails them all: it may be one for Services, and they would lose

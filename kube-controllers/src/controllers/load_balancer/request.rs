@@ -36,6 +36,19 @@ pub(super) enum RequestError {
 }
 
 impl Request {
+    /// Returns the address of a family that the Service asks for.
+    pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
+    }
+
+    /// Returns the ranges of a family's pools; empty: any.
+    pub(super) fn pools(&self, version: IpVersion) -> &[Cidr] {
+        match version {
+            IpVersion::V4 => &self.pools4,
+            IpVersion::V6 => &self.pools6,
+        }
+    }
+
     /// Reads it.
     pub(super) fn of(service: &Balanced, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = Request {

@@ -2,6 +2,7 @@
 //! tests/tests/controllers_nodes.rs.
 
 mod serving;
+mod settling;
 
 use k8s_openapi::api::core::v1::Service as KubernetesService;
 use libcalico::api::IpPoolSpec;
@@ -12,6 +13,7 @@ use libcalico::store::Revision;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
+use super::decision::Missing;
 use super::request::{Request, RequestError};
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
 use super::*;
@@ -30,35 +32,37 @@ fn service(families: Value, annotations: Value) -> Balanced {
     Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
 }
 
+fn held_address(ip: IpAddr) -> Held {
+    Held { ip, handle: HandleId::new("lb-x"), sequence: Some(7), since: None }
+}
+
 fn held(ips: &[&str]) -> Vec<Held> {
-    let one = |ip: &&str| Held { ip: ip.parse().unwrap(), handle: HandleId::new("lb-x"), sequence: Some(7) };
-    ips.iter().map(one).collect()
+    ips.iter().map(|ip| held_address(ip.parse().unwrap())).collect()
 }
 
 /// Addresses to give back, and what to assign, in words.
 fn served(service: &Balanced, ips: &[&str]) -> (Vec<String>, String) {
     let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
-    let Decision::Serve { release, assign } = decision else { panic!("{decision:?}") };
-    let assign = match assign {
-        Assign::Nothing => "nothing".into(),
-        Assign::Addresses(ips) => format!("{ips:?}"),
-        Assign::Families { v4, v6, .. } => format!("v4 {v4} v6 {v6}"),
-    };
-    (release.iter().map(|held| held.ip.to_string()).collect(), assign)
+    let Decision::Serve(plan) = decision else { panic!("{decision:?}") };
+    let assign = plan.assign.iter().map(|missing| match missing {
+        Missing::Address(ip) => ip.to_string(),
+        Missing::Any { version, .. } => format!("IPv{version}"),
+    });
+    (plan.release.iter().map(|held| held.ip.to_string()).collect(), assign.collect::<Vec<_>>().join(" "))
 }
 
 #[test]
 fn each_family_is_served_by_itself() {
     let none: [String; 0] = [];
     for (families, ips, expected) in [
-        (json!(["IPv4"]), &[][..], "v4 true v6 false"),
-        (json!(["IPv4"]), &["10.0.0.1"], "nothing"),
-        (json!(["IPv6"]), &[], "v4 false v6 true"),
-        (json!(["IPv4", "IPv6"]), &[], "v4 true v6 true"),
-        (json!(["IPv4", "IPv6"]), &["10.0.0.1"], "v4 false v6 true"),
-        (json!(["IPv6", "IPv4"]), &["fd00::1"], "v4 true v6 false"),
-        (json!(["IPv4", "IPv6"]), &["10.0.0.1", "fd00::1"], "nothing"),
-        (json!(null), &[], "nothing"),
+        (json!(["IPv4"]), &[][..], "IPv4"),
+        (json!(["IPv4"]), &["10.0.0.1"], ""),
+        (json!(["IPv6"]), &[], "IPv6"),
+        (json!(["IPv4", "IPv6"]), &[], "IPv4 IPv6"),
+        (json!(["IPv4", "IPv6"]), &["10.0.0.1"], "IPv6"),
+        (json!(["IPv6", "IPv4"]), &["fd00::1"], "IPv4"),
+        (json!(["IPv4", "IPv6"]), &["10.0.0.1", "fd00::1"], ""),
+        (json!(null), &[], ""),
     ] {
         let found = served(&service(families.clone(), json!({})), ips);
         assert_eq!(found, (none.to_vec(), expected.to_owned()), "{families} {ips:?}");
@@ -69,14 +73,14 @@ fn each_family_is_served_by_itself() {
 fn what_does_not_fit_is_given_back() {
     let v4 = json!(["IPv4"]);
     for (annotations, ips, released, assign) in [
-        (json!({}), "10.9.0.1", vec!["10.9.0.1"], "v4 true v6 false"),
+        (json!({}), "10.9.0.1", vec!["10.9.0.1"], "IPv4"),
         // Of a pool that is being deleted, or of none.
-        (json!({}), "172.16.0.1", vec![], "nothing"),
-        (json!({}), "fd00::1", vec!["fd00::1"], "v4 true v6 false"),
-        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.1", vec!["10.0.0.1"], "[10.0.0.7]"),
-        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.7", vec![], "nothing"),
-        (json!({IPV4_POOLS: r#"["manual"]"#}), "10.0.0.1", vec!["10.0.0.1"], "v4 true v6 false"),
-        (json!({IPV4_POOLS: r#"["10.9.0.0/24"]"#}), "10.9.0.1", vec![], "nothing"),
+        (json!({}), "172.16.0.1", vec![], ""),
+        (json!({}), "fd00::1", vec!["fd00::1"], "IPv4"),
+        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.1", vec!["10.0.0.1"], "10.0.0.7"),
+        (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.7", vec![], ""),
+        (json!({IPV4_POOLS: r#"["manual"]"#}), "10.0.0.1", vec!["10.0.0.1"], "IPv4"),
+        (json!({IPV4_POOLS: r#"["10.9.0.0/24"]"#}), "10.9.0.1", vec![], ""),
     ] {
         let found = served(&service(v4.clone(), annotations.clone()), &[ips]);
         assert_eq!(found, (released.iter().map(|ip| ip.to_string()).collect(), assign.to_owned()), "{annotations}");
@@ -86,8 +90,8 @@ fn what_does_not_fit_is_given_back() {
         Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
     };
     let asks = service(json!({"type": "LoadBalancer", "loadBalancerIP": "10.9.0.5", "ipFamilies": ["IPv4"]}));
-    assert_eq!(served(&asks, &[]), (vec![], "[10.9.0.5]".to_owned()));
-    assert_eq!(served(&asks, &["10.9.0.5"]), (vec![], "nothing".to_owned()), "although its pool is manual");
+    assert_eq!(served(&asks, &[]), (vec![], "10.9.0.5".to_owned()));
+    assert_eq!(served(&asks, &["10.9.0.5"]), (vec![], "".to_owned()), "although its pool is manual");
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! A Service has one address of each family, and keeps the published address until another is published.
+
+use tokio::sync::Barrier;
+
+use super::*;
+
+fn pool(name: &str, cidr: &str, mode: &str) -> IpPool {
+    let spec = json!({"cidr": cidr, "allowedUses": ["LoadBalancer"], "assignmentMode": mode});
+    IpPool::new(name, serde_json::from_value(spec).unwrap())
+}
+
+fn three_pools() -> [IpPool; 3] {
+    [
+        pool("v4", "10.0.0.0/24", "Automatic"),
+        pool("manual", "10.9.0.0/24", "Manual"),
+        pool("v6", "fd00::/112", "Automatic"),
+    ]
+}
+
+impl Scene {
+    /// Reconciles until there is nothing to do any more. Returns how often the status was written.
+    async fn settle(&self) -> usize {
+        for _ in 0..10 {
+            let before = self.state().await;
+            self.hear().await;
+            _ = self.reconcile().await;
+            if self.state().await == before {
+                return self.written().len();
+            }
+        }
+        panic!("it never settles: {} writes of the status", self.written().len());
+    }
+
+    /// The Service, and the blocks with their revisions.
+    async fn state(&self) -> (Value, Vec<Entry<Block>>) {
+        let service = self.server.lock().unwrap().service.clone();
+        (service, self.calico.list::<Block>(&None).await.unwrap())
+    }
+
+    fn spec(&self, field: &str, value: Value) {
+        let mut server = self.server.lock().unwrap();
+        server.service["spec"].as_object_mut().unwrap().insert(field.to_owned(), value);
+    }
+
+    /// Gives the Service addresses as another writer would.
+    async fn assign(&self, ips: &[&str]) {
+        let service = self.server.lock().unwrap().service.clone();
+        let handle = Balanced::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
+        for ip in ips {
+            let missing = [Missing::Address(ip.parse().unwrap())];
+            let key = ObjectKey::namespaced("n", "s");
+            self.balancer.addresses.assign(&key, &handle, &missing, Labels::new()).await.unwrap();
+        }
+    }
+
+    fn publish(&self, ips: &[&str]) {
+        let entries: Vec<_> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+        self.server.lock().unwrap().service["status"] = json!({"loadBalancer": {"ingress": entries}});
+    }
+}
+
+#[tokio::test]
+async fn dual_stack_service_with_the_list_of_one_family_settles() {
+    for (pools, v4, v6) in [
+        (json!({IPV4_POOLS: r#"["manual"]"#}), "10.9.0.", "fd00::"),
+        (json!({IPV6_POOLS: r#"["v6"]"#}), "10.0.0.", "fd00::"),
+        (json!({}), "10.0.0.", "fd00::"),
+    ] {
+        let scene = Scene::new(stored_service(pools.clone()), &three_pools()).await;
+        scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
+        assert_eq!(scene.settle().await, 1, "{pools}");
+        let shown = scene.shown();
+        assert!(shown.len() == 2 && shown[0].starts_with(v4) && shown[1].starts_with(v6), "{pools}: {shown:?}");
+        assert_eq!(scene.held().await, shown);
+    }
+}
+
+#[tokio::test]
+async fn list_of_the_other_family_takes_no_address() {
+    let scene = Scene::new(stored_service(json!({IPV6_POOLS: r#"["v6"]"#})), &three_pools()).await;
+    assert_eq!(scene.settle().await, 1);
+    assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
+}
+
+#[tokio::test]
+async fn changed_load_balancer_ip_replaces_the_address() {
+    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    for ip in ["10.0.0.5", "10.0.0.6", "10.9.0.7"] {
+        scene.spec("loadBalancerIP", json!(ip));
+        assert_eq!(scene.settle().await, 1, "one write takes the old address away and shows the new one");
+        assert_eq!((scene.shown(), scene.held().await), (texts(&[ip]), texts(&[ip])));
+    }
+    // Of a pool that has to be named, which nothing names any more.
+    scene.spec("loadBalancerIP", Value::Null);
+    assert_eq!(scene.settle().await, 1);
+    assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
+    assert_eq!(scene.held().await, scene.shown());
+}
+
+#[tokio::test]
+async fn removed_load_balancer_ip_leaves_the_address() {
+    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    scene.spec("loadBalancerIP", json!("10.0.0.5"));
+    scene.settle().await;
+    scene.spec("loadBalancerIP", Value::Null);
+    assert_eq!(scene.settle().await, 0);
+    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+}
+
+#[tokio::test]
+async fn published_address_stays_until_its_successor_can_be_had() {
+    for asked in [json!({}), wants("10.0.0.5")] {
+        let scene = Scene::new(stored_service(asked), &three_pools()).await;
+        scene.spec("loadBalancerIP", json!("10.0.0.5"));
+        scene.settle().await;
+        // Of no pool, so that no one ever gets it.
+        scene.spec("loadBalancerIP", json!("172.16.0.1"));
+        if scene.server.lock().unwrap().service["metadata"]["annotations"] != json!({}) {
+            scene.annotate(wants("172.16.0.1"));
+        }
+        assert_eq!(scene.settle().await, 0);
+        assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+    }
+}
+
+#[tokio::test]
+async fn successor_is_published_before_the_address_goes() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    scene.annotate(wants("10.0.0.7"));
+    scene.settle().await;
+    assert_eq!(scene.held().await, texts(&["10.0.0.7"]));
+    scene.annotate(wants("10.0.0.8"));
+    scene.hear().await;
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!(scene.written(), [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]);
+    assert_eq!(scene.held().await, texts(&["10.0.0.8"]));
+}
+
+#[tokio::test]
+async fn surplus_addresses_go_but_not_the_one_asked_for_the_published_or_the_oldest() {
+    for (asked, published, kept) in [
+        (Value::Null, &[][..], "10.0.0.9"),
+        (Value::Null, &["10.0.0.3"], "10.0.0.3"),
+        (Value::Null, &["10.0.0.3", "10.0.0.5"], "10.0.0.5"),
+        (json!("10.0.0.3"), &["10.0.0.5"], "10.0.0.3"),
+    ] {
+        let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+        scene.assign(&["10.0.0.9", "10.0.0.5", "10.0.0.3", "fd00::9", "fd00::3"]).await;
+        scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
+        scene.spec("loadBalancerIP", asked.clone());
+        scene.publish(published);
+        assert_eq!(scene.settle().await, 1);
+        let both = texts(&[kept, "fd00::9"]);
+        assert_eq!((scene.shown(), scene.held().await), (both.clone(), both), "{asked} {published:?}");
+    }
+}
+
+/// Both find that the Service holds nothing, and both assign an address.
+#[tokio::test]
+async fn two_writers_that_race_leave_one_address() {
+    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    let second = balancer(&scene.server, &scene.calico);
+    scene.tell(&second).await;
+    scene.server.lock().unwrap().meeting = Some(Arc::new(Barrier::new(2)));
+    let key = ObjectKey::namespaced("n", "s");
+    _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
+    scene.server.lock().unwrap().meeting = None;
+    for _ in 0..3 {
+        scene.hear().await;
+        scene.tell(&second).await;
+        _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
+    }
+    assert_eq!(scene.settle().await, 1, "who lost wrote nothing");
+    assert_eq!((scene.held().await.len(), scene.held().await), (1, scene.shown()));
+}

@@ -133,7 +133,7 @@ async fn join(session: &mut Session, netns: Option<NetnsFd>, known: &Known) -> R
 async fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
     let lost = ipam::lost_addresses(session, endpoint).await?;
     if lost.is_empty() {
-        return attach::remake(session, netns, endpoint);
+        return attach::remake(session, netns, endpoint).map_err(CniError::from);
     }
     let name = &endpoint.metadata.name;
     let lost = lost.join("; ");

@@ -9,7 +9,7 @@ use libcalico::api::WorkloadEndpoint;
 use netconf::result::Interface;
 use netconf::{Call, CniError, CniResult};
 
-use crate::dataplane::{MacAddr, NetnsError, NetnsFd, Teardown};
+use crate::dataplane::{BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
 use crate::endpoint_plan::{dataplane_error, netns_error};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -42,6 +42,15 @@ pub enum Recorded<'a> {
     OtherInterface,
 }
 
+/// Why the interface was not made. Nothing of it is left.
+#[derive(Debug)]
+pub enum AttachError {
+    /// The host has a route to one of the addresses, which stays.
+    BusyRoute(BusyRoute),
+    /// Any other reason.
+    Other(CniError),
+}
+
 /// A removal under way.
 #[derive(Debug)]
 pub enum Removal {
@@ -71,7 +80,7 @@ pub async fn attach(
     lease: &Lease,
     endpoint: &WorkloadEndpoint,
     mac: Option<MacAddr>,
-) -> Result<Attachment, CniError> {
+) -> Result<Attachment, AttachError> {
     let attachment = match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::attach(session, socket, lease, endpoint).await?,
         None => kernel::attach(session, netns, lease, mac)?,
@@ -90,7 +99,7 @@ pub fn is_gone(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) 
 }
 
 /// Makes the interface of an endpoint again that [`is_gone`], with the addresses and the MAC address that it records.
-pub fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, CniError> {
+pub fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<Attachment, AttachError> {
     let attachment = kernel::remake(session, netns, &endpoint.spec)?;
     tracing::info!(host = %attachment.host_ifname, mac = %attachment.mac, "the interface was gone; it is up again");
     Ok(attachment)
@@ -101,6 +110,21 @@ pub async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Removal
     match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::remove(session, socket).await.map(|()| Removal::Done),
         None => kernel::remove(session, recorded).map(Removal::Kernel),
+    }
+}
+
+impl From<CniError> for AttachError {
+    fn from(error: CniError) -> Self {
+        AttachError::Other(error)
+    }
+}
+
+impl From<AttachError> for CniError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::BusyRoute(busy) => dataplane_error(busy.into()),
+            AttachError::Other(error) => error,
+        }
     }
 }
 

@@ -30,6 +30,7 @@ pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan
         ipv4_gateway: DEFAULT_IPV4_GATEWAY,
         allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
         host_routes: true,
+        replaces_idle_routes: false,
     })
 }
 

@@ -7,6 +7,7 @@ use std::thread;
 
 use integration_tests::cluster::{Cluster, Pod, handle, on_api_server};
 use integration_tests::content::Content;
+use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::Outcome;
 use libcalico::kubernetes::ApiGroup;
@@ -17,7 +18,11 @@ const PROCESSES: usize = 32;
 const NODES: usize = 4;
 const PODS: usize = 200;
 
-on_each_datastore!(two_hundred_pods_share_two_blocks, two_small_blocks_serve_exactly_their_size);
+on_each_datastore!(
+    two_hundred_pods_share_two_blocks,
+    two_small_blocks_serve_exactly_their_size,
+    the_only_address_passes_from_pod_to_pod,
+);
 
 fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
@@ -126,6 +131,37 @@ fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+/// The route of the pod that goes may still be there when the address is the next pod's. None is taken from a pod that has it.
+fn the_only_address_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
+    const TURNS: usize = 200;
+    cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
+    let conf = cluster.conf("node1", json!({}));
+    let pods = [cluster.pod(0), cluster.pod(1)];
+    cluster.add(&pods[0], &conf);
+    for turn in 0..TURNS {
+        let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
+        let (removal, mut added) = thread::scope(|scope| {
+            let removal = scope.spawn(|| cluster.verb("DEL", old, &conf).run().unwrap());
+            let added = cluster.verb("ADD", new, &conf).run().unwrap();
+            (removal.join().unwrap(), added)
+        });
+        removal.success();
+        if added.exit != Some(0) {
+            let error = added.error();
+            assert!(error.msg.contains("10.65.0.7/32"), "turn {turn}: {error:?}");
+            added = cluster.verb("ADD", new, &conf).run().unwrap();
+        }
+        let result = added.success();
+        let host = kernel::host().unwrap();
+        let to_pod = host["routes"].as_array().unwrap().iter().filter(|route| route["dst"] == "10.65.0.7");
+        let devices: Vec<&Value> = to_pod.map(|route| &route["dev"]).collect();
+        assert_eq!(devices, [&result["interfaces"][0]["name"]], "turn {turn}");
+        assert_held(cluster, &[(0, new.clone())]);
+    }
+    cluster.delete(&pods[0], &conf);
+    cluster.assert_nothing_left();
+}
+
 /// All of one node, which begins without a block.
 #[test]
 fn a_hundred_pods_at_once_over_one_api_server() {
@@ -141,4 +177,9 @@ fn a_hundred_pods_at_once_over_one_api_server() {
         at_once("DEL").iter().for_each(|(_, outcome)| drop(outcome.success()));
         cluster.assert_nothing_left();
     });
+}
+
+#[test]
+fn the_only_address_passes_from_pod_to_pod_over_one_api_server() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| the_only_address_passes_from_pod_to_pod(cluster));
 }

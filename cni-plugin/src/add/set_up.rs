@@ -43,7 +43,7 @@ pub(super) async fn set_up(
     let Wanted { endpoint, existing, profile, mac } = wanted;
     let attachment = match attach::attach(session, netns, lease, &endpoint, mac).await {
         Ok(attachment) => attachment,
-        Err(error) => return Err(Box::pin(give_back(session, lease, ATTACHING, error)).await),
+        Err(error) => return Err(Box::pin(give_back(session, lease, ATTACHING, error.into())).await),
     };
     session.timings.stage("dataplane");
     let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
@@ -75,13 +75,13 @@ async fn side_by_side(
     let outcome = match join(write.apply(&session.store), attach).await {
         (Ok(endpoint), Ok(attachment)) => Ok((attachment, endpoint)),
         (Err(failure), Ok(attachment)) => Err(detach(session, lease, &attachment, failure).await),
-        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error)),
-        (Err(_), Err(error)) => Err(give_back(session, lease, ATTACHING, error).await),
+        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error.into())),
+        (Err(_), Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await),
         (Ok(_), Err(error)) => Err(match erase(session, &endpoint).await {
-            Ok(()) => give_back(session, lease, ATTACHING, error).await,
+            Ok(()) => give_back(session, lease, ATTACHING, error.into()).await,
             Err(left) => {
                 tracing::warn!(error = %left, "cannot take the endpoint of a failed ADD back");
-                leave(ATTACHING, error)
+                leave(ATTACHING, error.into())
             }
         }),
     };

@@ -8,8 +8,8 @@ use libcalico::conversion::Orchestrator;
 use libcalico::net::Cidr;
 use netconf::CniError;
 
-use super::{Attachment, Recorded};
-use crate::dataplane::{self, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Teardown};
+use super::{AttachError, Attachment, Recorded};
+use crate::dataplane::{self, DataplaneError, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Teardown};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -19,10 +19,11 @@ pub(super) fn attach(
     netns: Option<NetnsFd>,
     lease: &Lease,
     mac: Option<MacAddr>,
-) -> Result<Attachment, CniError> {
+) -> Result<Attachment, AttachError> {
     let plan = EndpointPlan {
         container_mac: mac,
         host_routes: endpoint_plan::has_host_routes(session, &lease.result),
+        replaces_idle_routes: lease.is_kept,
         ..endpoint_plan::from_conf(session, &lease.addresses)?
     };
     let open = || NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error);
@@ -40,15 +41,18 @@ pub(super) fn remake(
     session: &Session,
     netns: &NetnsFd,
     endpoint: &WorkloadEndpointSpec,
-) -> Result<Attachment, CniError> {
+) -> Result<Attachment, AttachError> {
     let (host_ifname, addresses) = host_link_of(endpoint);
     let recorded_mac = endpoint.mac.parse().ok().filter(MacAddr::is_assignable);
     let desired = endpoint_plan::from_conf(session, &addresses)?;
     set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)
 }
 
-fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, CniError> {
-    let attached = dataplane::setup(plan, netns).map_err(dataplane_error)?;
+fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, AttachError> {
+    let attached = dataplane::setup(plan, netns).map_err(|error| match error {
+        DataplaneError::BusyRoute(busy) => AttachError::BusyRoute(busy),
+        other => AttachError::Other(dataplane_error(other)),
+    })?;
     for stage in &attached.stages {
         tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
     }

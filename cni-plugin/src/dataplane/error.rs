@@ -1,10 +1,9 @@
 //! [`DataplaneError`]: everything that can go wrong in the kernel's half of an operation.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-
-use libcalico::net::Cidr;
 
 use super::mac::MacAddr;
 use super::netlink::NetlinkError;
@@ -35,18 +34,9 @@ pub enum DataplaneError {
         /// The pod's namespace.
         netns: PathBuf,
     },
-    /// Another interface that is in use already has the host route to one of the addresses.
-    #[error(
-        "host route to {destination} for {ifname} conflicts with the one {owner}: another endpoint uses this address"
-    )]
-    RouteConflict {
-        /// The route wanted.
-        destination: Cidr,
-        /// The host interface it was wanted for.
-        ifname: String,
-        /// The route found.
-        owner: String,
-    },
+    /// The host route to one of the addresses exists, and is not ours to replace.
+    #[error(transparent)]
+    BusyRoute(#[from] BusyRoute),
     /// The kernel, or a program that renames and readdresses new interfaces, does not keep the host end's MAC address.
     #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
     HostMac {
@@ -92,4 +82,18 @@ pub enum DataplaneError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+/// A host route that keeps an address from being a pod's. The route stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("host route to {address} for {ifname} conflicts with the one {route}: another endpoint uses this address")]
+pub struct BusyRoute {
+    /// The pod's address.
+    pub address: IpAddr,
+    /// The route found: `through interface cali9 (protocol Static)`.
+    pub route: String,
+    /// The interface of that route; `None` for a route that drops packets or has several next hops.
+    pub interface: Option<String>,
+    /// The host interface that was to have the route.
+    pub ifname: String,
 }

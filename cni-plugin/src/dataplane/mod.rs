@@ -18,7 +18,7 @@ mod sysctl;
 mod teardown;
 mod verify;
 
-pub use error::DataplaneError;
+pub use error::{BusyRoute, DataplaneError};
 pub use grpc::{GrpcDataplane, GrpcError};
 pub use host::KernelNetwork;
 pub use mac::{MacAddr, MacParseError};

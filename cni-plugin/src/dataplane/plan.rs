@@ -56,6 +56,9 @@ pub struct EndpointPlan {
     pub allow_ip_forwarding: bool,
     /// Whether the host gets a route to each address.
     pub host_routes: bool,
+    /// Whether IPAM gave this ADD the addresses. A host route to one of them through an interface without carrier is then a
+    /// leftover of the address's earlier holder, and is replaced.
+    pub replaces_idle_routes: bool,
 }
 
 /// The in-pod routes of an endpoint that asked for none in particular: `0.0.0.0/0` and `::/0`.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::DataplaneError;
 use super::mac::MacAddr;
 use super::netlink::link::{self, Link};
-use super::netlink::route::{self, IfPresent};
+use super::netlink::route;
 use super::netlink::{NetlinkSocket, Request, address};
 use super::netns::NetnsFd;
 use super::plan::{DeviceType, End, EndpointPlan, Gateway, Route};
@@ -75,7 +75,7 @@ fn configure(
     stages.done("host_sysctls");
 
     let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
-    host_routes::bring_up_with_routes(host, &pair.host, &host_end)?;
+    host_routes::bring_up_with_routes(host, &pair.host, &host_end, plan.replaces_idle_routes)?;
     stages.done("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
@@ -119,7 +119,7 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
         Gateway::HostLinkLocal => IpAddr::V6(link_local),
     });
     let step = format!("add route {route} to interface {} in the pod", link.name);
-    route::add(step, route.destination, gateway, link.index, IfPresent::Refuse)
+    route::add(step, route.destination, gateway, link.index)
 }
 
 /// Takes the pair away after a failure. The pod's namespace keeps the settings written to it, which is the pod's own.

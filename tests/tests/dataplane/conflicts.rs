@@ -1,6 +1,6 @@
 //! ADD where something is already there.
 
-use cni_plugin::dataplane::DataplaneError;
+use cni_plugin::dataplane::{DataplaneError, EndpointPlan};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::isolated;
 use serde_json::Value;
@@ -78,6 +78,42 @@ fn the_host_route_of_a_dead_interface_is_replaced_in_each_family() {
     });
 }
 
+/// An address that IPAM did not give may be in use behind an interface that is down for a moment.
+#[test]
+fn the_host_route_of_a_dead_interface_stays_unless_ipam_gave_the_address() {
+    isolated(|host| {
+        for (dead, address) in [("dead4", "10.65.0.2/32"), ("dead6", "fd00:65::2/128")] {
+            ip(&format!("link add {dead} type veth peer name {dead}p")).unwrap();
+            ip(&format!("link set {dead} up")).unwrap();
+            ip(&format!("route add {address} dev {dead}")).unwrap();
+        }
+        for (address, dead) in [("10.65.0.2", "dead4"), ("fd00:65::2", "dead6")] {
+            let wanted = EndpointPlan { replaces_idle_routes: false, ..plan("cali1", &[address]) };
+            let error = set_up(host, "pod1", &wanted).unwrap_err();
+            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
+            assert_eq!((busy.address, busy.interface.as_deref()), (address.parse().unwrap(), Some(dead)));
+            assert!(!link_names().contains(&"cali1".to_owned()));
+        }
+        assert_eq!(only("-4 route show 10.65.0.2")["dev"], "dead4");
+        assert_eq!(only("-6 route show fd00:65::2")["dev"], "dead6");
+    });
+}
+
+/// Several routes to one address: the one in use stays, and so does the idle one, as the ADD fails.
+#[test]
+fn an_idle_route_beside_a_busy_one_stays() {
+    isolated(|host| {
+        ip("link add dead type veth peer name deadp").unwrap();
+        ip("link set dead up").unwrap();
+        ip("route add 10.65.0.2/32 dev dead").unwrap();
+        set_up(host, "other", &plan("cali9", &["10.65.0.9"])).unwrap();
+        ip("route add 10.65.0.2/32 dev cali9 metric 100").unwrap();
+        let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
+        assert!(error.to_string().contains("through interface cali9"), "{error}");
+        assert_eq!(ip_json("route show 10.65.0.2").unwrap().as_array().map(Vec::len), Some(2));
+    });
+}
+
 #[test]
 fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
     for (family, address) in [("-4", "10.65.0.2"), ("-6", "fd00:65::2")] {
@@ -85,7 +121,8 @@ fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
             set_up(host, "other", &plan("cali9", &["10.65.0.9", "fd00:65::9"])).unwrap();
             ip(&format!("{family} route add {address} dev cali9 proto static")).unwrap();
             let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
-            assert!(matches!(error, DataplaneError::RouteConflict { .. }), "{error:?}");
+            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
+            assert_eq!((busy.address, busy.interface.as_deref()), (address.parse().unwrap(), Some("cali9")));
             assert!(error.to_string().contains("through interface cali9 (protocol Static)"), "{error}");
             assert_eq!(only(&format!("{family} route show {address}"))["dev"], "cali9");
             assert_eq!(link_names(), ["lo", "cali9"]);

@@ -31,6 +31,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         ipv4_gateway: DEFAULT_IPV4_GATEWAY,
         allow_ip_forwarding: false,
         host_routes: true,
+        replaces_idle_routes: true,
     }
 }
 

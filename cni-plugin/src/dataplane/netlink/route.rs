@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -31,38 +31,34 @@ pub(crate) struct KernelRoute {
     pub(crate) protocol: RouteProtocol,
 }
 
-/// What to do when the kernel has a route to the same destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IfPresent {
-    /// EEXIST.
-    Refuse,
-    /// Put this one in its place.
-    Replace,
+/// Adds a route through interface `index`, protocol boot: to `gateway`, or without one of scope link. Fails with EEXIST where
+/// the kernel has a route to the same destination.
+pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
+    let mut message = through(destination, index);
+    message.header.protocol = RouteProtocol::Boot;
+    message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+    message.header.kind = RouteType::Unicast;
+    message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Adds a route through interface `index`, protocol boot: to `gateway`, or without one of scope link.
-pub(crate) fn add(
-    step: String,
-    destination: Cidr,
-    gateway: Option<IpAddr>,
-    index: u32,
-    if_present: IfPresent,
-) -> Request {
+/// Deletes the route to `destination` that leaves by interface `index`, and no other route to it.
+pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
+    let mut message = through(destination, index);
+    // Any scope, kind and protocol.
+    message.header.scope = RouteScope::NoWhere;
+    Request::new(step, RouteNetlinkMessage::DelRoute(message), 0)
+}
+
+/// A message about the main table's route to `destination` by interface `index`.
+fn through(destination: Cidr, index: u32) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(destination.version());
     message.header.destination_prefix_length = destination.prefix();
     message.header.table = RouteHeader::RT_TABLE_MAIN;
-    message.header.protocol = RouteProtocol::Boot;
-    message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
-    message.header.kind = RouteType::Unicast;
     message.attributes.push(RouteAttribute::Destination(destination.network().into()));
-    message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
     message.attributes.push(RouteAttribute::Oif(index));
-    let flags = match if_present {
-        IfPresent::Refuse => NLM_F_EXCL,
-        IfPresent::Replace => NLM_F_REPLACE,
-    };
-    Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | flags)
+    message
 }
 
 /// The main table's routes of one family, or those of them that leave by one interface.

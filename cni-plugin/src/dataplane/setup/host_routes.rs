@@ -4,69 +4,120 @@ use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
-use crate::dataplane::DataplaneError;
 use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::route::{self, IfPresent, KernelRoute};
-use crate::dataplane::netlink::{NetlinkSocket, Request};
+use crate::dataplane::netlink::route::{self, KernelRoute};
+use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::plan::End;
+use crate::dataplane::{BusyRoute, DataplaneError};
 
-/// What stands in the way of a host route.
+/// How often a route is added anew after others were found in its place: those come and go meanwhile.
+const TRIES: usize = 5;
+
+/// A route that is in the place of one of ours.
 enum Obstacle {
-    /// Nothing any more.
-    Gone,
     /// The very route, made by Felix before us.
     Ours,
-    /// A route by an interface that cannot carry packets: an earlier sandbox that the kernel has not finished deleting.
-    Stale,
+    /// A route through the interface of this number, which cannot carry packets: of an earlier sandbox, or of a pod whose DEL
+    /// the kernel has not finished.
+    Idle(u32, BusyRoute),
     /// A route in use.
-    InUse(String),
+    Busy(BusyRoute),
 }
 
-/// Sets the host end up and adds its routes, in one send.
-pub(super) fn bring_up_with_routes(host: &mut NetlinkSocket, link: &Link, end: &End) -> Result<(), DataplaneError> {
+/// Sets the host end up and adds its routes, in one send. `replaces_idle`: a route through an interface without carrier makes
+/// way.
+pub(super) fn bring_up_with_routes(
+    host: &mut NetlinkSocket,
+    link: &Link,
+    end: &End,
+    replaces_idle: bool,
+) -> Result<(), DataplaneError> {
     let mut requests = vec![link::set_up(link)];
-    requests.extend(end.routes.iter().map(|route| add(route.destination, link, IfPresent::Refuse)));
+    requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
     let mut answers = host.exchange(requests)?.into_iter();
     answers.next().unwrap_or(Ok(None))?;
     for (route, answer) in end.routes.iter().zip(answers) {
         match answer {
             // Each family on its own: upstream takes the first such route for all of them (CNI-180, CNI-243).
-            Err(error) if error.errno() == Some(Errno::EEXIST) => settle(host, route.destination, link)?,
+            Err(error) if exists(&error) => settle(host, route.destination, link, replaces_idle, error)?,
             answer => drop(answer?),
         }
     }
     Ok(())
 }
 
-/// Gets the route in despite one that is already there, unless that one is in use.
-fn settle(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<(), DataplaneError> {
-    let if_present = match obstacle(host, destination, link)? {
-        Obstacle::Ours => return Ok(()),
-        Obstacle::InUse(owner) => {
-            return Err(DataplaneError::RouteConflict { destination, ifname: link.name.clone(), owner });
+/// Gets the route in despite one that is already there, unless that one has to stay. A route is never put into the place of
+/// another: that one could be in use by then. The idle route is deleted by its interface, and the new one added if its place is
+/// still free.
+fn settle(
+    host: &mut NetlinkSocket,
+    destination: Cidr,
+    link: &Link,
+    replaces_idle: bool,
+    mut refusal: NetlinkError,
+) -> Result<(), DataplaneError> {
+    for _ in 0..TRIES {
+        for obstacle in obstacles(host, destination, link)? {
+            match obstacle {
+                Obstacle::Ours => return Ok(()),
+                Obstacle::Idle(interface, _) if replaces_idle => remove(host, destination, interface)?,
+                Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
+            }
         }
-        Obstacle::Gone => IfPresent::Refuse,
-        Obstacle::Stale => IfPresent::Replace,
-    };
-    host.carry_out(vec![add(destination, link, if_present)])?;
-    Ok(())
+        match host.ask(add(destination, link)) {
+            Err(error) if exists(&error) => refusal = error,
+            answer => return answer.map(drop).map_err(DataplaneError::from),
+        }
+    }
+    Err(refusal.into())
 }
 
-fn obstacle(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<Obstacle, DataplaneError> {
-    let routes = route::list(host, destination.version(), None)?;
-    let Some(present) = routes.into_iter().find(|route| route.destination == destination) else {
-        return Ok(Obstacle::Gone);
-    };
-    let Some(index) = present.interface else {
-        return Ok(Obstacle::InUse(describe(&present, None)));
-    };
-    if index == link.index {
-        return Ok(Obstacle::Ours);
+/// The routes to `destination`. Those that have to stay come before the idle ones: nothing is removed before a failure.
+fn obstacles(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<Vec<Obstacle>, NetlinkError> {
+    let mut routes = route::list(host, destination.version(), None)?;
+    routes.retain(|route| route.destination == destination);
+    let mut found = Vec::with_capacity(routes.len());
+    for route in &routes {
+        found.extend(obstacle(host, route, link)?);
     }
-    Ok(match link::find_by_index(host, index)? {
-        Some(owner) if owner.running => Obstacle::InUse(describe(&present, Some(&owner))),
-        _ => Obstacle::Stale,
-    })
+    found.sort_by_key(|obstacle| match obstacle {
+        Obstacle::Ours => 0,
+        Obstacle::Busy(_) => 1,
+        Obstacle::Idle(..) => 2,
+    });
+    Ok(found)
+}
+
+/// `None` for a route whose interface has gone meanwhile, and the route with it.
+fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Result<Option<Obstacle>, NetlinkError> {
+    let busy = |owner: Option<&Link>| BusyRoute {
+        address: route.destination.network(),
+        route: describe(route, owner),
+        interface: owner.map(|owner| owner.name.clone()),
+        ifname: link.name.clone(),
+    };
+    let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
+    if index == link.index {
+        return Ok(Some(Obstacle::Ours));
+    }
+    let owner = link::find_by_index(host, index)?;
+    Ok(owner.map(|owner| match owner.running {
+        true => Obstacle::Busy(busy(Some(&owner))),
+        false => Obstacle::Idle(index, busy(Some(&owner))),
+    }))
+}
+
+fn remove(host: &mut NetlinkSocket, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
+    let step = format!("delete the host route to {destination} through interface number {interface}");
+    match host.ask(route::delete(step, destination, interface)) {
+        // It has gone meanwhile.
+        Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+fn exists(error: &NetlinkError) -> bool {
+    error.errno() == Some(Errno::EEXIST)
 }
 
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
@@ -78,7 +129,7 @@ fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
     }
 }
 
-fn add(destination: Cidr, link: &Link, if_present: IfPresent) -> Request {
+fn add(destination: Cidr, link: &Link) -> Request {
     let step = format!("add host route {destination} to interface {}", link.name);
-    route::add(step, destination, None, link.index, if_present)
+    route::add(step, destination, None, link.index)
 }

@@ -46,7 +46,7 @@ pub async fn check(session: &mut Session) -> Result<(), CniError> {
         n => format!("{n} differences"),
     };
     Err(CniError::new(Code::CHECK_FAILED, format!("{count} from what ADD left: {}", differences[0]))
-        .with_details(differences.join("\n")))
+        .with_details(differences.join("; ")))
 }
 
 /// What prevResult says about this attachment. It may hold other plugins' interfaces and addresses too, as the runtime

@@ -63,7 +63,7 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
-            .with_details(failures.join("\n"))),
+            .with_details(failures.join("; "))),
     }
 }
 

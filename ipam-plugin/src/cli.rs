@@ -41,6 +41,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use datastore::Datastore;
+use netconf::printable;
 
 use self::arguments::{Arguments, Command};
 use self::error::CliError;
@@ -87,7 +88,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
         }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = output::Terminal::new(BufWriter::new(io::stdout().lock()));
     let outcome = run(arguments, &mut out).and_then(|outcome| {
         out.flush().map_err(CliError::Output)?;
         Ok(outcome)
@@ -98,7 +99,7 @@ pub fn main() -> ExitCode {
         // `calico-ipam show | head`: whoever stopped reading has what they wanted.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "calico-ipam: {error}");
+            let _ = writeln!(io::stderr(), "calico-ipam: {}", printable::lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

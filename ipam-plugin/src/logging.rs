@@ -7,6 +7,8 @@
 mod file;
 pub mod line;
 
+pub use netconf::printable;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

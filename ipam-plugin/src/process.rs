@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use netconf::conf::{LogConf, LogLevel as ConfLevel};
 use netconf::invocation::{Invocation, Plugin, Printed, invocation as decide};
-use netconf::{CallError, CniError, MAX_INPUT};
+use netconf::{CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
 use crate::logging::{self, LogConfig, LogLevel};
@@ -76,7 +76,7 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
-        let _ = writeln!(io::stderr(), "{}; {}", error.msg, error.details);
+        let _ = writeln!(io::stderr(), "{}", printable::line(&error.to_string()));
         write_stdout(&error.to_json(None));
         std::process::exit(CniError::EXIT_STATUS);
     }));

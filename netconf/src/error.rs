@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{Version, json};
+use crate::{Version, json, printable};
 
 /// An error code of the CNI specification. Codes below 100 are the specification's, the others are the plugin's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -84,8 +84,14 @@ impl CniError {
     ///
     /// `version` is the configuration's `cniVersion` where it is known. The specification wants it in the object; upstream
     /// leaves it out (CNI-218).
+    ///
+    /// Control characters are escaped before the encoding: runtimes decode the text and print it, and kubelet puts it into
+    /// an Event. The line break that ends some texts of upstream stays.
     pub fn to_json(&self, version: Option<Version>) -> String {
-        json::indented(&Encoded { cni_version: version, code: self.code, msg: &self.msg, details: &self.details })
+        let body = self.msg.trim_end_matches('\n');
+        let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);
+        let details = printable::line(&self.details);
+        json::indented(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
     }
 
     /// The error object that a delegated plugin printed on its stdout; `None` when `stdout` is not such an object.
@@ -141,6 +147,14 @@ mod tests {
             error.to_json(None),
             "{\n    \"code\": 4,\n    \"msg\": \"unknown CNI_COMMAND: \\u003cX\\u003e\"\n}"
         );
+    }
+
+    #[test]
+    fn json_holds_no_control_character_of_a_text() {
+        let error = CniError::internal("bad \"a\x1b[2J\nb\"\n").with_details("c\u{9b}d\ne");
+        let decoded: serde_json::Value = serde_json::from_str(&error.to_json(None)).unwrap();
+        assert_eq!(decoded["msg"], "bad \"a\\u001b[2J\\nb\"\n");
+        assert_eq!(decoded["details"], "c\\u009bd\\ne");
     }
 
     #[test]

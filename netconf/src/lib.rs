@@ -4,7 +4,7 @@
 //!
 //! * [`invocation()`] decides what a process has to do, [`read_call`] checks one operation;
 //! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] changes a configuration for a delegate;
-//! * [`result`] and [`error`] are the answers.
+//! * [`result`] and [`error`] are the answers; [`printable`] escapes what other people wrote.
 
 pub mod args;
 mod call;
@@ -17,6 +17,7 @@ mod flags;
 pub mod invocation;
 mod json;
 pub mod list;
+pub mod printable;
 pub mod result;
 pub mod rewrite;
 #[cfg(feature = "schema")]

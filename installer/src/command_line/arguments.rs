@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use netconf::printable;
+
 use crate::layout::Layout;
 
 /// What a command takes, without the dashes.
@@ -104,12 +106,12 @@ pub(super) fn with(
 /// To stdout. A reader that went away cannot be told.
 pub(super) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// A line to stderr.
 pub(super) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", printable::lines(line));
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! [`Report`]: all findings, as text or JSON.
 
+use netconf::printable;
 use serde::Serialize;
 
 use super::finding::{Finding, State};
@@ -41,6 +42,8 @@ impl Report {
         let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
         let mut text = String::new();
         for Finding { name, state, seen, way_out } in &self.findings {
+            // A text of somebody else's must not look like a finding.
+            let [name, seen, way_out] = [name, seen, way_out].map(|text| printable::line(text));
             text += &format!("{state:<7}  {name:<width$}  {seen}\n");
             if !way_out.is_empty() {
                 text += &format!("{:<7}  {:<width$}  -> {way_out}\n", "", "");
@@ -86,6 +89,15 @@ skipped  pools    the API server is not reached
 1 ok, 1 warnings, 0 failures, 1 skipped
 ";
         assert_eq!(report().render(Format::Text), expected);
+    }
+
+    #[test]
+    fn a_text_cannot_look_like_a_finding() {
+        let seen = "calia\nok       interfaces  fine\x1b[1A";
+        let report = Report { node: "node1".into(), findings: vec![Finding::fail("interfaces", seen, "delete\rit")] };
+        let text = report.render(Format::Text);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 
     #[test]

@@ -39,14 +39,15 @@ pub(super) async fn run(args: &EndpointsArgs, session: &mut Session<'_>) -> Resu
     let mut table = output::table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
     for endpoint in &found {
         let spec = &endpoint.spec;
-        table.add_row([
+        let cells = [
             &endpoint.metadata.namespace,
             workload(endpoint),
             &spec.node,
             &spec.ip_networks.join("\n"),
             &spec.interface_name,
             &spec.profiles.join("\n"),
-        ]);
+        ];
+        table.add_row(cells.map(output::cell));
     }
     output::print_table(session.out, &table)?;
     Ok(Outcome::Fine)

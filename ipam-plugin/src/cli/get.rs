@@ -95,7 +95,7 @@ fn rows<S: Spec, const N: usize>(
 ) -> Result<Found, CliError> {
     let mut table = output::table(header);
     for object in &objects {
-        table.add_row(row(object));
+        table.add_row(row(object).map(output::cell));
     }
     let encoded: Result<Vec<Value>, _> = objects.iter().map(serde_json::to_value).collect();
     Ok(Found { objects: encoded.map_err(|error| CliError::Encode(error.to_string()))?, table })

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use datastore::Datastore;
+use netconf::printable;
 
 use super::error::CliError;
 use super::output::Format;
@@ -42,14 +43,14 @@ impl<'a> Session<'a> {
         Session { store, datastore: String::new(), is_new: false, format, out, notices }
     }
 
-    /// Prints a line of the result.
+    /// Prints a line of the result. A text in it cannot begin another line.
     pub(super) fn say(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
-        writeln!(self.out, "{line}").map_err(CliError::Output)
+        writeln!(self.out, "{}", printable::line(&line.to_string())).map_err(CliError::Output)
     }
 
     /// Tells something that is not part of the result.
     pub(super) fn notice(&mut self, line: impl std::fmt::Display) {
         // A notice that nobody reads is no reason to stop.
-        let _ = writeln!(self.notices, "{line}");
+        let _ = writeln!(self.notices, "{}", printable::line(&line.to_string()));
     }
 }

@@ -1,6 +1,7 @@
 //! A command line on an embedded datastore of its own, with everything it prints kept.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -16,6 +17,7 @@ use time::{Duration, OffsetDateTime};
 
 use super::arguments::Arguments;
 use super::execute;
+use super::output::Terminal;
 use super::session::{Outcome, Session};
 use crate::assign::assign;
 use crate::clock::SystemClock;
@@ -57,9 +59,11 @@ impl Shell {
             Err(error) => panic!("{line:?}: {error}"),
         };
         let (mut out, mut notices) = (Vec::new(), Vec::new());
-        let mut session = Session::new(&self.store, arguments.output, &mut out, &mut notices);
+        let mut terminal = Terminal::new(&mut out);
+        let mut session = Session::new(&self.store, arguments.output, &mut terminal, &mut notices);
         session.datastore = "the test's".into();
         let outcome = block_on(execute(arguments.command, &mut session)).map_err(|error| error.to_string());
+        terminal.flush().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Ran { outcome, out: text(out), notices: text(notices) }
     }

@@ -25,6 +25,34 @@ fn every_command_has_examples() {
     }
 }
 
+/// A pod writes its annotations itself, and they are parts of its endpoint.
+#[test]
+fn no_command_prints_a_control_character_of_an_object() {
+    const TEXT: &str = "x\nnothing is wrong\r\x1b[2K\u{9b}1A\u{202e}\x7f";
+    let shell = Shell::with_pool();
+    let address = shell.allocate(TEXT);
+    shell.endpoint(TEXT, &address);
+    shell.endpoint(&format!("other{TEXT}"), "10.0.0.250");
+    shell.put("/calico/ipam/v2/handle/\x1b[2J", "{");
+    for line in [
+        &["check", "--settle", "0"][..],
+        &["endpoints"],
+        &["endpoints", "--pod", TEXT],
+        &["show", "--ip", &address],
+        &["show", "--show-blocks"],
+        &["export"],
+        &["get", "nodes"],
+    ] {
+        for format in ["table", "json", "yaml"] {
+            let ran = shell.run(&[line, &["-o", format]].concat());
+            let said = format!("{}{}", ran.out, ran.notices);
+            assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{line:?} {format}: {said:?}");
+            let forged = said.lines().any(|line| line == "nothing is wrong");
+            assert!(!forged, "{line:?} {format}: {said}");
+        }
+    }
+}
+
 #[test]
 fn words_and_our_options_are_for_people_and_go_flags_are_not() {
     for first in ["show", "help", "shwo", "-h", "--help", "-o", "-ojson", "--output=json", "--datastore-type=local"] {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug};
 
 use chrono::Local;
+use netconf::printable;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::RecordFields;
@@ -82,13 +83,13 @@ impl Collected {
 impl Visit for Collected {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "message" => self.message = one_line(value),
+            "message" => self.message = printable::line(value).into_owned(),
             name => self.pairs.push((name, format!("{value:?}"))),
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let text = one_line(&format!("{value:?}"));
+        let text = printable::line(&format!("{value:?}")).into_owned();
         match field.name() {
             "message" => self.message = text,
             name => self.pairs.push((name, text)),
@@ -99,11 +100,6 @@ impl Visit for Collected {
 /// The module of an event without its crate; the crate's own name for its root.
 fn place(target: &str) -> &str {
     target.split_once("::").map_or(target, |(_, module)| module)
-}
-
-/// A value from outside cannot start a line of its own.
-fn one_line(text: &str) -> String {
-    text.replace('\n', "\\n").replace('\r', "\\r")
 }
 
 fn level_name(level: Level) -> &'static str {
@@ -162,6 +158,18 @@ mod tests {
         let expected = format!("[WARNING][{}] ipam/assign ", std::process::id());
         assert!(rest.starts_with(&expected), "{rest}");
         assert!(rest.ends_with(": pool skipped blocks=2 error=no space left pool=\"a \\\"b\\\"\"\n"), "{rest}");
+    }
+
+    #[test]
+    fn a_line_holds_no_control_character_of_a_value() {
+        const TEXT: &str = "a\n2026 [INFO]\r\x1b[2K\u{9b}1A\u{202e}\x7f";
+        let text = logged(|| {
+            let _span = tracing::info_span!("add", span = %TEXT, quoted = TEXT).entered();
+            tracing::info!(display = %TEXT, debug = ?TEXT, text = TEXT, "message of {TEXT}");
+            tracing::info!(TEXT);
+        });
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 
     #[test]

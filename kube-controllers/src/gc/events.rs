@@ -8,6 +8,7 @@ use futures::StreamExt;
 use futures::stream;
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
+use ipam_plugin::logging::printable;
 use libcalico::ipam::gc::Suspect;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -49,10 +50,13 @@ impl Events {
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 
-    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) {
+    async fn write(&self, client: &kube::Client, gate: &Gate, mut event: Value) {
         // An event is a write too: one who leads no more tells nothing.
         if self.forbidden.load(Ordering::Relaxed) || !gate.is_open() {
             return;
+        }
+        if let Value::String(message) = &mut event["message"] {
+            *message = printable::line(message).into_owned();
         }
         let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
             .header(CONTENT_TYPE, "application/json")
@@ -161,6 +165,24 @@ pub(super) mod tests {
         stop.cancel();
         events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
         assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_message_is_written_without_control_characters() {
+        let (sent, stop) = (Arc::new(std::sync::Mutex::new(Vec::new())), CancellationToken::new());
+        let bodies = sent.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let bodies = bodies.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                bodies.lock().unwrap().push(serde_json::from_slice::<Value>(&body).unwrap()["message"].clone());
+                Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
+            }
+        });
+        let gate = Gate::new(crate::runtime::Leadership::always(), Arc::new(AtomicBool::new(true)), stop, 0);
+        let client = kube::Client::new(service, "default");
+        Events::default().write(&client, &gate, json!({ "message": "a\n\x1b[2Kb" })).await;
+        assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ipam_plugin::logging::printable;
+
 /// Where the file is unless `--status-file` says otherwise (KC-100).
 pub const DEFAULT_FILE: &str = "/status/status.json";
 
@@ -73,7 +75,8 @@ impl Status {
 
     /// It is not, for a reason that `check-status` prints.
     pub fn not_ready(&self, component: Component, reason: impl Into<String>) {
-        self.set(component, Condition { ready: false, reason: reason.into() });
+        let reason = printable::line(&reason.into()).into_owned();
+        self.set(component, Condition { ready: false, reason });
     }
 
     /// Whether at least one component is required and all that are, are ready.

@@ -66,6 +66,14 @@ fn all_that_is_required_must_be_ready() {
     assert!(status.is_ready());
 }
 
+#[test]
+fn a_reason_cannot_command_the_terminal_of_a_reader() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Status::new(directory.path().join("status.json"));
+    status.not_ready(Component::Startup, "bad\nReady\x1b[2K");
+    assert_eq!(status.readiness()["Startup"].reason, "bad\\nReady\\u001b[2K");
+}
+
 #[tokio::test(start_paused = true)]
 async fn signs_of_life_are_in_the_file() {
     let directory = tempfile::tempdir().expect("a directory");

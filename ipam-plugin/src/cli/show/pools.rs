@@ -134,7 +134,7 @@ fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
         part(in_use),
         part(reserved),
         part(free),
-        Cell::new(whose),
+        output::cell(whose),
         Cell::new(bar(in_use.0, capacity.0)),
     ])
 }

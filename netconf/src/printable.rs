@@ -1,0 +1,68 @@
+//! Texts of other people on their way to a log line, an Event or a terminal. A control character in such a text could start
+//! a line of its own, hide what stands before it, or command the terminal.
+
+use std::borrow::Cow;
+
+/// Returns `text` as one line: each control character is written as JSON escapes it.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, is_control)
+}
+
+/// Returns `text` with its line breaks and tabs, and every other control character escaped.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            c if !is_escaped(c) => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters, line separators, and the marks that change the direction of what follows them.
+fn is_control(c: char) -> bool {
+    let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_escapes_every_control_character_as_json_does() {
+        for code in (0..=0x2100).filter_map(char::from_u32) {
+            let text = format!("a{code}b");
+            let shown = line(&text);
+            assert!(!shown.contains(is_control), "{code:?}");
+            if is_control(code) {
+                // The character can be read back, so that two texts never look the same.
+                let json = format!("\"{shown}\"");
+                assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+            } else {
+                assert_eq!(shown, text);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_keeps_line_breaks_and_tabs() {
+        assert_eq!(lines("a\n\tb\x1b[2K\r\u{9b}c\u{202e}"), "a\n\tb\\u001b[2K\\r\\u009bc\\u202e");
+    }
+
+    #[test]
+    fn printable_text_is_not_copied() {
+        assert!(matches!(line("zwölf \"b\" \\n"), Cow::Borrowed(_)));
+    }
+}

@@ -4,7 +4,11 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, audit};
+use libcalico::ipam::{
+    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, Keeper, Pods, Sight,
+    audit, pod_keeper,
+};
+use libcalico::kubernetes::Pod;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, decode_entry};
 use serde::{Deserialize, Serialize};
@@ -21,6 +25,8 @@ pub(super) struct Reading {
     pub(super) handles: Vec<Entry<Handle>>,
     affinities: Vec<Entry<BlockAffinity>>,
     pub(super) endpoints: Vec<EndpointFacts>,
+    /// On Kubernetes, where an endpoint is a view of its pod.
+    pub(super) pods: Pods,
     pub(super) unreadable: Vec<Unreadable>,
 }
 
@@ -57,6 +63,8 @@ impl Reading {
         let handles = batch.list(&());
         let affinities = batch.list(&AffinitySelect::default());
         let endpoints = batch.list(&ObjectSelect::default());
+        // No further request: endpoints are made of the same answer.
+        let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
         Ok(Reading {
             pools: answers.list(&pools),
@@ -64,6 +72,10 @@ impl Reading {
             handles: answers.list(&handles),
             affinities: answers.list(&affinities),
             endpoints: answers.list(&endpoints).iter().map(|entry| facts(&entry.value)).collect(),
+            pods: answers
+                .each(&pods)
+                .map(|(key, pod)| (key, pod.map_or(Sight::Unknown, |pod| Sight::Present(pod.value))))
+                .collect(),
             unreadable: Vec::new(),
         })
     }
@@ -89,9 +101,21 @@ impl Reading {
             handles: &self.handles,
             affinities: &self.affinities,
             endpoints: &self.endpoints,
+            pods: &self.pods,
             now: OffsetDateTime::now_utc(),
             in_flight,
         })
+    }
+
+    /// How `address` is held; `None` when it is free or resting.
+    pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, Allocation<'_>)> {
+        let held = self.blocks.iter().find_map(|block| Some((block.key, block.value.allocation(address)?)));
+        held.filter(|(_, allocation)| !allocation.is_cooling())
+    }
+
+    /// Why the pod that the allocation of `address` names keeps it.
+    pub(super) fn pod_that_keeps(&self, address: IpAddr) -> Option<Keeper> {
+        pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
     /// The endpoints that have `address`.

@@ -1,6 +1,6 @@
 //! What garbage collection reads out of watched objects.
 
-use libcalico::ipam::gc::{PodFacts, PodWords};
+use libcalico::ipam::{PodFacts, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 
 use crate::watched::{Node, Pod};
@@ -69,11 +69,29 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_network_was_taken_down_has_ended() {
-        let down = pod(|pod| {
-            pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z");
-            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIP": ""});
-        });
-        assert_eq!(pod_facts(&down).ended, Some(Ended::Finished));
+    fn a_pod_ends_by_its_phase_and_not_by_its_annotations() {
+        for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
+            for (phase, ended) in [("Running", None), ("Failed", Some(Ended::Finished))] {
+                let down = pod(|pod| {
+                    pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z");
+                    pod["metadata"]["annotations"] = json!({emptied: ""});
+                    pod["status"]["phase"] = json!(phase);
+                });
+                assert_eq!((pod_facts(&down).ended, has(&down, "10.0.0.1")), (ended, Some(true)), "{emptied}");
+            }
+        }
+    }
+
+    #[test]
+    fn annotations_of_other_addresses_keep_what_the_status_reports() {
+        for (key, text) in [
+            ("cni.projectcalico.org/podIPs", "10.0.0.7/32"),
+            ("cni.projectcalico.org/podIPs", "no address"),
+            ("vpc.amazonaws.com/pod-ips", "10.0.0.7"),
+            ("k8s.v1.cni.cncf.io/network-status", "{"),
+        ] {
+            let noted = pod(|pod| pod["metadata"]["annotations"] = json!({key: text}));
+            assert_eq!(has(&noted, "10.0.0.1"), Some(true), "{key}: {text}");
+        }
     }
 }

@@ -13,8 +13,8 @@ use datastore::Datastore;
 use futures::StreamExt;
 use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
-use libcalico::ipam::Sight;
-use libcalico::ipam::gc::{GoneNode, LiveFacts, PodFacts, Suspect};
+use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
+use libcalico::ipam::{PodFacts, Sight};
 use libcalico::kubernetes::{NODES, SERVICES};
 use libcalico::store::{Store, StoreError};
 

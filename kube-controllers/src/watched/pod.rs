@@ -39,7 +39,7 @@ pub struct Pod {
     pub annotations: AddressAnnotations,
 }
 
-/// The annotations that tell a pod's addresses (KC-435). One that is there and empty says that it has none any more.
+/// The annotations that tell a pod's addresses (KC-435). A tenant writes them: they can keep an address, and free none.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct AddressAnnotations {
     /// `cni.projectcalico.org/podIP`.

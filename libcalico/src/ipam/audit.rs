@@ -10,13 +10,17 @@ mod handles;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
+pub use self::addresses::pod_keeper;
 pub use self::finding::{Finding, HeldAddress};
 pub(super) use self::handles::miscounted;
-use super::{Block, BlockAffinity, Handle};
+use super::{Block, BlockAffinity, Handle, Sight};
+use crate::api::ObjectKey;
+use crate::kubernetes::Pod;
 use crate::net::Cidr;
 use crate::store::Entry;
 
@@ -33,6 +37,9 @@ pub struct EndpointFacts {
     pub container_id: Option<String>,
 }
 
+/// Pods by namespace and name. One that cannot be read is [`Sight::Unknown`].
+pub type Pods = BTreeMap<ObjectKey, Sight<Pod>>;
+
 /// Everything that is compared, best read in one snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Inventory<'a> {
@@ -46,6 +53,8 @@ pub struct Inventory<'a> {
     pub affinities: &'a [Entry<BlockAffinity>],
     /// All endpoints.
     pub endpoints: &'a [EndpointFacts],
+    /// All pods, where endpoints are views of them; elsewhere none.
+    pub pods: &'a Pods,
     /// The time.
     pub now: OffsetDateTime,
     /// An address without endpoint that was allocated less than this ago is taken for an ADD under way.

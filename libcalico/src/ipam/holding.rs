@@ -198,7 +198,7 @@ pub struct PodSight<'a> {
 /// How a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ended {
-    /// By itself, or its network was taken down before it goes (KC-435).
+    /// By itself.
     Finished,
     /// The node threw it out (B-05).
     Evicted,

@@ -27,6 +27,7 @@ mod gorand;
 mod handle;
 mod handle_repair;
 mod holding;
+mod pod_facts;
 mod pool;
 mod pool_choice;
 mod refusal;
@@ -36,7 +37,7 @@ mod utilization;
 
 pub(crate) use affinity::WITHOUT_LABELS;
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
-pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, audit};
+pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, Pods, audit, pod_keeper};
 pub use block::{
     Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
     MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, WINDOWS_RESERVED_HANDLE,
@@ -48,6 +49,7 @@ pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
 pub use handle_repair::{HandleRepair, SuspectHandle, repair};
 pub use holding::{Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
+pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
 pub use pool::{Pool, any_pool_of, enabled_pool};
 pub use pool_choice::{Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, stale_blocks};
 pub use refusal::{Refusal, RefusedPool};

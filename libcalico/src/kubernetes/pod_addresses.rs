@@ -1,4 +1,4 @@
-//! The addresses of a pod, and whether it still needs them (DS-77, DS-78).
+//! The addresses of a pod: by its status, by its annotations, and those of its endpoint (DS-77, DS-78).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -45,11 +45,16 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Whether the addresses are free again, although the pod is still there (DS-78).
+    /// Whether kubelet says that the containers ended for good.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, "Failed" | "Succeeded" | "Completed")
+    }
+
+    /// Whether the endpoint has no addresses any more, although the pod is still there (DS-78). Annotations have a say in it,
+    /// which a tenant writes: nobody may take an address for free by this.
     pub fn is_finished(&self) -> bool {
-        let ended = matches!(self.phase, "Failed" | "Succeeded" | "Completed");
         let emptied = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
-        ended || (self.deleting && emptied)
+        self.has_ended() || (self.deleting && emptied)
     }
 
     /// The addresses from the first source that has any (DS-77).
@@ -57,10 +62,16 @@ impl<'a> PodAddresses<'a> {
         self.texts().into_iter().map(parse)
     }
 
-    /// The addresses that the plugin noted. They are newer than the status while kubelet is away.
+    /// The addresses that kubelet reports.
+    pub fn parse_reported(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
+        let first = Some(self.pod_ip).filter(|first| !first.is_empty() && !self.pod_ips.contains(first));
+        self.pod_ips.iter().copied().chain(first).map(parse)
+    }
+
+    /// The addresses that plugins noted. They are newer than the status while kubelet is away.
     pub fn parse_noted(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
-        let AddressAnnotations { pod_ip, pod_ips, .. } = self.annotations;
-        let lists = [pod_ip, pod_ips].into_iter().flatten().filter(|list| !list.is_empty());
+        let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
+        let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());
         lists.flat_map(|list| list.split(',')).map(parse)
     }
 

@@ -147,11 +147,10 @@ impl Leaks {
         if let Some(held) = self.all.get(&ip) {
             return Some(held.clone());
         }
-        let block = reading.blocks.iter().find(|entry| entry.value.allocation(ip).is_some())?;
-        let allocation = block.value.allocation(ip).filter(|allocation| !allocation.is_cooling())?;
+        let (block, allocation) = reading.allocation(ip)?;
         Some(HeldAddress {
             address: ip,
-            block: block.key,
+            block,
             handle: allocation.handle().map(|handle| handle.to_string()),
             sequence_number: allocation.sequence,
             attributes: allocation.attributes().cloned().unwrap_or_default(),
@@ -162,6 +161,9 @@ impl Leaks {
     fn objection(&self, ip: IpAddr, held: &HeldAddress, reading: &Reading) -> Option<String> {
         if let Some(endpoint) = reading.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
+        }
+        if let Some(keeper) = reading.pod_that_keeps(ip) {
+            return Some(format!("{keeper}: {}", holder(held)));
         }
         if !self.all.contains_key(&ip) {
             return Some(format!("it is kept for a tunnel, a service or the host: {}", holder(held)));

@@ -1,8 +1,12 @@
-use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::api::ObjectKey;
+use libcalico::ipam::{Block, Handle, HandleId, Sight};
+use libcalico::kubernetes::Pod;
 use libcalico::store::Store;
 use serde_json::json;
 use time::OffsetDateTime;
 
+use super::plan::{Step, Verdict, of_addresses};
+use crate::cli::reading::Reading;
 use crate::cli::testing::Shell;
 use crate::process::block_on;
 
@@ -48,6 +52,37 @@ fn what_is_in_use_is_refused_without_force() {
         assert!(is_held(&shell, address));
         shell.ok(&["release", address, "--force"]);
         assert!(!is_held(&shell, address));
+    }
+}
+
+/// On Kubernetes annotations have a say in endpoints. They free nothing that the pod still reports, or has yet to report.
+#[test]
+fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("web");
+    let pod = |status: serde_json::Value| -> Pod {
+        let metadata = json!({
+            "name": "web", "namespace": "default", "deletionTimestamp": "2026-11-21T21:00:00Z",
+            "annotations": {"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/podIPs": ""},
+        });
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"nodeName": "node1"}, "status": status})).unwrap()
+    };
+    let status = |phase: &str, ip: &str| pod(json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}));
+    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
+    for (pod, refusal) in [
+        (Sight::Present(status("Running", &address)), Some("its pod has it")),
+        (Sight::Present(pod(json!({"phase": "Pending"}))), Some("its pod has told no address yet")),
+        (Sight::Unknown, Some("its holder could not be looked at")),
+        (Sight::Present(status("Running", "10.9.9.9")), None),
+        (Sight::Present(status("Succeeded", &address)), None),
+    ] {
+        reading.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+        let steps = of_addresses(&[address.parse().unwrap()], &reading, false);
+        match (&steps[..], refusal) {
+            ([Step { verdict: Verdict::Refuse(why), .. }], Some(refusal)) => assert!(why.starts_with(refusal), "{why}"),
+            ([Step { verdict: Verdict::Do(_), .. }], None) => {}
+            _ => panic!("{refusal:?}: {steps:?}"),
+        }
     }
 }
 

@@ -6,8 +6,11 @@ use std::net::IpAddr;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{EndpointFacts, Finding, HeldAddress, Inventory};
-use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, PodSight, Sight, holding};
+use super::{EndpointFacts, Finding, HeldAddress, Inventory, Pods};
+use crate::api::ObjectKey;
+use crate::ipam::{
+    Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodFacts, PodSight, Sight, holding,
+};
 
 type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
 type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
@@ -45,7 +48,7 @@ fn of_allocation(
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
     match holders.get(&allocation.ip).map(Vec::as_slice) {
-        None if needs_no_endpoint(allocation) || is_in_flight(allocation, inventory) => None,
+        None if needs_no_endpoint(allocation, inventory.pods) || is_in_flight(allocation, inventory) => None,
         None => Some(Finding::AddressWithoutEndpoint(held.clone())),
         Some([endpoint]) => {
             let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
@@ -60,12 +63,15 @@ fn of_allocation(
     }
 }
 
-/// What a list of endpoints says about an address that none of them has: of services and tunnels nothing.
-struct NoEndpoint;
+/// What is known of an address that no endpoint has: of services and tunnels nothing.
+struct NoEndpoint<'a> {
+    pod: Sight<PodSight<'a>>,
+    node: Option<&'a str>,
+}
 
-impl HolderFacts for NoEndpoint {
+impl HolderFacts for NoEndpoint<'_> {
     fn pod(&self) -> Sight<PodSight<'_>> {
-        Sight::Absent
+        self.pod
     }
 
     fn machine(&self) -> Sight<()> {
@@ -85,13 +91,41 @@ impl HolderFacts for NoEndpoint {
     }
 
     fn node(&self) -> Option<&str> {
-        None
+        self.node
     }
 }
 
-fn needs_no_endpoint(allocation: &Allocation<'_>) -> bool {
-    let kind = allocation.attribute.map_or(ClaimKind::Unnamed, |attribute| Claim::of(attribute).0.kind());
-    matches!(holding(kind, &NoEndpoint), Holding::Held(_))
+/// A pod that has told no address yet keeps its allocation, and has no endpoint all the same: that is told.
+fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
+    matches!(judge(allocation, pods).1, Holding::Held(keeper) if keeper != Keeper::SilentPod)
+}
+
+/// Why the pod that an allocation names keeps the address, although its endpoint does not have it: annotations, which a tenant
+/// writes, have a say in endpoints, and free nothing that the pod's status reports.
+pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
+    match judge(allocation, pods) {
+        (ClaimKind::Pod, Holding::Held(keeper)) => Some(keeper),
+        _ => None,
+    }
+}
+
+fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
+    let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
+    let found = match claim {
+        Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
+        _ => None,
+    };
+    let facts = match found {
+        None => Sight::Absent,
+        Some(Sight::Present(pod)) => Sight::Present(PodFacts::of(pod)),
+        Some(_) => Sight::Unknown,
+    };
+    let pod = match &facts {
+        Sight::Present(facts) => Sight::Present(facts.sight(allocation.ip)),
+        Sight::Absent => Sight::Absent,
+        Sight::Unknown => Sight::Unknown,
+    };
+    (claim.kind(), holding(claim.kind(), &NoEndpoint { pod, node }))
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {

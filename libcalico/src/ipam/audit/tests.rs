@@ -1,3 +1,5 @@
+mod pods;
+
 use std::collections::BTreeMap;
 
 use time::macros::datetime;
@@ -25,6 +27,7 @@ struct World {
     handles: BTreeMap<HandleId, Handle>,
     affinities: Vec<(AffinityKey, BlockAffinity)>,
     endpoints: Vec<EndpointFacts>,
+    pods: Pods,
     in_flight: Duration,
 }
 
@@ -37,6 +40,7 @@ impl World {
             handles: BTreeMap::new(),
             affinities: vec![affinity("node1", "10.0.0.0/30", AffinityState::Confirmed)],
             endpoints: vec![endpoint("c1", "10.0.0.0"), endpoint("c2", "10.0.0.1")],
+            pods: Pods::new(),
             in_flight: Duration::ZERO,
         };
         world.allocate("net.c1", &[]);
@@ -83,6 +87,7 @@ impl World {
             handles: &handles,
             affinities: &affinities,
             endpoints: &self.endpoints,
+            pods: &self.pods,
             now: NOW,
             in_flight: self.in_flight,
         })

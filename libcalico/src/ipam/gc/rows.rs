@@ -2,9 +2,8 @@
 
 use data_encoding::HEXLOWER;
 
-use super::pod::ReportedAddresses;
 use super::table::{Keyed, NONE, Names, Row};
-use crate::ipam::{ClaimKind, Ended, HandleId};
+use crate::ipam::{ClaimKind, Ended, HandleId, ReportedAddresses};
 use crate::net::Cidr;
 
 /// A tracked address: allocated, with a handle, not resting.

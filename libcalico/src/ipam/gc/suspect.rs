@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::PodFacts;
 use crate::ipam::{
-    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, PodSight, ReleaseRequest,
-    Sight, holding,
+    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, PodFacts, PodSight,
+    ReleaseRequest, Sight, holding,
 };
 use crate::net::Cidr;
 

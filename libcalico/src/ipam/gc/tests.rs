@@ -1,5 +1,6 @@
 //! What the parts do together: single cases, whole histories, and how much memory it takes.
 
+mod annotations;
 mod churn;
 mod cluster;
 mod going;

@@ -129,6 +129,7 @@ fn survey(block: &Block) {
         handles: &[],
         affinities: &[],
         endpoints: &endpoints,
+        pods: &Default::default(),
         now: NOW,
         in_flight: Default::default(),
     };

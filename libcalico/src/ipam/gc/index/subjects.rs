@@ -1,10 +1,9 @@
 //! Pods, virtual machines and Services come, change and go. What an address is for is marked for examination.
 
-use super::super::pod::PodFacts;
 use super::super::rows::{Subject, SubjectState};
 use super::super::table::{NONE, Row};
 use super::{Feed, Index};
-use crate::ipam::ClaimKind;
+use crate::ipam::{ClaimKind, PodFacts};
 
 impl Index {
     /// A pod is there, new or changed.

@@ -11,7 +11,8 @@ use time::macros::datetime;
 
 use super::super::*;
 use crate::ipam::{
-    AssignRequest, Block, Ended, HandleId, Owner, OwnerSlot, Reservations, Sight, WINDOWS_RESERVED_HANDLE,
+    AssignRequest, Block, Ended, HandleId, Owner, OwnerSlot, PodFacts, ReportedAddresses, Reservations, Sight,
+    WINDOWS_RESERVED_HANDLE,
 };
 use crate::net::Cidr;
 
@@ -30,7 +31,7 @@ pub(super) struct Pod {
 impl Pod {
     pub(super) fn facts(&self) -> PodFacts<'_> {
         let addresses =
-            if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::Unknown };
+            if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::default() };
         PodFacts { node: &self.node, addresses, ended: self.ended }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::*;
 use super::cluster::EPOCH;
-use crate::ipam::{AssignRequest, Block, HandleId, Owner, Reservations};
+use crate::ipam::{AssignRequest, Block, HandleId, Owner, PodFacts, ReportedAddresses, Reservations};
 use crate::net::Cidr;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

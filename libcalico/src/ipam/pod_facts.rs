@@ -1,11 +1,15 @@
-//! [`PodFacts`]: what garbage collection keeps of a pod.
+//! [`PodFacts`]: what a pod says about its addresses, for garbage collection and for `calico-ipam check`.
+//!
+//! Kubelet writes the status of a pod, and whoever may create the pod writes its annotations at any time. So an annotation
+//! can keep an address, and frees none that the status reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Deserialize;
 
-use crate::ipam::{Ended, PodSight};
-use crate::kubernetes::PodAddresses;
+use super::{Ended, PodSight};
+use crate::kubernetes::{AddressAnnotations, Pod, PodAddresses};
+use crate::net::Cidr;
 
 /// Where Multus notes the addresses of all of a pod's interfaces (IPAM-194).
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
@@ -35,17 +39,34 @@ pub struct PodWords<'n, 'a> {
 }
 
 impl<'a> PodFacts<'a> {
-    /// Reads what `words` say. A pod on no node, one that has reported no address yet, and one with an address that cannot
-    /// be read has [`ReportedAddresses::Unknown`] (KC-434, KC-435).
+    /// Reads what `words` say. Of a pod on no node, of one that has reported no address yet, and of one with an address that
+    /// cannot be read not all addresses are known (KC-434, KC-435).
     pub fn read(words: &PodWords<'a, '_>) -> Self {
         let PodWords { node, reason, addresses, .. } = *words;
         let evicted = addresses.phase == "Failed" && reason == "Evicted";
-        let ended = match (evicted, addresses.is_finished()) {
+        let ended = match (evicted, addresses.has_ended()) {
             (true, _) => Some(Ended::Evicted),
             (false, true) => Some(Ended::Finished),
             (false, false) => None,
         };
-        PodFacts { node, addresses: reported(words).unwrap_or(ReportedAddresses::Unknown), ended }
+        PodFacts { node, addresses: reported(words), ended }
+    }
+
+    /// Reads a pod. How it ended is not told apart.
+    pub fn of(pod: &'a Pod) -> Self {
+        let (said, status) = (&pod.metadata.annotations, &pod.status);
+        let pod_ips: Vec<&str> = status.pod_ips.iter().map(|address| &*address.ip).collect();
+        let addresses = PodAddresses {
+            phase: &status.phase,
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            pod_ip: &status.pod_ip,
+            pod_ips: &pod_ips,
+            annotations: AddressAnnotations::of(said),
+        };
+        let network_status = said.get(NETWORK_STATUS).map(String::as_str);
+        let PodFacts { addresses, ended, .. } =
+            PodFacts::read(&PodWords { node: &pod.spec.node_name, reason: "", network_status, addresses });
+        PodFacts { node: &pod.spec.node_name, addresses, ended }
     }
 
     /// What the pod says about `address`.
@@ -54,21 +75,35 @@ impl<'a> PodFacts<'a> {
     }
 }
 
-/// `None` for what cannot be told.
-fn reported(words: &PodWords<'_, '_>) -> Option<ReportedAddresses> {
+/// As many addresses of annotations are read. A pod with more may have any address.
+const MOST_NOTED: usize = 256;
+
+/// What kubelet reports, and beside it what annotations note: kubelet may be away while a new sandbox gets another address.
+fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
     let told = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
-    if words.node.is_empty() || mangled || (told.pod_ip.is_empty() && told.pod_ips.is_empty()) {
-        return None;
+    let mut all_known = !words.node.is_empty() && !mangled;
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in told.parse_reported().map(single) {
+        all_known &= address.is_some();
+        addresses.extend(address);
     }
-    let mut addresses = Vec::new();
-    // The status is kubelet's, which may be away while a new sandbox gets another address: both count.
-    for cidr in told.parse().chain(told.parse_noted()) {
-        // A network may hold any of its addresses.
-        addresses.push(cidr.ok().filter(|cidr| cidr.size() == 1)?.network());
+    all_known &= !addresses.is_empty();
+    let noted = told.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
+    for (n, address) in noted.enumerate() {
+        if n == MOST_NOTED {
+            all_known = false;
+            break;
+        }
+        all_known &= address.is_some();
+        addresses.extend(address);
     }
-    addresses.extend(of_other_interfaces(words.network_status)?);
-    Some(ReportedAddresses::new(addresses))
+    if all_known { ReportedAddresses::new(addresses) } else { ReportedAddresses::at_least(addresses) }
+}
+
+/// One address; a network may hold any of its addresses.
+fn single<E>(cidr: Result<Cidr, E>) -> Option<IpAddr> {
+    cidr.ok().filter(|cidr| cidr.size() == 1).map(|cidr| cidr.network())
 }
 
 #[derive(Deserialize)]
@@ -77,21 +112,19 @@ struct InterfaceStatus {
     ips: Vec<String>,
 }
 
-fn of_other_interfaces(status: Option<&str>) -> Option<Vec<IpAddr>> {
-    let Some(status) = status.filter(|status| !status.is_empty()) else {
-        return Some(Vec::new());
-    };
-    let interfaces: Vec<InterfaceStatus> = serde_json::from_str(status).ok()?;
+/// `None` for what cannot be read.
+fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
+    let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
+    let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };
     let texts = interfaces.iter().flat_map(|interface| &interface.ips);
     texts.map(|text| text.split('/').next().and_then(|ip| ip.parse().ok())).collect()
 }
 
 /// The addresses that a pod reports, in as few bytes as most pods need.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedAddresses {
-    /// None yet, or none that can be read.
-    #[default]
-    Unknown,
+    /// These, ascending, and perhaps others: the pod has not told all, or told what cannot be read.
+    AtLeast(Box<[IpAddr]>),
     /// One of IPv4.
     V4(Ipv4Addr),
     /// One of each family.
@@ -100,22 +133,33 @@ pub enum ReportedAddresses {
     Many(Box<[IpAddr]>),
 }
 
+/// None is known.
+impl Default for ReportedAddresses {
+    fn default() -> Self {
+        ReportedAddresses::AtLeast(Box::default())
+    }
+}
+
 impl ReportedAddresses {
     /// These addresses, in any order.
-    pub fn new(mut addresses: Vec<IpAddr>) -> Self {
-        addresses.sort_unstable();
-        addresses.dedup();
+    pub fn new(addresses: Vec<IpAddr>) -> Self {
+        let addresses = ascending(addresses);
         match addresses[..] {
             [IpAddr::V4(v4)] => ReportedAddresses::V4(v4),
             [IpAddr::V4(v4), IpAddr::V6(v6)] => ReportedAddresses::Dual(v4, v6),
-            _ => ReportedAddresses::Many(addresses.into()),
+            _ => ReportedAddresses::Many(addresses),
         }
     }
 
-    /// Whether `address` is one of them; `None` when they are not known.
+    /// These addresses, in any order, and perhaps others.
+    pub fn at_least(addresses: Vec<IpAddr>) -> Self {
+        ReportedAddresses::AtLeast(ascending(addresses))
+    }
+
+    /// Whether `address` is one of them; `None` when that is not known.
     pub fn contain(&self, address: IpAddr) -> Option<bool> {
         match self {
-            ReportedAddresses::Unknown => None,
+            ReportedAddresses::AtLeast(known) => known.binary_search(&address).is_ok().then_some(true),
             ReportedAddresses::V4(v4) => Some(address == *v4),
             ReportedAddresses::Dual(v4, v6) => Some(address == *v4 || address == *v6),
             ReportedAddresses::Many(all) => Some(all.binary_search(&address).is_ok()),
@@ -123,12 +167,19 @@ impl ReportedAddresses {
     }
 
     /// Bytes outside the value itself.
+    #[cfg(feature = "gc")]
     pub(super) fn heap(&self) -> usize {
         match self {
-            ReportedAddresses::Many(all) => size_of_val(&**all),
-            _ => 0,
+            ReportedAddresses::AtLeast(addresses) | ReportedAddresses::Many(addresses) => size_of_val(&**addresses),
+            ReportedAddresses::V4(_) | ReportedAddresses::Dual(..) => 0,
         }
     }
+}
+
+fn ascending(mut addresses: Vec<IpAddr>) -> Box<[IpAddr]> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.into()
 }
 
 #[cfg(test)]
@@ -136,7 +187,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::kubernetes::AddressAnnotations;
 
     struct Said {
         node: &'static str,
@@ -222,8 +272,7 @@ mod tests {
         }
         let emptied = vec![("cni.projectcalico.org/podIP", "")];
         let said = Said { deleting: true, annotations: emptied, ..Said::running(&["10.0.0.1"]) };
-        assert_eq!(said.about("10.0.0.1").1, Some(Ended::Finished));
-        assert_eq!(Said { deleting: false, ..said }.about("10.0.0.1").1, None);
+        assert_eq!(said.about("10.0.0.1"), (Some(true), None), "a tenant writes annotations, and deletes the pod");
     }
 
     #[test]

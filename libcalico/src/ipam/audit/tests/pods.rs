@@ -1,0 +1,83 @@
+//! What a pod's status reports is no leak, whatever the pod's annotations say.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ipam::Keeper;
+use crate::kubernetes::endpoint_of_pod;
+
+/// A pod on node1 whose address is 10.0.0.0.
+fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+    let mut pod = json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {}},
+        "spec": {"nodeName": "node1"},
+        "status": {"phase": "Running", "podIP": "10.0.0.0", "podIPs": [{"ip": "10.0.0.0"}]},
+    });
+    change(&mut pod);
+    serde_json::from_value(pod).unwrap()
+}
+
+const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "node1")];
+
+/// What is said of an address that `pod` got, by the endpoint and the pod that the API server shows.
+fn leaks(pod: Option<&Pod>) -> Vec<String> {
+    let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
+    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.allocate("net.c1", &OF_POD);
+    if let Some(pod) = pod {
+        let shown = endpoint_of_pod(pod, "cali").unwrap().endpoint;
+        let address = |text: &String| text.parse::<Cidr>().unwrap().network();
+        let addresses = shown.spec.ip_networks.iter().map(address).collect();
+        world.endpoints = vec![EndpointFacts { name: "ns/p".into(), addresses, ..EndpointFacts::default() }];
+        world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod.clone()))]);
+    }
+    let leaks = world.findings().into_iter().filter(|finding| matches!(finding, Finding::AddressWithoutEndpoint(_)));
+    leaks.map(|finding| finding.to_string()).collect()
+}
+
+#[test]
+fn check_of_a_deleted_pod_with_emptied_annotations_finds_no_leak_while_its_status_reports_the_address() {
+    for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
+        let going = |phase: &str| {
+            pod(|pod| {
+                pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z");
+                pod["metadata"]["annotations"] = json!({emptied: "", "cni.projectcalico.org/podIPs": ""});
+                pod["status"]["phase"] = json!(phase);
+            })
+        };
+        assert_eq!(leaks(Some(&going("Running"))), NOTHING, "{emptied}");
+        assert_eq!(leaks(Some(&going("Failed"))).len(), 1, "{emptied}");
+    }
+}
+
+#[test]
+fn check_of_a_pod_with_noted_addresses_counts_both_its_status_and_its_notes() {
+    let noted = |status: &str, noted: &str| {
+        pod(|pod| {
+            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/podIPs": noted});
+            pod["status"] = json!({"phase": "Running", "podIP": status, "podIPs": [{"ip": status}]});
+        })
+    };
+    assert_eq!(leaks(Some(&noted("10.0.0.0", "10.0.0.3/32"))), NOTHING);
+    assert_eq!(leaks(Some(&noted("10.0.0.0", "garbage"))), NOTHING);
+    assert_eq!(leaks(Some(&noted("10.0.0.3", "10.0.0.0/32"))), NOTHING, "kubelet lags");
+    assert_eq!(leaks(Some(&noted("10.0.0.3", ""))).len(), 1);
+    assert_eq!(leaks(None).len(), 1);
+}
+
+#[test]
+fn a_pod_that_has_told_no_address_is_told_of_and_keeps_its_address() {
+    let silent = pod(|pod| pod["status"] = json!({"phase": "Pending"}));
+    assert_eq!(leaks(Some(&silent)).len(), 1);
+    let mut world = World::healthy();
+    world.allocate("net.c3", &OF_POD);
+    let held = world.blocks[0].allocation(ip("10.0.0.2")).unwrap();
+    let keeper = |sight: Option<Sight<Pod>>| {
+        let pods: Pods = sight.map(|sight| (ObjectKey::namespaced("ns", "p"), sight)).into_iter().collect();
+        pod_keeper(&held, &pods)
+    };
+    assert_eq!(keeper(Some(Sight::Present(silent))), Some(Keeper::SilentPod));
+    assert_eq!(keeper(Some(Sight::Unknown)), Some(Keeper::Unseen), "a pod that cannot be read is no absent one");
+    assert_eq!(keeper(Some(Sight::Present(pod(|_| {})))), None, "it has another address");
+    assert_eq!(keeper(None), None);
+}

@@ -1,0 +1,140 @@
+//! Annotations, which a tenant writes at any time, free no address that the status of the pod reports.
+
+use std::collections::BTreeMap;
+
+use super::super::*;
+use super::scenarios::cluster;
+use crate::ipam::{Evidence, NETWORK_STATUS, PodFacts, PodWords};
+use crate::kubernetes::{AddressAnnotations, PodAddresses};
+
+const KEYS: [&str; 4] =
+    ["cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs", "vpc.amazonaws.com/pod-ips", NETWORK_STATUS];
+const TEXTS: [Option<&str>; 8] = [
+    None,
+    Some(""),
+    Some("10.0.0.7/32"),
+    Some("not an address"),
+    Some("10.0.0.0/8"),
+    Some(","),
+    Some("[]"),
+    Some(r#"[{"ips":["10.0.0.7"]}]"#),
+];
+
+/// A pod as the API server has it; kubelet writes everything but the annotations and the deletion.
+#[derive(Clone)]
+struct Said<'a> {
+    node: &'a str,
+    phase: &'a str,
+    deleting: bool,
+    status: &'a [&'a str],
+    annotations: BTreeMap<String, String>,
+}
+
+impl<'a> Said<'a> {
+    fn facts(&self) -> PodFacts<'_> {
+        let addresses = PodAddresses {
+            phase: self.phase,
+            deleting: self.deleting,
+            pod_ip: self.status.first().copied().unwrap_or_default(),
+            pod_ips: self.status,
+            annotations: AddressAnnotations::of(&self.annotations),
+        };
+        let network_status = self.annotations.get(NETWORK_STATUS).map(String::as_str);
+        PodFacts::read(&PodWords { node: self.node, reason: "", network_status, addresses })
+    }
+}
+
+/// Each combination of what a tenant can write.
+fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
+    for number in 0..TEXTS.len().pow(KEYS.len() as u32) {
+        let mut number = number;
+        let mut annotations = BTreeMap::new();
+        for key in KEYS {
+            if let Some(text) = TEXTS[number % TEXTS.len()] {
+                annotations.insert(key.to_owned(), text.to_owned());
+            }
+            number /= TEXTS.len();
+        }
+        for deleting in [false, true] {
+            examine(deleting, annotations.clone());
+        }
+    }
+}
+
+/// The address of p, which its allocation says is on n1.
+fn address() -> std::net::IpAddr {
+    "10.0.0.0".parse().unwrap()
+}
+
+#[test]
+fn annotations_of_a_pod_free_no_address_that_its_status_reports() {
+    let mut cluster = cluster();
+    // The pod may be on another node than the allocation says.
+    for node in ["n1", "n2"] {
+        each_combination(|deleting, annotations| {
+            let said = Said { node, phase: "Running", deleting, status: &["10.0.0.0"], annotations };
+            cluster.index.put_pod("ns", "p", &said.facts());
+            let changes = cluster.index.examine(cluster.now, Scope::Changed);
+            assert!(changes.is_empty(), "{changes:?} on {node}, deleting {deleting}: {:?}", said.annotations);
+            let (has, ended) = (said.facts().sight(address()).has, said.facts().ended);
+            assert_eq!((has, ended), (Some(true), None), "the live look: {:?}", said.annotations);
+        });
+    }
+}
+
+#[test]
+fn annotations_of_other_addresses_beside_a_filled_status_keep_both() {
+    let annotations = KEYS.map(|key| (key.to_owned(), "10.0.0.7/32".to_owned()));
+    let said = Said {
+        node: "n1",
+        phase: "Running",
+        deleting: true,
+        status: &["10.0.0.0"],
+        annotations: annotations.into_iter().take(3).collect(),
+    };
+    let has = ["10.0.0.0", "10.0.0.7", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
+    assert_eq!(has, [Some(true), Some(true), Some(false)]);
+}
+
+/// An emptied annotation of a pod that is going says nothing about an address that kubelet still reports.
+#[test]
+fn an_emptied_annotation_of_a_deleted_pod_frees_its_address_only_when_kubelet_says_that_it_ended() {
+    for key in KEYS {
+        let mut cluster = cluster();
+        let annotations = BTreeMap::from([(key.to_owned(), String::new())]);
+        let running = Said { node: "n1", phase: "Running", deleting: true, status: &["10.0.0.0"], annotations };
+        cluster.index.put_pod("ns", "p", &running.facts());
+        assert_eq!(cluster.index.examine(cluster.now, Scope::Changed), [], "{key}");
+        cluster.index.put_pod("ns", "p", &Said { phase: "Succeeded", ..running.clone() }.facts());
+        let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
+        assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::PodFinished)], "{key}");
+    }
+}
+
+#[test]
+fn a_status_of_other_addresses_alone_frees_the_address() {
+    let mut cluster = cluster();
+    let annotations = BTreeMap::from([(KEYS[0].to_owned(), String::new()), (KEYS[1].to_owned(), String::new())]);
+    for deleting in [false, true] {
+        let said =
+            Said { node: "n1", phase: "Running", deleting, status: &["10.0.0.6"], annotations: annotations.clone() };
+        cluster.index.put_pod("ns", "p", &said.facts());
+    }
+    let kinds = cluster.index.examine(cluster.now, Scope::Changed).into_iter().map(|change| change.kind);
+    assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
+}
+
+/// A pod has one row in the index, whatever its annotations list.
+#[test]
+fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_keeps_all() {
+    let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();
+    let annotations = BTreeMap::from([(KEYS[1].to_owned(), list.join(","))]);
+    let said = Said { node: "n1", phase: "Running", deleting: false, status: &["10.0.0.0"], annotations };
+    let mut cluster = cluster();
+    let before = cluster.index.size().bytes;
+    cluster.index.put_pod("ns", "p", &said.facts());
+    let more = cluster.index.size().bytes - before;
+    assert!(more < 10_000, "{more} bytes");
+    let has = ["10.0.0.0", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
+    assert_eq!(has, [Some(true), None], "what is not read may hold any address");
+}

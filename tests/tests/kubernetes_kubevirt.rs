@@ -62,6 +62,16 @@ impl<'a> Machine<'a> {
         self.client.delete(&path).unwrap().success().unwrap();
     }
 
+    /// Ends the instance and begins another one of the machine.
+    fn restart(&mut self) {
+        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
+        let ended = self.client.get(&path).unwrap().success().unwrap();
+        self.delete("virtualmachineinstances");
+        self.client.patch(&path, &json!({ "metadata": { "finalizers": [] } })).unwrap().success().unwrap();
+        let owners = &ended["metadata"]["ownerReferences"];
+        self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
+    }
+
     /// The n-th pod of the machine and its sandbox; the target of a migration when it has a job.
     fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
         let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
@@ -190,6 +200,37 @@ fn a_live_migration() {
         cluster.delete(&source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
         cluster.delete(&target, &conf);
+        assert_eq!(owners(cluster), None);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// The next run of the machine begins on the same node before the pod of the last one is deleted.
+#[test]
+fn a_restart_while_the_old_launcher_is_still_there() {
+    on_cluster(|cluster, control_plane| {
+        let mut machine = Machine::new(control_plane.servers.api.admin());
+        let mut conf = conf(cluster);
+        let old = machine.pod(cluster, 1, None);
+        let first = cluster.add(&old, &conf);
+        machine.restart();
+        let new = machine.pod(cluster, 2, None);
+        // The routes lead to the old launcher, which still runs. The machine keeps its addresses, and the ADD comes again.
+        let (held, routes) = (cluster.accounts().held, kernel::host().unwrap()["routes"].clone());
+        let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
+        assert!(error.msg.contains("another endpoint uses this address"), "{error:?}");
+        assert_eq!((cluster.accounts().held, &kernel::host().unwrap()["routes"]), (held, &routes));
+
+        cluster.delete(&old, &conf);
+        let result = cluster.add(&new, &conf);
+        assert_eq!((addresses(&result), owners(cluster)), (addresses(&first), owned_by("2", "")));
+        // A late DEL of the old launcher takes nothing from the new one, however the machine goes on.
+        machine.delete("virtualmachines");
+        cluster.delete(&old, &conf);
+        assert_eq!(owners(cluster), owned_by("2", ""));
+        conf["prevResult"] = result;
+        cluster.verb("CHECK", &new, &conf).run().unwrap().success();
+        cluster.delete(&new, &conf);
         assert_eq!(owners(cluster), None);
         cluster.assert_nothing_left();
     });

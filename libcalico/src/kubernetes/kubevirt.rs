@@ -80,7 +80,7 @@ pub fn may_be_machine(pod: &str) -> bool {
 impl Pod {
     /// The instance that runs in the pod.
     pub fn instance(&self) -> Option<OwnerReference> {
-        owner(&self.metadata, INSTANCE).filter(|owner| owner.controller == Some(true))
+        owners(&self.metadata, INSTANCE).find(|owner| owner.controller == Some(true))
     }
 
     fn migration(&self) -> Option<String> {
@@ -91,14 +91,14 @@ impl Pod {
 impl VirtualMachineInstance {
     /// The machine that it is a run of.
     pub fn machine(&self) -> Option<OwnerReference> {
-        owner(&self.metadata, MACHINE)
+        owners(&self.metadata, MACHINE).next()
     }
 }
 
-fn owner(metadata: &ObjectMeta, kind: &str) -> Option<OwnerReference> {
+fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerReference> {
     let owners = metadata.unknown.get("ownerReferences").and_then(Value::as_array);
-    let mut owners = owners.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok());
-    owners.find(|owner| owner.api_version == API_VERSION && owner.kind == kind)
+    let owners = owners.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok());
+    owners.filter(move |owner| owner.api_version == API_VERSION && owner.kind == kind)
 }
 
 impl MachinePod {
@@ -221,6 +221,11 @@ mod tests {
             owner[field] = value;
             assert_eq!(pod(owner, None).instance(), None, "{field}");
         }
+        let mut two = pod(by_instance(), None);
+        let mut other = by_instance();
+        (other["name"], other["controller"]) = (json!("vm2"), json!(false));
+        two.metadata.unknown["ownerReferences"].as_array_mut().unwrap().insert(0, other);
+        assert_eq!(two.instance().unwrap().name, "vm1");
         assert!(may_be_machine("virt-launcher-vm1-x") && !may_be_machine("web-virt-launcher-"));
         assert_eq!(instance(true, false).machine().unwrap().uid, "m-1");
         assert_eq!(instance(false, false).machine(), None);

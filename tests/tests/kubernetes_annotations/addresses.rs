@@ -5,7 +5,7 @@ use integration_tests::content::Content;
 use integration_tests::kernel;
 use serde_json::{Value, json};
 
-use crate::{addresses, annotated, annotation, check, host_routes};
+use crate::{addresses, annotated, annotation, api, check, create_on, host_routes};
 
 #[test]
 fn addresses_that_a_pod_asks_for() {
@@ -84,6 +84,52 @@ fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
         let pod = annotated(cluster, 2, &annotations);
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.65.3.4/32"]);
         cluster.assert_only(&[&holder, &pod]);
+    });
+}
+
+/// Annotations are the tenant's: these name another pod's sandbox and its address as this pod's own.
+#[test]
+fn add_with_anothers_sandbox_and_address_in_the_annotations_leaves_that_ones() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack().node("node2"));
+        let conf = cluster.conf("node1", json!({}));
+        let holder = annotated(cluster, 1, &[]);
+        let result = cluster.add(&holder, &conf);
+        let held = addresses(&result)[0].split('/').next().unwrap().to_owned();
+        let (network, wanted) = (format!("{held}/32"), json!([held]).to_string());
+        let forged = [
+            ("containerID", holder.container_id.as_str()),
+            ("podIP", &network),
+            ("podIPs", &network),
+            ("ipAddrs", &wanted),
+        ];
+        for (number, node) in [(2, "node1"), (3, "node2")] {
+            create_on(api(cluster), &format!("pod{number}"), node, &forged);
+            let thief = cluster.pod(number);
+            let conf = cluster.conf(node, json!({}));
+            let error = cluster.verb("ADD", &thief, &conf).run().unwrap().error();
+            assert!(error.msg.ends_with("Address already assigned in block"), "{error:?}");
+            assert!(error.details.contains("pod suite/pod1"), "{error:?}");
+            cluster.remove_pod(&thief);
+            cluster.assert_only(&[&holder]);
+        }
+    });
+}
+
+/// A machine's handle is made of the names of objects. Here it holds the address for the pod itself, as for a launcher.
+#[test]
+fn add_with_a_machines_handle_in_the_annotations_leaves_the_machines_address() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let forged = [("containerID", "vmi.suite.db"), ("podIP", "10.65.3.3/32"), ("ipAddrs", "[\"10.65.3.3\"]")];
+        let pod = annotated(cluster, 1, &forged);
+        let machine = cluster.plugins.verb("calico-ipam", "ADD", "vmi.suite.db", &pod.netns, &conf);
+        machine.env("CNI_ARGS", format!("{};IP=10.65.3.3", pod.args())).run().unwrap().success();
+        let before = cluster.accounts().held;
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(error.msg.ends_with("Address already assigned in block"), "{error:?}");
+        assert_eq!(cluster.accounts().held, before);
     });
 }
 

@@ -39,10 +39,15 @@ fn annotated(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)])
 
 /// A pod object with annotations.
 fn create(client: &Client, name: &str, annotations: &[(&str, &str)]) -> Value {
+    create_on(client, name, "node1", annotations)
+}
+
+/// The same on a node.
+fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str)]) -> Value {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": NAMESPACE, "annotations": named(annotations) },
-        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
     });
     client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap()
 }

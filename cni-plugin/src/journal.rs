@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use installer::atomic_file::{self, AtomicFileError, is_draft};
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
+use libcalico::ipam::{HandleId, OldHandle};
+use libcalico::names::EndpointIdentifiers;
 use serde::{Deserialize, Serialize};
 
 /// Where entries live unless a test says otherwise.
@@ -38,8 +40,26 @@ pub struct Debt {
     /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod_uid: String,
-    /// Handles to release; empty when a foreign plugin keeps the addresses.
+    /// The container's handles; empty when a foreign plugin keeps the addresses.
     pub handles: Vec<String>,
+}
+
+impl Debt {
+    /// The handle of before v3, with the pod or container that its allocations must name to be released.
+    pub fn old_handle(&self) -> Option<OldHandle> {
+        let (namespace, endpoint) = &self.endpoint;
+        let ids = EndpointIdentifiers::parse(endpoint).ok()?;
+        let old = match ids.orchestrator.as_str() {
+            "k8s" => OldHandle::of_pod(namespace, &ids.pod),
+            _ => OldHandle::of_container(&self.container_id),
+        };
+        old.filter(|old| *old.id() != self.own_handle())
+    }
+
+    /// The handle that holds what this container got.
+    pub fn own_handle(&self) -> HandleId {
+        HandleId::for_container(&self.network, &self.container_id)
+    }
 }
 
 /// Why an entry could not be kept or read.
@@ -253,6 +273,29 @@ mod tests {
         due.iter().for_each(|debt| locked.postpone(debt).unwrap());
         let first: Vec<_> = locked.due("one").into_iter().map(|debt| debt.container_id).take(2).collect();
         assert_eq!(first, [format!("c{ENTRIES_PER_INVOCATION}"), "c0".into()]);
+    }
+
+    /// The text is as every version has written it.
+    #[test]
+    fn a_debt_names_the_pod_that_its_old_handle_must_be_noted_for() {
+        let noted = |endpoint: [&str; 2]| {
+            let id = "c".repeat(64);
+            let text = format!(
+                r#"{{"network": "net", "container_id": "{id}", "ifname": "eth0", "node": "node1", "datastore": "one",
+                    "endpoint": ["{}", "{}"], "handles": ["net.{id}", "x"]}}"#,
+                endpoint[0], endpoint[1]
+            );
+            serde_json::from_str::<Debt>(&text).unwrap().old_handle()
+        };
+        assert_eq!(noted(["ns", "node--1-k8s-my--web.x-eth0"]), OldHandle::of_pod("ns", "my-web.x"));
+        assert_eq!(
+            noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
+            OldHandle::of_container(&"c".repeat(64))
+        );
+        // A machine's handle, the container's own, and an endpoint without a name.
+        assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
+        assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
+        assert_eq!(noted(["", ""]), None);
     }
 
     #[test]

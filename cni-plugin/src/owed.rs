@@ -3,7 +3,6 @@
 use ipam_plugin::lock::LockError;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
-use libcalico::ipam::HandleId;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
 
@@ -88,8 +87,7 @@ async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), 
     if shared {
         tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
     } else {
-        let handles: Vec<_> = owed.handles.iter().map(HandleId::new).collect();
-        ipam::release_handles(session, &handles, &owed.node).await?;
+        ipam::release_owed(store, owed).await?;
         Box::pin(kubevirt::settle(session, owed)).await?;
     }
     delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;

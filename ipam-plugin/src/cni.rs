@@ -14,7 +14,7 @@ mod tests;
 pub use self::add::add;
 pub use self::call::{IpamCall, Pod};
 pub use self::check::{check, differences};
-pub use self::del::{del, release_call};
+pub use self::del::{del, release_call, release_handles};
 pub use self::error::cni_error;
 pub use self::gc::{Collected, Leaked, gc, leaked};
 pub use self::status::{status, status_of};

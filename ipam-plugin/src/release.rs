@@ -85,6 +85,12 @@ impl ReleasePrelude {
         self
     }
 
+    /// Takes out what was found of a handle.
+    pub fn take(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
+        let index = self.handles.iter().position(|handle| handle.key == *id)?;
+        Some(self.handles.remove(index))
+    }
+
     /// Nothing is held.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()

@@ -17,7 +17,7 @@ use crate::error::IpamError;
 use crate::handle_count::{self, Attempt};
 use crate::release::write_released;
 
-pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch};
+pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch, release_chosen};
 
 /// What became of the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

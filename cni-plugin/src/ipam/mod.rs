@@ -17,7 +17,7 @@ use ipam_plugin::error::IpamError;
 use ipam_plugin::kubevirt;
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release::{self, ReleasePrelude};
+use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::store::{Store, StoreError};
@@ -29,6 +29,7 @@ use pod_cidr::Subnets;
 
 use crate::annotations::Addresses;
 use crate::attach::host_link_of;
+use crate::journal::Debt;
 use crate::session::{Session, store_error};
 
 /// Addresses given to this container by this ADD.
@@ -80,10 +81,10 @@ pub fn call_of(session: &Session) -> Option<IpamCall> {
         .then(|| IpamCall { machine: session.machine.clone(), ..IpamCall::of(&session.call, &session.facts.node) })
 }
 
-/// The handles that DEL releases: the container's, and the one of releases before v3 (IPAM-23). None when a foreign
+/// The handles that DEL looks at: the container's, and the one of releases before v3 (IPAM-23). None when a foreign
 /// plugin keeps the addresses.
 pub fn handles_of(session: &Session) -> Vec<HandleId> {
-    call_of(session).map(|call| call.handles().to_vec()).unwrap_or_default()
+    call_of(session).map(|call| call.handles()).unwrap_or_default()
 }
 
 /// Those of them that DEL reads first.
@@ -173,21 +174,18 @@ pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Resu
     })
 }
 
-/// Releases handles that the journal names, of a container that ran on `node`. A block that cannot be read still holds what it
-/// held: an error.
-pub async fn release_handles(session: &Session, handles: &[HandleId], node: &str) -> Result<(), CniError> {
-    if handles.is_empty() {
+/// Releases what the container of a journal's entry holds.
+pub async fn release_owed<S: Store>(store: &S, owed: &Debt) -> Result<(), CniError> {
+    // A foreign plugin keeps the addresses.
+    if owed.handles.is_empty() {
         return Ok(());
     }
+    let old = owed.old_handle();
+    let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
     let prelude =
-        ReleasePrelude::read(&session.store, handles).await.map_err(|error| store_error("read the handles", &error))?;
-    let released = release::release(&session.store, &SystemClock::start(), prelude.on_node(node))
-        .await
-        .map_err(|error| cni::cni_error(&error))?;
-    match released.unreadable.first() {
-        Some(block) => Err(cni::cni_error(&IpamError::UnreadableBlock(*block))),
-        None => Ok(()),
-    }
+        ReleasePrelude::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
+    let released = cni::release_handles(store, &SystemClock::start(), prelude, old.as_ref(), &owed.node).await;
+    released.map(drop).map_err(|error| cni::cni_error(&error))
 }
 
 /// CHECK of the addresses; one text per difference.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use libcalico::ipam::HandleId;
+use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::kubernetes::MachinePod;
 use libcalico::store::Store;
 use netconf::Call;
@@ -105,24 +105,26 @@ impl IpamCall {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// The handle that releases before v3 gave the same container; released on DEL (IPAM-23).
-    pub fn legacy_handle(&self) -> HandleId {
-        match &self.pod {
-            Some(pod) => HandleId::new(format!("{}.{}", pod.namespace.name, pod.name)),
-            None => HandleId::new(&self.container_id),
-        }
+    /// The handle that releases before v3 gave the same container; DEL releases what it holds for it (IPAM-23).
+    pub fn old_handle(&self) -> Option<OldHandle> {
+        let old = match &self.pod {
+            Some(pod) => OldHandle::of_pod(&pod.namespace.name, &pod.name),
+            None => OldHandle::of_container(&self.container_id),
+        };
+        old.filter(|old| *old.id() != self.container_handle())
     }
 
-    /// Both handles of the container: what a DEL releases.
-    pub fn handles(&self) -> [HandleId; 2] {
-        [self.container_handle(), self.legacy_handle()]
+    /// The container's handles: what a DEL looks at.
+    pub fn handles(&self) -> Vec<HandleId> {
+        let old = self.old_handle();
+        [self.container_handle()].into_iter().chain(old.map(|old| old.id().clone())).collect()
     }
 
     /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
     /// is not there, which is when the container is from before v3.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
         match store.has_transactions() {
-            true => self.handles().to_vec(),
+            true => self.handles(),
             false => vec![self.container_handle()],
         }
     }

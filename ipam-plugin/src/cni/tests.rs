@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use super::{IpamCall, add, check, del, differences, gc, status};
 use crate::clock::SystemClock;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
+use crate::request::AssignRequest;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 
 async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
@@ -66,7 +67,8 @@ async fn families_and_what_neither_gives() {
 async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
     let cluster = dual_stack();
     del_from(&cluster, &call("a")).await.unwrap();
-    cluster.one("node1", "a").await.unwrap();
+    let of_before_v3 = AssignRequest { attributes: BTreeMap::new(), ..cluster.request("node1", "a") };
+    cluster.assign(&of_before_v3).await.unwrap();
     add_to(&cluster, &call("a")).await.unwrap();
     del_from(&cluster, &call("a")).await.unwrap();
     assert_eq!(held(&cluster.store.pairs()).len(), 0);
@@ -76,13 +78,14 @@ async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
 #[test]
 fn handles_are_named_as_upstream_names_them() {
     let plain = call("c0ffee");
-    assert_eq!(plain.handles().map(|id| id.to_string()), ["net.c0ffee", "c0ffee"]);
+    let names = |call: &IpamCall| call.handles().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(&plain), ["net.c0ffee", "c0ffee"]);
     let mut pod = call("c0ffee");
     pod.pod = Some(super::Pod {
         namespace: crate::request::Namespace { name: "default".into(), ..Default::default() },
         name: "web".into(),
     });
-    assert_eq!(pod.handles().map(|id| id.to_string()), ["net.c0ffee", "default.web"]);
+    assert_eq!(names(&pod), ["net.c0ffee", "default.web"]);
     let attributes = pod.attributes(time::OffsetDateTime::UNIX_EPOCH);
     assert_eq!(attributes.keys().collect::<Vec<_>>(), ["namespace", "node", "pod", "timestamp"]);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Block, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
@@ -114,6 +114,24 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
         release_if_deselected(&gated, wave).await;
     }
     Ok(outcome)
+}
+
+/// Gives back those of a handle's addresses that `requests` names of its blocks, and returns them.
+///
+/// # Errors
+/// When the addresses of a block could not be given back; those of others are.
+pub async fn release_chosen<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &Handle,
+    requests: impl Requests,
+) -> Result<Vec<IpAddr>, IpamError> {
+    let blocks: Vec<Cidr> = handle.block.keys().copied().collect();
+    let outcome = release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await?;
+    match outcome.failed.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(outcome.released.into_iter().map(|(_, ip)| ip).collect()),
+    }
 }
 
 /// As many reads as one transaction of etcd takes.

@@ -151,6 +151,11 @@ impl HandleId {
         })
     }
 
+    /// Whether this may be the handle of a virtual machine, as [`HandleId::for_machine`] makes it.
+    pub fn may_be_of_machine(&self) -> bool {
+        self.0.contains(".vmi.")
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

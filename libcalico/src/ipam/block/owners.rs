@@ -32,6 +32,16 @@ impl Attribute {
         }
     }
 
+    /// Whether a pod is the owner, or one of the two.
+    pub fn names_pod(&self, namespace: &str, pod: &str) -> bool {
+        self.slot_of(namespace, pod).is_some()
+    }
+
+    /// Whether nothing but the handle is known of the allocation, as before v3.
+    pub fn says_nothing(&self) -> bool {
+        self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
+    }
+
     /// Where a pod is the owner, looking at the active one first.
     fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
         [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| {

@@ -144,6 +144,13 @@ impl Block {
         Ok(ordinals.len())
     }
 
+    /// Requests for those addresses of `handle` whose attribute `is_wanted`, each as it is held now.
+    pub fn requests_of(&self, handle: &HandleId, is_wanted: impl Fn(&Attribute) -> bool) -> Vec<ReleaseRequest> {
+        let held = self.allocated().filter(|held| held.handle().as_ref() == Some(handle));
+        let wanted = held.filter(|held| held.attribute.is_some_and(&is_wanted));
+        wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
+    }
+
     /// The ordinal to release and who holds it, or `None` when there is nothing to release. The sequence number is
     /// checked first, even of a free address (D34).
     fn releasable(&self, request: &ReleaseRequest) -> Result<Option<(usize, Option<HandleId>)>, ReleaseError> {

@@ -1,0 +1,150 @@
+//! The handle of before v3: what DEL releases under it, and what it leaves.
+
+use std::collections::BTreeMap;
+
+use libcalico::ipam::{Block, Handle, HandleId};
+
+use super::super::{IpamCall, Pod};
+use super::{del, release_call};
+use crate::release::ReleasePrelude;
+use crate::request::Namespace;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, held};
+
+fn clusters() -> [Cluster; 2] {
+    let pooled = |store| {
+        let cluster = Cluster::on(store);
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        cluster
+    };
+    [pooled(MemoryStore::sequential()), pooled(MemoryStore::transactional())]
+}
+
+fn of_pod(namespace: &str, name: &str) -> IpamCall {
+    let namespace = Namespace { name: namespace.into(), ..Namespace::default() };
+    IpamCall { pod: Some(Pod { namespace, name: name.into() }), ..call("c1") }
+}
+
+/// Has the handle hold one more address, with these attributes.
+async fn hold(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) {
+    let mut request = cluster.request("node1", handle);
+    request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    cluster.assign(&request).await.unwrap();
+}
+
+async fn delete(cluster: &Cluster, call: &IpamCall) {
+    let prelude = ReleasePrelude::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
+    del(&cluster.store, &cluster.clock, call, prelude).await.unwrap();
+}
+
+/// What is stored of addresses.
+fn stored(cluster: &Cluster) -> (Vec<Block>, BTreeMap<HandleId, Handle>) {
+    let pairs = cluster.store.pairs();
+    (
+        pairs.list::<Block>(&None).into_iter().map(|(_, block)| block).collect(),
+        pairs.list::<Handle>(&()).into_iter().collect(),
+    )
+}
+
+#[tokio::test]
+async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
+    let hex = "0123456789abcdef".repeat(4);
+    let container = format!("k8s-pod-network.{hex}");
+    let service = [("service", "checkout"), ("namespace", "shop")];
+    let machine = [("namespace", "prod"), ("pod", "virt-launcher-db-x"), ("vmi-name", "db")];
+    let others: [(&str, &[(&str, &str)], IpamCall); 7] = [
+        (&container, &[("node", "node1"), ("timestamp", "t")], of_pod("k8s-pod-network", &hex)),
+        (
+            "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal",
+            &[("node", "node1"), ("type", "vxlanTunnelAddress")],
+            of_pod("vxlan-tunnel-addr-ip-10-0-0-1", "ec2.internal"),
+        ),
+        ("lb-CcByVDWerSL9", &service, call("lb-CcByVDWerSL9")),
+        ("lb-shop.checkout", &service, of_pod("lb-shop", "checkout")),
+        ("k8s-pod-network.vmi.prod.db", &machine, of_pod("k8s-pod-network", "vmi.prod.db")),
+        ("k8s-pod-network.vmi.prod.db", &[], of_pod("k8s-pod-network", "vmi.prod.db")),
+        ("ns.web", &[("namespace", "other"), ("pod", "web")], of_pod("ns", "web")),
+    ];
+    for (handle, attributes, namesake) in others {
+        for cluster in clusters() {
+            hold(&cluster, handle, attributes).await;
+            let before = stored(&cluster);
+            delete(&cluster, &namesake).await;
+            assert_eq!(stored(&cluster), before, "{handle} {attributes:?}");
+        }
+    }
+}
+
+/// An ADD that has counted its handle, and has not written its block yet.
+#[tokio::test]
+async fn del_of_a_namesake_of_a_handle_that_holds_nothing_yet_leaves_the_handle() {
+    for cluster in clusters() {
+        hold(&cluster, "net.other", &[("node", "node1")]).await;
+        let mut handle = Handle::default();
+        handle.increment("10.65.166.128/26".parse().unwrap(), 1);
+        handle.increment("10.65.9.0/26".parse().unwrap(), 1);
+        cluster.store.put(&HandleId::new("ns.web"), &handle);
+        let before = stored(&cluster);
+        delete(&cluster, &of_pod("ns", "web")).await;
+        assert_eq!(stored(&cluster), before);
+    }
+}
+
+#[tokio::test]
+async fn del_of_a_pod_releases_its_part_of_the_old_handle_and_counts_the_rest() {
+    for cluster in clusters() {
+        hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
+        hold(&cluster, "ns.web", &[("node", "node1"), ("type", "vxlanTunnelAddress")]).await;
+        hold(&cluster, "ns.web", &[]).await;
+        delete(&cluster, &of_pod("ns", "web")).await;
+        let left = held(&cluster.store.pairs());
+        assert_eq!(left[&HandleId::new("ns.web")], ["10.65.166.129".parse::<std::net::IpAddr>().unwrap()]);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn del_that_loses_a_race_releases_the_old_handle_once() {
+    for cluster in clusters() {
+        hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
+        hold(&cluster, "ns.web", &[("node", "node1")]).await;
+        let mut races = BTreeMap::from([("IPAMBlock", 2), ("IPAMHandle", 2)]);
+        cluster.store.before_each(move |_, writes, pairs| {
+            for write in writes.into_iter().flatten() {
+                if let Some(left) = races.get_mut(write.kind).filter(|left| **left > 0) {
+                    *left -= 1;
+                    pairs.touch(&write.path);
+                }
+            }
+            Fault::None
+        });
+        delete(&cluster, &of_pod("ns", "web")).await;
+        cluster.store.calm();
+        assert_eq!(held(&cluster.store.pairs())[&HandleId::new("ns.web")].len(), 1);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn an_outage_under_the_old_handle_is_told_as_one() {
+    for cluster in clusters() {
+        hold(&cluster, "ns.web", &[]).await;
+        let call = of_pod("ns", "web");
+        let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
+        cluster.store.before_each(|_, _, _| Fault::Refused);
+        let error = release_call(&cluster.store, &cluster.clock, &call, prelude).await.unwrap_err();
+        assert!(matches!(&error, crate::error::IpamError::Store(cause) if cause.is_unavailable()), "{error}");
+    }
+}
+
+/// All of what the runtime's own container id leads to is the container's.
+#[tokio::test]
+async fn del_releases_all_under_the_containers_own_handle() {
+    for cluster in clusters() {
+        for attributes in [&[][..], &[("node", "node1")], &[("namespace", "other"), ("pod", "other")]] {
+            hold(&cluster, "net.c1", attributes).await;
+        }
+        // Named so that its old handle is its own.
+        delete(&cluster, &of_pod("net", "c1")).await;
+        assert!(held(&cluster.store.pairs()).is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! The handle that releases before v3 gave a container, `<namespace>.<pod>` or the id of a container alone: whoever names
+//! the container chooses it, and it may be the handle of something else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use integration_tests::accounts::Accounts;
+use integration_tests::cluster::{Cluster, handle};
+use integration_tests::content::{Content, NETWORK, container_id};
+use integration_tests::etcd::{self, Etcd};
+use integration_tests::namespaces::isolated;
+use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+use serde_json::{Value, json};
+
+const HANDLES: &str = "/calico/ipam/v2/handle/";
+const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/";
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+
+/// A container that is named so that its old handle is that of something else.
+struct Namesake {
+    container_id: String,
+    args: String,
+}
+
+impl Namesake {
+    fn pod(number: usize, namespace: &str, name: &str) -> Namesake {
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+        Namesake { container_id: container_id(90 + number), args }
+    }
+
+    fn container(id: &str) -> Namesake {
+        Namesake { container_id: id.into(), args: String::new() }
+    }
+
+    /// A DEL for it, whose sandbox is gone.
+    fn delete(&self, cluster: &Cluster<'_>, conf: &Value) {
+        let call = cluster.plugins.verb("calico", "DEL", &self.container_id, Path::new(""), conf);
+        call.env("CNI_ARGS", &self.args).run().unwrap().success();
+    }
+}
+
+fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    isolated(|host| {
+        host.add_uplink().unwrap();
+        let store = Store::etcd(host).unwrap();
+        let mut cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store };
+        cluster.load(&Content::dual_stack());
+        test(&mut cluster);
+    });
+}
+
+fn server<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
+    match &mut cluster.store {
+        Store::Etcd(etcd) => etcd,
+        Store::Local(_) | Store::Kubernetes(_) => panic!("this suite runs on etcd"),
+    }
+}
+
+fn conf(cluster: &Cluster<'_>) -> Value {
+    cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
+}
+
+/// An address that is held by `holder`, with these attributes.
+fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Value) {
+    let pod = cluster.pod(number);
+    cluster.add(&pod, &conf(cluster));
+    let (from, content) = (handle(&pod), cluster.store.dump().unwrap());
+    for (key, mut block) in content.iter().filter(|(key, _)| key.starts_with(BLOCK)).map(|(k, v)| (k, v.clone())) {
+        let attribute =
+            block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["handle_id"] == from.as_str());
+        *attribute.unwrap() = match attributes {
+            Value::Null => json!({ "handle_id": holder }),
+            _ => json!({ "handle_id": holder, "secondary": attributes }),
+        };
+        cluster.store.put(key, &block).unwrap();
+    }
+    cluster.store.put(&format!("{HANDLES}{holder}"), &content[&format!("{HANDLES}{from}")]).unwrap();
+    cluster.store.delete(&format!("{HANDLES}{from}")).unwrap();
+}
+
+/// What blocks and handles say.
+fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(String, String), u64>) {
+    let Accounts { held, counted, .. } = cluster.accounts();
+    (held, counted)
+}
+
+/// What others hold, and the container that is named after each.
+fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
+    let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
+    let plain = cluster.pod(1);
+    cluster.add(&plain, &conf(cluster));
+    let mut namesakes = vec![Namesake::pod(1, NETWORK, &plain.container_id)];
+    for (number, holder, attributes) in [
+        (2, "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal", json!({ "node": "node1", "type": "vxlanTunnelAddress" })),
+        (3, "lb-shop.checkout", json!({ "service": "checkout", "namespace": "shop", "type": "loadbalancer" })),
+        (4, &format!("{NETWORK}.vmi.prod.db"), machine),
+        // A machine that does not run: no pod is noted.
+        (5, &format!("{NETWORK}.vmi.prod.stopped"), Value::Null),
+        (6, "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts", json!({ "service": "checkout", "namespace": "shop" })),
+    ] {
+        held_by(cluster, number, holder, &attributes);
+        namesakes.extend(holder.split_once('.').map(|(namespace, pod)| Namesake::pod(number, namespace, pod)));
+        namesakes.push(Namesake::container(holder));
+    }
+    namesakes
+}
+
+#[test]
+fn del_of_a_namesake_of_anothers_handle_leaves_that_address() {
+    with_etcd(|cluster| {
+        let namesakes = others(cluster);
+        let before = addresses(cluster);
+        for namesake in namesakes {
+            namesake.delete(cluster, &conf(cluster));
+            assert_eq!(addresses(cluster), before, "{} {}", namesake.container_id, namesake.args);
+        }
+    });
+}
+
+#[test]
+fn a_debt_of_a_namesake_of_anothers_handle_leaves_that_address() {
+    with_etcd(|cluster| {
+        let namesakes = others(cluster);
+        let (before, conf) = (addresses(cluster), conf(cluster));
+        server(cluster).stop();
+        namesakes.iter().for_each(|namesake| namesake.delete(cluster, &conf));
+        let entries = || {
+            fs::read_dir(JOURNAL).unwrap().filter(|e| e.as_ref().is_ok_and(|e| e.path().extension().is_some())).count()
+        };
+        assert_eq!(entries(), namesakes.len());
+        server(cluster).restart().unwrap();
+        let mut gc = conf;
+        let kept: Vec<Value> =
+            [container_id(1)].iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
+        gc["cni.dev/valid-attachments"] = json!(kept);
+        cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string()).run().unwrap().success();
+        assert_eq!((entries(), addresses(cluster)), (0, before));
+    });
+}
+
+/// As releases before v3 left them, or with the attributes of the pod.
+#[test]
+fn del_releases_what_the_old_handle_holds_for_the_pod() {
+    with_etcd(|cluster| {
+        let own = json!({ "node": "node1", "namespace": "default", "pod": "web" });
+        held_by(cluster, 1, "default.web", &Value::Null);
+        Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
+        held_by(cluster, 2, "default.web", &own);
+        Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
+        held_by(cluster, 3, &container_id(7), &Value::Null);
+        Namesake::container(&container_id(7)).delete(cluster, &conf(cluster));
+        assert_eq!(addresses(cluster), Default::default());
+    });
+}

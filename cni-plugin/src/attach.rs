@@ -21,6 +21,8 @@ pub use kernel::host_link_of;
 pub struct Attachment {
     /// Name of the host's end.
     pub host_ifname: String,
+    /// Number of the host's end; `None` where another dataplane made it.
+    host_index: Option<u32>,
     /// MAC address of the container's end, lower case with colons.
     pub mac: String,
     /// MTU as the result reports it: 0, for nothing, unless one was asked for (CNI-185).
@@ -141,9 +143,10 @@ impl Removal {
 impl Attachment {
     /// Takes the interface of a failed ADD away again.
     pub async fn undo(&self, session: &Session) -> Result<(), CniError> {
-        match session.call.conf.dataplane_options.grpc_socket() {
-            Some(socket) => grpc::remove(session, socket).await,
-            None => kernel::undo(session, &self.host_ifname),
+        match (self.host_index, session.call.conf.dataplane_options.grpc_socket()) {
+            (Some(index), _) => kernel::undo(session, index),
+            (None, Some(socket)) => grpc::remove(session, socket).await,
+            (None, None) => Ok(()),
         }
     }
 

@@ -13,6 +13,7 @@ use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::MachinePod;
+use libcalico::names::InterfaceAlias;
 use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
@@ -244,6 +245,17 @@ impl Session {
     pub fn host_ifname(&self) -> String {
         let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
         self.facts.host_interface(prefix.as_deref())
+    }
+
+    /// What is noted on the host's end of the interface.
+    pub fn interface_alias(&self) -> InterfaceAlias {
+        let call = &self.call;
+        match &self.facts.orchestrator {
+            Orchestrator::Cni(_) => InterfaceAlias::for_container(&call.container_id),
+            Orchestrator::Kubernetes(pod) => {
+                InterfaceAlias::for_pod(&call.conf.name, &pod.namespace, &pod.name, &call.container_id)
+            }
+        }
     }
 
     /// The datastore in words, without credentials: what the journal knows it by.

@@ -42,7 +42,13 @@ pub(super) async fn attach(
         let error = format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac);
         return Err(CniError::internal(error));
     };
-    Ok(Attachment { host_ifname: reply.host_interface_name, mac: mac.to_string(), mtu: plan.mtu, as_hosts: false })
+    Ok(Attachment {
+        host_ifname: reply.host_interface_name,
+        host_index: None,
+        mac: mac.to_string(),
+        mtu: plan.mtu,
+        as_hosts: false,
+    })
 }
 
 pub(super) async fn remove(session: &Session, socket: &str) -> Result<(), CniError> {

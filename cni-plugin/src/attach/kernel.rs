@@ -58,6 +58,7 @@ fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, AttachErro
     }
     Ok(Attachment {
         host_ifname: attached.host_ifname,
+        host_index: Some(attached.host_index),
         mac: attached.container_mac.to_string(),
         mtu: if plan.mtu == 0 { 0 } else { attached.mtu },
         as_hosts: true,
@@ -88,17 +89,9 @@ pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardo
     .map_err(dataplane_error)
 }
 
-/// Takes away what [`attach`] has just made: the name is proof enough.
-pub(super) fn undo(session: &Session, host_ifname: &str) -> Result<(), CniError> {
-    Teardown::start(Endpoint {
-        netns: Some(session.call.netns.clone().into()),
-        container_ifname: session.call.ifname.clone(),
-        host_ifname: host_ifname.to_owned(),
-        proof: HostLinkProof::Name,
-    })
-    .and_then(Teardown::finish)
-    .map(|_| ())
-    .map_err(dataplane_error)
+/// Takes away what [`attach`] has made.
+pub(super) fn undo(session: &Session, host_index: u32) -> Result<(), CniError> {
+    dataplane::remove(host_index, &session.interface_alias()).map_err(dataplane_error)
 }
 
 /// The host's end of an endpoint's interface, and the addresses routed to it.

@@ -26,7 +26,7 @@ pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};
 pub use observe::is_absent;
 pub use plan::{DeviceType, EndpointPlan};
-pub use setup::{Attached, Stage, setup};
+pub use setup::{Attached, Stage, remove, setup};
 pub use sysctl::SysctlError;
 pub use teardown::{Endpoint, HostLinkProof, Removed, Teardown};
 pub use verify::{Aspect, Difference, verify};

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 
 use super::mac::MacAddr;
@@ -38,6 +39,8 @@ pub struct EndpointPlan {
     pub host_ifname: String,
     /// Interface name in the pod's namespace (CNI_IFNAME).
     pub container_ifname: String,
+    /// What is noted on the host's end.
+    pub alias: InterfaceAlias,
     /// The pod's addresses, in IPAM order. IPv4-mapped IPv6 counts as IPv4.
     pub addresses: Vec<IpAddr>,
     /// MTU of both ends in bytes; 0 leaves the kernel's default (CNI-185).

@@ -10,6 +10,9 @@ mod link_local;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use libcalico::names::InterfaceAlias;
+use nix::errno::Errno;
+
 use super::DataplaneError;
 use super::mac::MacAddr;
 use super::netlink::link::{self, Link};
@@ -26,6 +29,8 @@ use link_local::LinkLocal;
 pub struct Attached {
     /// The interface in the host's namespace.
     pub host_ifname: String,
+    /// Its number, which no other interface of the namespace ever gets.
+    pub host_index: u32,
     /// Its MAC address.
     pub host_mac: MacAddr,
     /// The MAC address of the pod's interface.
@@ -75,13 +80,14 @@ fn configure(
     stages.done("host_sysctls");
 
     let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
-    host_routes::bring_up_with_routes(host, &pair.host, &host_end, plan.replaces_idle_routes)?;
+    host_routes::bring_up_with_routes(host, &pair.host, &host_end, plan)?;
     stages.done("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
     stages.done("pod");
     Ok(Attached {
         host_ifname: plan.host_ifname.clone(),
+        host_index: pair.host.index,
         host_mac,
         container_mac: container.mac.ok_or_else(|| DataplaneError::NoMac(container.name.clone()))?,
         mtu: container.mtu,
@@ -126,6 +132,20 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 fn undo(host: &mut NetlinkSocket, link: &Link) {
     if let Err(error) = host.carry_out(vec![link::delete(link)]) {
         tracing::warn!(%error, "interface pair left behind after a failed set-up");
+    }
+}
+
+/// Takes the pair of a finished [`setup`] away again, unless it is gone. By the number: the name may be a later ADD's by now.
+pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
+    let mut host = NetlinkSocket::open()?;
+    let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
+    if link.alias.as_ref() != Some(alias) {
+        tracing::warn!(interface = link.name, "interface left alone: its alias is not that of this ADD");
+        return Ok(());
+    }
+    match host.carry_out(vec![link::delete(&link)]) {
+        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
+        outcome => outcome.map(drop).map_err(DataplaneError::from),
     }
 }
 

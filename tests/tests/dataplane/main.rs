@@ -15,6 +15,7 @@ use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
 use cni_plugin::dataplane::{Attached, DataplaneError, DeviceType, EndpointPlan, NetnsFd};
 use integration_tests::command::ip_json;
 use integration_tests::namespaces::{Host, NETNS_DIR};
+use libcalico::names::InterfaceAlias;
 use serde_json::Value;
 
 /// The plan of an ordinary endpoint: veth, default MTU, default routes.
@@ -32,6 +33,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         allow_ip_forwarding: false,
         host_routes: true,
         replaces_idle_routes: true,
+        alias: InterfaceAlias::for_pod("net", "suite", host_ifname, "c1"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Interfaces: the requests about them, and what the kernel says of one.
 
+use libcalico::names::InterfaceAlias;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -37,6 +38,8 @@ pub(crate) struct Link {
     pub(crate) peer_netns_id: Option<i32>,
     /// How it makes its IPv6 link-local address; `None` when it has no IPv6.
     pub(crate) addr_gen_mode: Option<In6AddrGenMode>,
+    /// The container and the pod that it was made for; `None` where no ADD of ours noted them.
+    pub(crate) alias: Option<InterfaceAlias>,
 }
 
 /// Creates the pair in place: the host end in the namespace of the socket, the other end in `netns`.
@@ -85,6 +88,14 @@ fn get_by_index(index: u32) -> Request {
     Request::new(format!("look up interface number {index}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
+/// Notes on an interface the container and the pod that it was made for. The message that creates a pair cannot: the kernel
+/// ignores the attribute there.
+pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
+    let attribute = LinkAttribute::IfAlias(alias.to_string());
+    let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute).build();
+    Request::new(format!("set alias of interface {}", link.name), RouteNetlinkMessage::SetLink(message), 0)
+}
+
 /// Sets an interface up.
 pub(crate) fn set_up(link: &Link) -> Request {
     let message = LinkUnspec::new_with_index(link.index).up().build();
@@ -107,12 +118,6 @@ pub(crate) fn set_mac(link: &Link, mac: MacAddr) -> Request {
 pub(crate) fn delete(link: &Link) -> Request {
     let message = LinkUnspec::new_with_index(link.index).build();
     Request::new(format!("delete interface {}", link.name), RouteNetlinkMessage::DelLink(message), 0)
-}
-
-/// Deletes an interface by name.
-pub(crate) fn delete_by_name(name: &str) -> Request {
-    let message = LinkUnspec::new_with_name(name).build();
-    Request::new(format!("delete interface {name}"), RouteNetlinkMessage::DelLink(message), 0)
 }
 
 impl Link {
@@ -146,12 +151,14 @@ impl Link {
             peer_index: None,
             peer_netns_id: None,
             addr_gen_mode: None,
+            alias: None,
         };
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Address(bytes) => link.mac = MacAddr::try_from(bytes.as_slice()).ok(),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::IfAlias(text) => link.alias = InterfaceAlias::parse(&text),
                 LinkAttribute::Link(index) => link.peer_index = Some(index),
                 LinkAttribute::LinkNetNsId(id) => link.peer_netns_id = Some(id),
                 LinkAttribute::LinkInfo(infos) => link.paired = infos.iter().any(is_pair),

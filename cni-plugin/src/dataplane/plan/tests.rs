@@ -1,5 +1,7 @@
 //! Tests of the plan.
 
+use libcalico::names::InterfaceAlias;
+
 use super::*;
 
 fn plan(addresses: &[&str]) -> EndpointPlan {
@@ -16,6 +18,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         allow_ip_forwarding: false,
         host_routes: true,
         replaces_idle_routes: false,
+        alias: InterfaceAlias::for_container("c1"),
     }
 }
 

@@ -75,10 +75,8 @@ fn create_once(
     let looked_up = answers.next().unwrap_or(Ok(None));
     match looked_up.map(Link::from_answer) {
         Ok(Some(link)) => Ok(link),
-        outcome => {
-            let _ = host.ask(link::delete_by_name(&plan.host_ifname));
-            Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname)))
-        }
+        // Nothing is deleted: the name alone does not tell whose it is by now. The next ADD or DEL takes the pair away.
+        outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),
     }
 }
 

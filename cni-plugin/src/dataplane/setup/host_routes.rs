@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::route::{self, KernelRoute};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::plan::End;
+use crate::dataplane::plan::{End, EndpointPlan};
 use crate::dataplane::{BusyRoute, DataplaneError};
 
 /// How often a route is added anew after others were found in its place: those come and go meanwhile.
@@ -24,18 +24,21 @@ enum Obstacle {
     Busy(BusyRoute),
 }
 
-/// Sets the host end up and adds its routes, in one send. `replaces_idle`: a route through an interface without carrier makes
-/// way.
+/// Notes on the host end whose it is, sets it up and adds its routes, in one send and in this order: an interface that is up
+/// has its alias.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     link: &Link,
     end: &End,
-    replaces_idle: bool,
+    plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
-    let mut requests = vec![link::set_up(link)];
+    let replaces_idle = plan.replaces_idle_routes;
+    let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
     requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
     let mut answers = host.exchange(requests)?.into_iter();
-    answers.next().unwrap_or(Ok(None))?;
+    for _ in 0..2 {
+        answers.next().unwrap_or(Ok(None))?;
+    }
     for (route, answer) in end.routes.iter().zip(answers) {
         match answer {
             // Each family on its own: upstream takes the first such route for all of them (CNI-180, CNI-243).

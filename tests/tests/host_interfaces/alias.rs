@@ -1,0 +1,58 @@
+//! What ADD notes on the host end.
+
+use integration_tests::cluster::{Cluster, on_local};
+use integration_tests::command::present;
+use integration_tests::content::Content;
+use integration_tests::on_each_datastore;
+use integration_tests::skip::skipped;
+use libcalico::names::InterfaceAlias;
+use serde_json::json;
+
+use crate::{Sandbox, alias_of, lines_with};
+
+on_each_datastore!(an_add_notes_container_and_pod_on_the_host_end, a_long_container_id_fits_into_the_alias);
+
+fn an_add_notes_container_and_pod_on_the_host_end(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    let plain = cluster.pod(1);
+    let result = cluster.add(&plain, &conf);
+    let ifname = result["interfaces"][0]["name"].as_str().unwrap();
+    assert_eq!(alias_of(ifname), Some(InterfaceAlias::for_container(&plain.container_id).to_string()));
+
+    let sandbox = Sandbox::new(cluster, 2, "team-a", "web-0");
+    sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
+    assert_eq!(alias_of(&sandbox.host_ifname()), Some(sandbox.alias()));
+    let newer = Sandbox::new(cluster, 3, "team-a", "web-0");
+    newer.call(cluster, "ADD", &conf).run().unwrap().success();
+    assert_eq!(alias_of(&newer.host_ifname()), Some(newer.alias()));
+}
+
+fn a_long_container_id_fits_into_the_alias(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    let mut sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
+    sandbox.pod.container_id = "f".repeat(200);
+    sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
+    let alias = alias_of(&sandbox.host_ifname()).unwrap();
+    assert_eq!(alias, sandbox.alias());
+    assert!(alias.len() < 200, "{alias}");
+}
+
+/// The pair, the host end with alias and routes, the pod's end.
+#[test]
+fn an_ordinary_add_takes_three_sends_to_the_kernel() {
+    if !present("strace") {
+        return skipped("strace is not installed (Debian: strace)");
+    }
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+        let conf = cluster.conf("node1", json!({ "ipam": ipam }));
+        let trace = cluster.host.dir("strace").join("trace");
+        let wrapper = format!("strace -f -qq -o {} -e trace=sendto,sendmsg,sendmmsg -e signal=none", trace.display());
+        let sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
+        sandbox.call(cluster, "ADD", &conf).under(&wrapper).run().unwrap().success();
+        assert_eq!(lines_with(&trace, &["AF_NETLINK"]), 3, "{}", std::fs::read_to_string(&trace).unwrap());
+    });
+}

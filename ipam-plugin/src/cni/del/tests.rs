@@ -10,6 +10,9 @@ use crate::release::ReleasePrelude;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, held};
 
+/// Attributes of an allocation: names and values.
+type Attributes<'a> = &'a [(&'a str, &'a str)];
+
 fn clusters() -> [Cluster; 2] {
     let pooled = |store| {
         let cluster = Cluster::on(store);
@@ -25,7 +28,7 @@ fn of_pod(namespace: &str, name: &str) -> IpamCall {
 }
 
 /// Has the handle hold one more address, with these attributes.
-async fn hold(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) {
+async fn hold(cluster: &Cluster, handle: &str, attributes: Attributes<'_>) {
     let mut request = cluster.request("node1", handle);
     request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     cluster.assign(&request).await.unwrap();
@@ -51,7 +54,7 @@ async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
     let container = format!("k8s-pod-network.{hex}");
     let service = [("service", "checkout"), ("namespace", "shop")];
     let machine = [("namespace", "prod"), ("pod", "virt-launcher-db-x"), ("vmi-name", "db")];
-    let others: [(&str, &[(&str, &str)], IpamCall); 7] = [
+    let others: [(&str, Attributes<'_>, IpamCall); 7] = [
         (&container, &[("node", "node1"), ("timestamp", "t")], of_pod("k8s-pod-network", &hex)),
         (
             "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal",

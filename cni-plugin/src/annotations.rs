@@ -3,7 +3,7 @@
 
 mod addresses;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_plugin::cni::IpamCall;
@@ -34,6 +34,8 @@ pub struct Annotations {
     pub ipv4_pools: Option<Vec<String>>,
     /// The same for IPv6.
     pub ipv6_pools: Option<Vec<String>>,
+    /// The families of which these may ask only for what the pod's namespace may have.
+    pub restricted: BTreeSet<IpVersion>,
     /// The families to have an address of, in place of the configuration's.
     pub families: Option<Vec<IpVersion>>,
     /// MAC address of the pod's interface.
@@ -54,19 +56,36 @@ impl Annotations {
         let both = Both { pod, namespace };
         // Other IPAM plugins are not told (CNI-117).
         let told = conf.ipam.is_calico();
-        Ok(Annotations {
+        let mut annotations = Annotations {
             source_prefixes,
             ipv4_pools: if told { both.texts(IPV4_POOLS)? } else { None },
             ipv6_pools: if told { both.texts(IPV6_POOLS)? } else { None },
+            restricted: BTreeSet::new(),
             families: if told { both.families()? } else { None },
             addresses: Addresses::of(pod, conf)?,
             mac: mac(pod, conf)?,
             floating_ips: floating(pod, conf)?,
-        })
+        };
+        if conf.feature_control.restrict_annotations {
+            annotations.restricted = annotations.asked_for();
+        }
+        Ok(annotations)
+    }
+
+    /// The families of which pools or addresses are asked for.
+    fn asked_for(&self) -> BTreeSet<IpVersion> {
+        let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
+        let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
+        let addresses: &[IpAddr] = match &self.addresses {
+            Addresses::Requested(addresses) => addresses,
+            Addresses::Allocated | Addresses::Fixed(_) => &[],
+        };
+        pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
     }
 
     /// Tells the allocator what it is to take from.
     pub fn tell(&self, call: &mut IpamCall) {
+        call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
             call.ipv4_pools.clone_from(pools);
         }

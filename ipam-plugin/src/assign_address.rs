@@ -2,7 +2,11 @@
 
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityKey, AffinityState, AssignError, Block, Pool, RefusedPool, enabled_pool};
+use libcalico::api::IpPool;
+use libcalico::ipam::{
+    AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, RefusedPool, Reservations, enabled_pool,
+    refusal_by_namespace,
+};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError};
 
@@ -17,8 +21,8 @@ use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, and
-/// unless affinity is strict the block may be another node's (IPAM-134, IPAM-137). A block that does not exist is
+/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, but for the
+/// namespace's selector and reservations where the request is restricted, and unless affinity is strict the block may be another node's (IPAM-134, IPAM-137). A block that does not exist is
 /// claimed.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
@@ -175,6 +179,27 @@ fn block_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Ci
     pool_of(prelude, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
+/// Refuses what automatic assignment would not give to the request's namespace.
+fn ensure_is_for_namespace(
+    prelude: &Prelude,
+    request: &AssignRequest,
+    ip: IpAddr,
+    object: &IpPool,
+    pool: &Pool,
+) -> Result<(), IpamError> {
+    let refusal = refusal_by_namespace(object, request.selected_namespace())
+        .map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+    if let Some(refusal) = refusal {
+        let refused = RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal };
+        return Err(IpamError::Withheld { ip, reason: refused.to_string() });
+    }
+    let (reserved, _) = Reservations::of(prelude.reservations.iter().map(|entry| &entry.value));
+    match reserved.contains(ip) {
+        true => Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() }),
+        false => Ok(()),
+    }
+}
+
 fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {
     let version = IpVersion::of(ip);
     let mut refused = Vec::new();
@@ -182,7 +207,12 @@ fn pool_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Poo
         let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
         let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size(None).map(|()| pool));
         match usable {
-            Ok(pool) if pool.allows(request.purpose) => return Ok(pool),
+            Ok(pool) if pool.allows(request.purpose) => {
+                if request.restricted.contains(&version) {
+                    ensure_is_for_namespace(prelude, request, ip, object, &pool)?;
+                }
+                return Ok(pool);
+            }
             Ok(pool) => {
                 let (wanted, allowed) = (request.purpose, pool.allowed_uses);
                 return Err(IpamError::UseNotAllowed { ip, pool: pool.name, wanted, allowed });

@@ -72,6 +72,14 @@ pub enum IpamError {
         /// What the pool serves.
         allowed: Vec<AllowedUse>,
     },
+    /// The address asked for is not for the pod's namespace, and annotations are restricted.
+    #[error("IP address {ip} is not for this pod: {reason}")]
+    Withheld {
+        /// The address.
+        ip: IpAddr,
+        /// The pool that does not select the namespace, or the reservation, in words.
+        reason: String,
+    },
     /// The handle may hold no other address.
     #[error(
         "handle {handle} already has IP(s) allocated, cannot assign additional IP {ip} (maxAllocPerIPVersion={limit})"

@@ -81,7 +81,8 @@ impl<'a> FamilyPlan<'a> {
                 purpose: request.purpose,
                 node: owner.name(),
                 node_labels: &node_labels,
-                namespace: request.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels)),
+                namespace: request.selected_namespace(),
+                restricted: request.restricted.contains(&version),
                 max_block_prefix: None,
             },
         )?;

@@ -1,6 +1,6 @@
 //! [`AssignRequest`]: what an allocation is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{HandleId, Labels, Owner};
@@ -26,6 +26,8 @@ pub struct AssignRequest {
     pub pools4: Vec<String>,
     /// The same for IPv6.
     pub pools6: Vec<String>,
+    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may have.
+    pub restricted: BTreeSet<IpVersion>,
     /// The pod's namespace; `None` outside Kubernetes, where selectors see no labels (IPAM-96).
     pub namespace: Option<Namespace>,
     /// What the addresses are for.
@@ -59,6 +61,7 @@ impl AssignRequest {
             num6: 0,
             pools4: Vec::new(),
             pools6: Vec::new(),
+            restricted: BTreeSet::new(),
             namespace: None,
             purpose: AllowedUse::Workload,
             max_blocks: 0,
@@ -81,6 +84,11 @@ impl AssignRequest {
             IpVersion::V4 => &self.pools4,
             IpVersion::V6 => &self.pools6,
         }
+    }
+
+    /// The namespace's name and labels, as pools' selectors see them.
+    pub(crate) fn selected_namespace(&self) -> Option<(&str, &Labels)> {
+        self.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels))
     }
 
     /// What has to be read first.

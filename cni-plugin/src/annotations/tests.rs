@@ -196,3 +196,20 @@ fn check_looks_for_no_allocation_of_fixed_addresses() {
     assert!(are_fixed(&pod, &conf("k8s", true)));
     assert!(!are_fixed(&pod, &conf("", true)) && !are_fixed(&pod, &conf("k8s", false)));
 }
+
+#[test]
+fn what_annotations_ask_for_is_restricted_where_the_configuration_says_so() {
+    let conf = json!({"feature_control": {"restrict_annotations": true}});
+    let families = |name, value, conf| read_with(name, value, conf).unwrap().restricted.into_iter().collect::<Vec<_>>();
+    for (name, value, expected) in [
+        ("ipv4pools", "[\"a\"]", vec![IpVersion::V4]),
+        ("ipv6pools", "[\"a\"]", vec![IpVersion::V6]),
+        ("ipAddrs", "[\"fd00::1\", \"10.0.0.1\"]", vec![IpVersion::V4, IpVersion::V6]),
+        ("ipFamilies", "[\"IPv4\"]", vec![]),
+    ] {
+        assert_eq!(families(name, value, conf.clone()), expected, "{name}");
+        assert_eq!(families(name, value, json!({})), [], "{name}: off by default");
+    }
+    let space = json!({"cni.projectcalico.org/ipv4pools": "[\"a\"]"});
+    assert_eq!(read_both(json!({}), space, conf).unwrap().restricted, [IpVersion::V4].into());
+}

@@ -169,3 +169,34 @@ async fn a_warm_block_costs_two_reads_and_one_write() {
     ask(&cluster, "node1", "net.b", "10.65.1.10").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
 }
+
+#[tokio::test]
+async fn a_restricted_request_gets_what_its_namespace_may_have() {
+    let cluster = Cluster::new();
+    cluster.pool_with("egress", "10.71.0.0/24", 26, |spec| spec.namespace_selector = "team == 'blue'".into());
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.reserve(&["10.65.1.0/30"]);
+    let mut request = cluster.request("node1", "net.a");
+    let labels = [("team".to_owned(), "red".to_owned())].into();
+    request.namespace = Some(crate::request::Namespace { name: "web".into(), labels });
+    for address in ["10.71.0.9", "10.65.1.1"] {
+        // As upstream does it.
+        assign_as(&cluster, &request, address).await.unwrap();
+        cluster.release("net.a").await.unwrap();
+    }
+    request.restricted = [libcalico::net::IpVersion::V4].into();
+    for (address, reason) in [
+        (
+            "10.71.0.9",
+            "pool egress (10.71.0.0/24): its namespaceSelector `team == 'blue'` does not match namespace web",
+        ),
+        ("10.65.1.1", "an IPReservation reserves it"),
+    ] {
+        let error = assign_as(&cluster, &request, address).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("IP address {address} is not for this pod: {reason}"));
+        assert_eq!(cluster.handle("net.a"), None);
+    }
+    assign_as(&cluster, &request, "10.65.1.4").await.unwrap();
+    request.namespace.as_mut().unwrap().labels.insert("team".into(), "blue".into());
+    assign_as(&cluster, &request, "10.71.0.9").await.unwrap();
+}

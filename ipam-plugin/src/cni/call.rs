@@ -1,12 +1,13 @@
 //! [`IpamCall`]: one call of the plugin, decoded: what `calico-ipam` takes from its environment and configuration, and
 //! what `calico` fills in from a pod's annotations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::kubernetes::MachinePod;
+use libcalico::net::IpVersion;
 use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
@@ -43,6 +44,8 @@ pub struct IpamCall {
     pub ipv4_pools: Vec<String>,
     /// The same for IPv6.
     pub ipv6_pools: Vec<String>,
+    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may have.
+    pub restricted: BTreeSet<IpVersion>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
     /// Most blocks the node may own; 0 leaves it to the cluster's settings.
@@ -82,6 +85,7 @@ impl IpamCall {
             assign_ipv6: ipam.assign_ipv6,
             ipv4_pools: ipam.ipv4_pools.clone(),
             ipv6_pools: ipam.ipv6_pools.clone(),
+            restricted: BTreeSet::new(),
             ip: call.args.ip,
             // For Windows, but read on every system, as upstream's (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
@@ -142,6 +146,7 @@ impl IpamCall {
             num6: usize::from(self.assign_ipv6),
             pools4: self.ipv4_pools.clone(),
             pools6: self.ipv6_pools.clone(),
+            restricted: self.restricted.clone(),
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
             max_blocks: self.max_blocks,
             all_or_nothing: true,

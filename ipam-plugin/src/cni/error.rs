@@ -31,6 +31,9 @@ fn details(error: &IpamError) -> String {
         IpamError::NotInPool { ip, refused } if refused.is_empty() => {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }
+        IpamError::Withheld { .. } => {
+            "feature_control.restrict_annotations keeps the pod's annotations to what its namespace may have".into()
+        }
         IpamError::PoolName { pool, .. } => {
             format!("`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists them")
         }

@@ -1,5 +1,7 @@
 //! A call of the plugin.
 
+use std::collections::BTreeSet;
+
 use crate::cni::IpamCall;
 
 /// What a runtime asks for a container of `node1` outside Kubernetes: one IPv4 address.
@@ -14,6 +16,7 @@ pub(crate) fn call(container: &str) -> IpamCall {
         assign_ipv6: false,
         ipv4_pools: Vec::new(),
         ipv6_pools: Vec::new(),
+        restricted: BTreeSet::new(),
         ip: None,
         max_blocks: 0,
         lock_file: None,

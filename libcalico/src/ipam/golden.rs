@@ -154,6 +154,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
         node: call.owner.name(),
         node_labels: &Labels::new(),
         namespace: None,
+        restricted: false,
         max_block_prefix: None,
     };
     let choice = choose_pools(&pools, &request).unwrap();

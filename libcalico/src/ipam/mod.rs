@@ -53,7 +53,9 @@ pub use holding::{Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keepe
 pub use old_handle::OldHandle;
 pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
 pub use pool::{Pool, any_pool_of, enabled_pool};
-pub use pool_choice::{Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, stale_blocks};
+pub use pool_choice::{
+    Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, refusal_by_namespace, stale_blocks,
+};
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

@@ -29,6 +29,8 @@ pub struct PoolRequest<'a> {
     pub node_labels: &'a Labels,
     /// The namespace's name and labels. Without a namespace selectors see no labels (IPAM-96).
     pub namespace: Option<(&'a str, &'a Labels)>,
+    /// Whether pools that the request names must select its namespace, too.
+    pub restricted: bool,
     /// Longest block prefix that leaves room for what the host reserves (IPAM-108); `None` is no bound.
     pub max_block_prefix: Option<u8>,
 }
@@ -86,7 +88,8 @@ pub struct PoolChoiceError {
 }
 
 /// Chooses the pools of a request. Named pools are used in the order of the request, whatever their selectors and
-/// assignment mode say; otherwise the selectors decide, and pools come by name (IPAM-94, IPAM-95).
+/// assignment mode say, unless the request is restricted; otherwise the selectors decide, and pools come by name (IPAM-94,
+/// IPAM-95).
 pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -121,7 +124,7 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
     choice.selected = if request.requested.is_empty() {
         by_selectors(choice, in_service, request)?
     } else {
-        by_request(choice, in_service, request.requested)?
+        by_request(choice, in_service, request)?
     };
     if choice.selected.is_empty() {
         return Err(NoPool::NoneSelected(request.node.to_owned()));
@@ -140,15 +143,24 @@ fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &P
 fn by_request(
     choice: &mut PoolChoice,
     in_service: Vec<(&IpPool, Pool)>,
-    requested: &[Cidr],
+    request: &PoolRequest<'_>,
 ) -> Result<Vec<Pool>, NoPool> {
     for (object, pool) in &in_service {
-        if !requested.contains(&pool.cidr) {
+        if !request.requested.contains(&pool.cidr) {
             choice.refuse(object, Refusal::NotRequested);
         }
     }
-    let find = |cidr: &Cidr| in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr).map(|(_, pool)| pool.clone());
-    requested.iter().map(|cidr| find(cidr).ok_or(NoPool::NotEnabled(*cidr))).collect()
+    let mut selected = Vec::new();
+    for cidr in request.requested {
+        let found = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
+        let (object, pool) = found.ok_or(NoPool::NotEnabled(*cidr))?;
+        let refusal = if request.restricted { refusal_by_namespace(object, request.namespace)? } else { None };
+        match refusal {
+            None => selected.push(pool.clone()),
+            Some(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    Ok(selected)
 }
 
 fn by_selectors(
@@ -170,26 +182,32 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
     if !object.spec.is_automatic() {
         return Ok(Some(Refusal::Manual));
     }
-    let matches = |field, selector: &str, labels: &Labels| {
-        Selector::parse(selector).map(|parsed| parsed.matches(labels)).map_err(|reason| NoPool::Selector {
-            pool: object.metadata.name.clone(),
-            field,
-            selector: selector.to_owned(),
-            reason: Box::new(reason),
-        })
-    };
-    let node_selector = &object.spec.node_selector;
-    if !matches("nodeSelector", node_selector, request.node_labels)? {
-        return Ok(Some(Refusal::NodeSelector { selector: node_selector.clone(), node: request.node.to_owned() }));
+    let selector = &object.spec.node_selector;
+    if !selects(object, "nodeSelector", selector, request.node_labels)? {
+        return Ok(Some(Refusal::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }));
     }
-    let namespace_selector = &object.spec.namespace_selector;
+    refusal_by_namespace(object, request.namespace)
+}
+
+/// Refuses a pool whose namespace selector does not select the namespace: its name and labels.
+pub fn refusal_by_namespace(object: &IpPool, namespace: Option<(&str, &Labels)>) -> Result<Option<Refusal>, NoPool> {
+    let selector = &object.spec.namespace_selector;
     let no_labels = Labels::new();
-    let labels = request.namespace.map_or(&no_labels, |(_, labels)| labels);
-    if !matches("namespaceSelector", namespace_selector, labels)? {
-        let namespace = request.namespace.map(|(name, _)| name.to_owned());
-        return Ok(Some(Refusal::NamespaceSelector { selector: namespace_selector.clone(), namespace }));
+    let labels = namespace.map_or(&no_labels, |(_, labels)| labels);
+    if selects(object, "namespaceSelector", selector, labels)? {
+        return Ok(None);
     }
-    Ok(None)
+    let namespace = namespace.map(|(name, _)| name.to_owned());
+    Ok(Some(Refusal::NamespaceSelector { selector: selector.clone(), namespace }))
+}
+
+fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels) -> Result<bool, NoPool> {
+    Selector::parse(selector).map(|parsed| parsed.matches(labels)).map_err(|reason| NoPool::Selector {
+        pool: object.metadata.name.clone(),
+        field,
+        selector: selector.to_owned(),
+        reason: Box::new(reason),
+    })
 }
 
 /// Of a node's blocks, those it should give up if they are empty: outside the pools of the request, in a pool in

@@ -11,6 +11,10 @@ pub struct FeatureControl {
 
     /// Whether the pod annotation `cni.projectcalico.org/floatingIPs` is honoured. Read by ADD.
     pub floating_ips: bool,
+
+    /// Whether what annotations ask for, by `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools`, is kept to pools whose
+    /// namespaceSelector selects the pod's namespace and to addresses that no IPReservation reserves. Read by ADD.
+    pub restrict_annotations: bool,
 }
 
 /// Settings inside the container.
@@ -27,6 +31,7 @@ impl FromNode for FeatureControl {
         Ok(FeatureControl {
             ip_addrs_no_ipam: object.read_or_default("ip_addrs_no_ipam")?,
             floating_ips: object.read_or_default("floating_ips")?,
+            restrict_annotations: object.read_or_default("restrict_annotations")?,
         })
     }
 }

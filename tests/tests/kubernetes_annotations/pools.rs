@@ -87,3 +87,29 @@ fn selectors_of_pools_see_the_labels_of_the_namespace() {
         cluster.assert_nothing_left();
     });
 }
+
+/// Without the switch annotations reach every pool, as upstream's.
+#[test]
+fn restricted_annotations_reach_only_the_pools_of_the_namespace() {
+    on_each_group(|cluster, _| {
+        let pools = Content::dual_stack().pool("blues", "10.71.0.0/24", 26).of_namespaces("blues", "team == 'blue'");
+        cluster.load(&pools);
+        let open = cluster.conf("node1", json!({}));
+        let restricted = cluster.conf("node1", json!({ "feature_control": { "restrict_annotations": true } }));
+        let wishes = [("ipv4pools", "[\"blues\"]"), ("ipAddrs", "[\"10.71.0.9\"]")];
+        for (number, wish) in wishes.into_iter().enumerate() {
+            assert!(addresses_of(cluster, number, &[wish], &open)[0].starts_with("10.71."), "{wish:?}");
+            let pod = annotated(cluster, number + 10, &[wish]);
+            let error = cluster.verb("ADD", &pod, &restricted).run().unwrap().error();
+            let said = format!("{} {}", error.msg, error.details);
+            assert!(said.contains("its namespaceSelector `team == 'blue'` does not match namespace suite"), "{said}");
+        }
+        cluster.assert_nothing_left();
+        mark_namespace(cluster, &json!({}), &json!({ "team": "blue" }));
+        for (number, wish) in wishes.into_iter().enumerate() {
+            assert!(addresses_of(cluster, number + 20, &[wish], &restricted)[0].starts_with("10.71."), "{wish:?}");
+        }
+        mark_namespace(cluster, &json!({}), &json!({ "team": null }));
+        cluster.assert_nothing_left();
+    });
+}

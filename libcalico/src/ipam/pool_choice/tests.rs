@@ -26,11 +26,18 @@ struct Request {
     purpose: AllowedUse,
     node: Labels,
     namespace: Option<Labels>,
+    restricted: bool,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Request { requested: Vec::new(), purpose: AllowedUse::Workload, node: Labels::new(), namespace: None }
+        Request {
+            requested: Vec::new(),
+            purpose: AllowedUse::Workload,
+            node: Labels::new(),
+            namespace: None,
+            restricted: false,
+        }
     }
 }
 
@@ -44,6 +51,7 @@ fn choose(pools: &[IpPool], request: &Request) -> Result<PoolChoice, PoolChoiceE
             node: "node1",
             node_labels: &request.node,
             namespace: request.namespace.as_ref().map(|labels| ("web", labels)),
+            restricted: request.restricted,
             max_block_prefix: None,
         },
     )
@@ -235,4 +243,28 @@ fn refusals_are_facts_for_programs_too() {
         json!({"pool": "p", "cidr": "10.0.0.0/16", "reason": "full", "inUse": 63, "capacity": 64})
     );
     assert_eq!(refused.to_string(), "pool p (10.0.0.0/16): full: 63 of 64 in use");
+}
+
+#[test]
+fn named_pools_of_a_restricted_request_must_select_its_namespace() {
+    let of_team = |name: &str, range: &str, team: &str| {
+        pool(name, range, |pool| pool.spec.namespace_selector = format!("team == '{team}'"))
+    };
+    let pools = [of_team("red", "10.1.0.0/16", "red"), of_team("blue", "10.2.0.0/16", "blue")];
+    let request = |requested: &[&str], restricted| Request {
+        requested: requested.iter().map(|text| cidr(text)).collect(),
+        namespace: Some(labels(&[("team", "red")])),
+        restricted,
+        ..Request::default()
+    };
+    let both = ["10.2.0.0/16", "10.1.0.0/16"];
+    assert_eq!(names(&choose(&pools, &request(&both, false)).unwrap().chosen), ["blue", "red"]);
+    assert_eq!(names(&choose(&pools, &request(&both, true)).unwrap().chosen), ["red"]);
+    let error = choose(&pools, &request(&both[..1], true)).unwrap_err();
+    assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
+    let reason = "pool blue (10.2.0.0/16): its namespaceSelector `team == 'blue'` does not match namespace web";
+    assert!(words(&error.refused).contains(&reason.to_owned()), "{error:?}");
+    // Without a namespace nothing is selected by its labels.
+    let unknown = Request { namespace: None, ..request(&both, true) };
+    choose(&pools, &unknown).unwrap_err();
 }

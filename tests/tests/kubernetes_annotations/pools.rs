@@ -2,6 +2,7 @@
 
 use integration_tests::cluster::{Cluster, on_each_group};
 use integration_tests::content::Content;
+use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 use crate::{addresses, annotated, api, mark_namespace, named};
@@ -44,23 +45,26 @@ fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
     });
 }
 
+/// A pool for the pods of some namespaces.
+fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
+    let Store::Kubernetes(objects) = &cluster.store else { panic!("the suite runs on Kubernetes") };
+    let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",
+        "allowedUses": ["Workload"], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
+    let version = objects.group().api_version();
+    let pool = json!({ "apiVersion": version, "kind": "IPPool", "metadata": { "name": name }, "spec": spec });
+    api(cluster).apply_object(&pool).unwrap();
+}
+
 #[test]
 fn selectors_of_pools_see_the_labels_of_the_namespace() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::ready().node("node1"));
-        let group = match &cluster.store {
-            integration_tests::store::Store::Kubernetes(objects) => objects.group().api_version(),
-            _ => unreachable!("it is on Kubernetes"),
-        };
         for (name, cidr, selector) in [
             ("everyones", "10.65.0.0/16", "!has(team)"),
             ("blues", "10.71.0.0/16", "team == 'blue'"),
             ("suites", "10.72.0.0/16", "kubernetes.io/metadata.name == 'suite' && team == 'red'"),
         ] {
-            let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",
-                "allowedUses": ["Workload"], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
-            let pool = json!({ "apiVersion": group, "kind": "IPPool", "metadata": { "name": name }, "spec": spec });
-            api(cluster).apply_object(&pool).unwrap();
+            pool_of_namespaces(cluster, name, cidr, selector);
         }
         let conf = cluster.conf("node1", json!({}));
         for (number, (labels, start)) in
@@ -92,8 +96,8 @@ fn selectors_of_pools_see_the_labels_of_the_namespace() {
 #[test]
 fn restricted_annotations_reach_only_the_pools_of_the_namespace() {
     on_each_group(|cluster, _| {
-        let pools = Content::dual_stack().pool("blues", "10.71.0.0/24", 26).of_namespaces("blues", "team == 'blue'");
-        cluster.load(&pools);
+        cluster.load(&Content::dual_stack());
+        pool_of_namespaces(cluster, "blues", "10.71.0.0/24", "team == 'blue'");
         let open = cluster.conf("node1", json!({}));
         let restricted = cluster.conf("node1", json!({ "feature_control": { "restrict_annotations": true } }));
         let wishes = [("ipv4pools", "[\"blues\"]"), ("ipAddrs", "[\"10.71.0.9\"]")];

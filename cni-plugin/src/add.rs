@@ -27,7 +27,7 @@ use crate::endpoint::{self, EndpointWrite};
 use crate::ipam::{self, Allocator};
 use crate::kubernetes::Facts;
 use crate::session::{Known, Question, Session, naming_error};
-use crate::{chain, endpoint_plan, kubevirt, owed, policy_wait, readiness};
+use crate::{chain, endpoint_plan, host_interface, kubevirt, owed, policy_wait, readiness};
 
 /// Networks the container and returns the result to print.
 pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
@@ -41,7 +41,9 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     Box::pin(wait_for_gates(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let ahead = call.as_ref().and_then(|call| Ahead::of(call, &session.store));
+    let holder = host_interface::in_the_way(session, netns.as_ref())?;
+    // Nothing is written ahead of an ADD that may be refused.
+    let ahead = call.as_ref().filter(|_| holder.is_none()).and_then(|call| Ahead::of(call, &session.store));
     let question = call.as_ref().map_or(Question::Endpoint, |call| Question::Assign(call, ahead.as_ref()));
     let mut known = session.read(question).await?;
     session.timings.stage("read");
@@ -59,7 +61,12 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
             drop(lock);
             Box::pin(join(session, netns, &known)).await?
         }
-        _ => network(session, netns, Allocator { call, lock }, known, &annotations).await?,
+        _ => {
+            if let Some(holder) = holder {
+                session.replaceable = Some(Box::pin(host_interface::prove(session, holder)).await?);
+            }
+            network(session, netns, Allocator { call, lock }, known, &annotations).await?
+        }
     };
     Ok(chain::joined(previous, result))
 }

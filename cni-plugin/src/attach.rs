@@ -111,7 +111,16 @@ pub fn remake(session: &Session, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -
 pub async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Removal, CniError> {
     match session.call.conf.dataplane_options.grpc_socket() {
         Some(socket) => grpc::remove(session, socket).await.map(|()| Removal::Done),
-        None => kernel::remove(session, recorded).map(Removal::Kernel),
+        None => kernel::remove(session, recorded).await.map(Removal::Kernel),
+    }
+}
+
+/// Whether a pod's interface that DEL would find by its name is of another attachment: the pod has one of another name, and none of
+/// the name to be deleted. A runtime deletes what it failed to add.
+pub fn is_of_another_interface(session: &Session) -> Result<bool, CniError> {
+    match session.call.conf.dataplane_options.grpc_socket() {
+        Some(_) => Ok(false),
+        None => kernel::is_of_another_interface(session),
     }
 }
 

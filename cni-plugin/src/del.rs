@@ -36,7 +36,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
-        None if is_of_another_interface(session, &others) => Recorded::OtherInterface,
+        None if is_of_another_interface(session, &others)? => Recorded::OtherInterface,
         None => Recorded::Nothing,
     };
     let removal = attach::remove(session, recorded).await?;
@@ -75,12 +75,17 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
 
 /// Whether what is named after the container alone, its handle and the host's end of its interface, is in use by an
 /// endpoint of it under another name. Upstream frees the addresses of that one.
-fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]) -> bool {
-    let shared = matches!(session.facts.orchestrator, Orchestrator::Cni(_)) && !others.is_empty();
+fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]) -> Result<bool, CniError> {
+    let shared = !others.is_empty()
+        && match session.facts.orchestrator {
+            Orchestrator::Cni(_) => true,
+            // On Kubernetes every endpoint is called eth0, whatever the interface is.
+            Orchestrator::Kubernetes(_) => attach::is_of_another_interface(session)?,
+        };
     if shared {
         tracing::warn!(endpoint = %others[0].key, "the container's endpoint is of another interface; leaving it");
     }
-    shared
+    Ok(shared)
 }
 
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
@@ -119,6 +124,11 @@ async fn release(
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
+    let is_pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
+    if is_pod && attach::is_of_another_interface(session)? {
+        tracing::warn!("the pod's interface is another one; leaving it and its addresses");
+        return ipam::release_foreign(session);
+    }
     let removal = attach::remove(session, Recorded::Unknown).await?;
     let foreign = ipam::release_foreign(session);
     removal.finish()?;

@@ -107,6 +107,7 @@ fn remove_link(entry: &Entry<WorkloadEndpoint>) -> Result<(), DataplaneError> {
         netns: None,
         container_ifname: entry.value.spec.endpoint.clone(),
         host_ifname,
+        container_id: Some(entry.value.spec.container_id.clone()),
         proof: HostLinkProof::RouteTo(addresses),
     };
     Teardown::start(endpoint).and_then(Teardown::finish).map(drop)

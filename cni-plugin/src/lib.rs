@@ -21,6 +21,7 @@ pub mod del;
 pub mod endpoint;
 pub mod endpoint_plan;
 pub mod gc;
+pub mod host_interface;
 pub mod ipam;
 pub mod journal;
 pub mod kubernetes;

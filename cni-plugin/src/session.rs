@@ -36,6 +36,8 @@ pub struct Session {
     pub subnets: Option<Subnets>,
     /// The virtual machine in the pod, if it keeps its addresses; it is known soon after that read.
     pub machine: Option<MachinePod>,
+    /// Number of a host interface without alias that IPAM proves to be this pod's: an ADD may replace it.
+    pub replaceable: Option<u32>,
     /// How to reach the datastore; also names it in the journal.
     pub datastore_config: DatastoreConfig,
     /// The datastore, not yet contacted.
@@ -66,7 +68,8 @@ impl Session {
         }
         let facts = facts_of(&call, node);
         let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
-        Ok(Session { call, facts, subnets: None, machine: None, datastore_config, store, api, journal, timings })
+        let (subnets, machine, replaceable) = (None, None, None);
+        Ok(Session { call, facts, subnets, machine, replaceable, datastore_config, store, api, journal, timings })
     }
 }
 

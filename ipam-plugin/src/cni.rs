@@ -2,6 +2,7 @@
 //! functions on what they read in one batch with their own.
 
 mod add;
+mod attributes;
 mod call;
 mod check;
 mod del;
@@ -12,6 +13,7 @@ mod status;
 mod tests;
 
 pub use self::add::add;
+pub use self::attributes::attributes_of;
 pub use self::call::{IpamCall, Pod};
 pub use self::check::{check, differences};
 pub use self::del::{del, release_call, release_handles};

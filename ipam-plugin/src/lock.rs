@@ -73,12 +73,26 @@ impl HostLock {
 
     /// Takes the lock, waiting no longer than `wait`; with zero, only if nobody has it.
     pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
+        Self::acquire_as(path, wait, File::try_lock, File::lock)
+    }
+
+    /// The same beside others that share the lock; nobody has it alone then.
+    pub fn share_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
+        Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
+    }
+
+    fn acquire_as(
+        path: &Path,
+        wait: Duration,
+        try_lock: fn(&File) -> Result<(), TryLockError>,
+        lock: fn(&File) -> io::Result<()>,
+    ) -> Result<HostLock, LockError> {
         let named = || path.display().to_string();
         let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
-        match file.try_lock() {
+        match try_lock(&file) {
             Ok(()) => Ok(HostLock { _file: file }),
             Err(TryLockError::WouldBlock) if wait.is_zero() => Err(LockError::Busy { path: named(), waited: wait }),
-            Err(TryLockError::WouldBlock) => match lock_within(file, wait) {
+            Err(TryLockError::WouldBlock) => match lock_within(file, wait, lock) {
                 Some(Ok(file)) => Ok(HostLock { _file: file }),
                 Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),
                 None => Err(LockError::Busy { path: named(), waited: wait }),
@@ -102,10 +116,10 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// flock(2) cannot be given a time, so a thread waits in it. When the time is over it is left behind, and lets go of
 /// the lock as soon as it gets it.
-fn lock_within(file: File, wait: Duration) -> Option<io::Result<File>> {
+fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) -> Option<io::Result<File>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let outcome = file.lock().map(|()| file);
+        let outcome = lock(&file).map(|()| file);
         // Nobody listens after the time is over; the file is dropped with the message, and the lock with it.
         let _ = sender.send(outcome);
     });
@@ -158,6 +172,19 @@ mod tests {
         assert!(matches!(error, LockError::Busy { .. }), "{error}");
         drop(first);
         HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn sharers_exclude_the_one_that_is_alone_and_not_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shared.lock");
+        let first = HostLock::share_within(&path, Duration::ZERO).unwrap();
+        let second = HostLock::share_within(&path, Duration::ZERO).unwrap();
+        drop(first);
+        assert!(matches!(HostLock::acquire_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
+        drop(second);
+        let _alone = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
+        assert!(matches!(HostLock::share_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
     }
 
     #[test]

@@ -137,8 +137,12 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// A route as iproute2 prints it, without what every route has.
+/// A route as iproute2 prints it, without what every route has, and without `linkdown`: the kernel notes it and takes it away
+/// some time after the carrier went or came.
 fn describe_route(mut route: Value) -> Value {
+    if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
+        flags.retain(|flag| flag != "linkdown");
+    }
     if let Some(fields) = route.as_object_mut() {
         fields.retain(|name, value| match name.as_str() {
             "flags" => value.as_array().is_none_or(|flags| !flags.is_empty()),

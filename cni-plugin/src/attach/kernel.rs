@@ -9,8 +9,11 @@ use libcalico::net::Cidr;
 use netconf::CniError;
 
 use super::{AttachError, Attachment, Recorded};
-use crate::dataplane::{self, DataplaneError, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Teardown};
+use crate::dataplane::{
+    self, DataplaneError, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Reason, Teardown,
+};
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
+use crate::host_interface;
 use crate::ipam::Lease;
 use crate::session::Session;
 
@@ -65,14 +68,14 @@ fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, AttachErro
     })
 }
 
-pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardown, CniError> {
+pub(super) async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardown, CniError> {
     let call = &session.call;
     let (host_ifname, addresses) = match recorded {
         Recorded::Endpoint(endpoint) => host_link_of(&endpoint.spec),
         Recorded::Nothing | Recorded::Unknown | Recorded::OtherInterface => Default::default(),
     };
     let proof = match (&session.facts.orchestrator, recorded) {
-        (_, Recorded::OtherInterface) => HostLinkProof::Absent,
+        (_, Recorded::OtherInterface) => HostLinkProof::OtherInterface,
         // Named after this very container, whatever its interface is called.
         (Orchestrator::Cni(_), Recorded::Unknown) => HostLinkProof::NameUnlessPeerInPod,
         (Orchestrator::Cni(_), _) => HostLinkProof::Name,
@@ -80,13 +83,27 @@ pub(super) fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Teardo
         (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,
         (Orchestrator::Kubernetes(_), _) => HostLinkProof::RouteTo(addresses),
     };
-    Teardown::start(Endpoint {
+    let endpoint = Endpoint {
         netns: (!call.netns.is_empty()).then(|| call.netns.clone().into()),
         container_ifname: call.ifname.clone(),
         host_ifname: if host_ifname.is_empty() { session.host_ifname() } else { host_ifname },
+        container_id: Some(call.container_id.clone()),
         proof,
-    })
-    .map_err(dataplane_error)
+    };
+    let teardown = Teardown::start(endpoint.clone()).map_err(dataplane_error)?;
+    let Some(unproven) = &teardown.unproven else { return Ok(teardown) };
+    match Box::pin(host_interface::is_proven(session, unproven)).await {
+        true => Teardown::start(Endpoint { proof: HostLinkProof::Index(unproven.index), ..endpoint })
+            .map_err(dataplane_error),
+        false => Ok(teardown),
+    }
+}
+
+/// Whether the host's end is that of another interface in CNI_NETNS, and there is none of the name CNI_IFNAME.
+pub(super) fn is_of_another_interface(session: &Session) -> Result<bool, CniError> {
+    let netns = NetnsFd::open(Path::new(&session.call.netns)).ok();
+    let holder = host_interface::in_the_way(session, netns.as_ref())?;
+    Ok(holder.is_some_and(|holder| matches!(holder.reason, Reason::OtherInterface(_))))
 }
 
 /// Takes away what [`attach`] has made.

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipam_plugin::lock::LockError;
+
 use super::mac::MacAddr;
 use super::netlink::NetlinkError;
 use super::netns::NetnsError;
+use super::ownership::Holder;
 use super::plan::PlanError;
 use super::sysctl::SysctlError;
 
@@ -33,6 +36,17 @@ pub enum DataplaneError {
         ifname: String,
         /// The pod's namespace.
         netns: PathBuf,
+    },
+    /// The host has an interface of that name, which is not ours to replace.
+    #[error("{0}")]
+    HostInterfaceTaken(Box<Holder>),
+    /// Other ADDs kept the interface from being replaced for too long.
+    #[error("cannot replace host interface {ifname} while other ADDs make theirs: {source}")]
+    Making {
+        /// The interface.
+        ifname: String,
+        /// What became of the lock.
+        source: LockError,
     },
     /// The host route to one of the addresses exists, and is not ours to replace.
     #[error(transparent)]

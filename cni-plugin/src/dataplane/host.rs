@@ -15,7 +15,7 @@ impl HostNetwork for KernelNetwork {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(|error| error.to_string())?;
         let interface = |link: link::Link| Interface {
-            is_pods: link.paired && link.mac == Some(MacAddr::HOST_SIDE),
+            is_pods: link.paired && (link.alias.is_some() || link.mac == Some(MacAddr::HOST_SIDE)),
             name: link.name,
             mtu: link.mtu,
         };
@@ -45,12 +45,13 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
     Ok(routes)
 }
 
-/// Removes the host's end of a pair with the address that all of ours have; the other end and the routes go with it.
+/// Removes the host's end of a pair with an alias of ours, or with the MAC address that all of Calico's have; the other end and the routes go with it.
 fn remove(name: &str) -> Result<bool, DataplaneError> {
     let endpoint = Endpoint {
         netns: None,
         container_ifname: String::new(),
         host_ifname: name.to_owned(),
+        container_id: None,
         proof: HostLinkProof::Name,
     };
     Ok(Teardown::start(endpoint)?.finish()?.interface.is_some())

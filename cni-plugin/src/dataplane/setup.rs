@@ -15,6 +15,7 @@ use nix::errno::Errno;
 
 use super::DataplaneError;
 use super::mac::MacAddr;
+use super::making::Making;
 use super::netlink::link::{self, Link};
 use super::netlink::route;
 use super::netlink::{NetlinkSocket, Request, address};
@@ -54,15 +55,16 @@ pub struct Stage {
 
 /// Makes the endpoint's network. On failure whatever was made is gone again, and the error names the step.
 ///
-/// A host interface of the plan's name left by an earlier sandbox is replaced. An interface of the plan's container name
-/// that does not belong to that pair is an error, and nothing is changed.
+/// A host interface of the plan's name left by an earlier sandbox of the pod is replaced. Any other one, and an interface of the
+/// plan's container name that does not belong to that pair, is an error, and nothing is changed.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
     let mut stages = Stages::start();
     let mut host = NetlinkSocket::open()?;
-    let pair = create::create(&mut host, plan, netns)?;
+    let mut making = Making::start();
+    let pair = create::create(&mut host, plan, netns, &mut making)?;
     stages.done("create_pair");
-    configure(&mut host, plan, netns, &pair, stages).inspect_err(|_| undo(&mut host, &pair.host))
+    configure(&mut host, plan, netns, &pair, making, stages).inspect_err(|_| undo(&mut host, &pair.host))
 }
 
 fn configure(
@@ -70,6 +72,7 @@ fn configure(
     plan: &EndpointPlan,
     netns: &NetnsFd,
     pair: &Pair,
+    making: Making,
     mut stages: Stages,
 ) -> Result<Attached, DataplaneError> {
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
@@ -81,6 +84,8 @@ fn configure(
 
     let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, &pair.host, &host_end, plan)?;
+    // From now on the alias says whose the pair is.
+    drop(making);
     stages.done("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;

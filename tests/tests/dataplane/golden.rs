@@ -46,6 +46,7 @@ fn carry_out(host: &Host, step: &Step) {
             netns: Some(PathBuf::from(&step.env["CNI_NETNS"])),
             container_ifname: step.env["CNI_IFNAME"].clone(),
             host_ifname: format!("cali{}", &step.env["CNI_CONTAINERID"][..11]),
+            container_id: None,
             proof: HostLinkProof::Name,
         };
         Teardown::start(endpoint).unwrap().finish().unwrap();

@@ -34,6 +34,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         host_routes: true,
         replaces_idle_routes: true,
         alias: InterfaceAlias::for_pod("net", "suite", host_ifname, "c1"),
+        proven: None,
     }
 }
 

@@ -3,15 +3,22 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{DataplaneError, Endpoint, HostLinkProof, NetnsError, Removed, Teardown};
+use cni_plugin::dataplane::{DataplaneError, Endpoint, EndpointPlan, HostLinkProof, NetnsError, Removed, Teardown};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::{NETNS_DIR, isolated};
+use libcalico::names::InterfaceAlias;
 use serde_json::json;
 
 use super::{link_names, plan, set_up};
 
 fn endpoint(netns: Option<&Path>, proof: HostLinkProof) -> Endpoint {
-    Endpoint { netns: netns.map(Path::to_owned), container_ifname: "eth0".into(), host_ifname: "cali1".into(), proof }
+    Endpoint {
+        netns: netns.map(Path::to_owned),
+        container_ifname: "eth0".into(),
+        host_ifname: "cali1".into(),
+        container_id: Some("c1".into()),
+        proof,
+    }
 }
 
 fn pod_path(pod: &str) -> PathBuf {
@@ -93,11 +100,52 @@ fn without_the_namespace_the_host_end_goes_if_it_is_proven_ours() {
 #[test]
 fn without_the_namespace_a_successors_host_end_stays() {
     isolated(|host| {
-        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
-        for proof in [HostLinkProof::Absent, route_to(&[]), route_to(&["10.65.0.9", "fd00:65::2"])] {
+        let alias = InterfaceAlias::for_pod("net", "suite", "cali1", "c2");
+        set_up(host, "pod1", &EndpointPlan { alias, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
+        // Of the same name and, as virtual machines have it, of the same address.
+        let proofs = [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"]), HostLinkProof::Index(2)];
+        for proof in proofs {
             assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
             assert_eq!(link_names(), ["lo", "cali1"], "{proof:?}");
         }
+    });
+}
+
+/// As upstream makes it.
+#[test]
+fn without_an_alias_a_route_is_proof_for_an_interface_without_carrier_only() {
+    isolated(|host| {
+        let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        ip("link set dev cali1 alias none").unwrap();
+        for proof in [HostLinkProof::Absent, route_to(&[]), route_to(&["10.65.0.9", "fd00:65::2"])] {
+            assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
+        }
+        let teardown = Teardown::start(endpoint(None, route_to(&["10.65.0.9", "10.65.0.2"]))).unwrap();
+        let unproven = teardown.unproven.clone().unwrap();
+        assert_eq!(teardown.finish().unwrap(), Removed::default());
+        assert_eq!((unproven.index, unproven.addresses), (attached.host_index, vec!["10.65.0.2".parse().unwrap()]));
+        let other = HostLinkProof::Index(attached.host_index + 1);
+        assert_eq!(tear_down(endpoint(None, other)).unwrap(), Removed::default());
+        ip("-n pod1 link set eth0 down").unwrap();
+        assert_eq!(tear_down(endpoint(None, route_to(&["10.65.0.2"]))).unwrap(), removed("cali1"));
+        let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        ip("link set dev cali1 alias none").unwrap();
+        assert_eq!(tear_down(endpoint(None, HostLinkProof::Index(attached.host_index))).unwrap(), removed("cali1"));
+    });
+}
+
+/// A path such as /proc/<process>/ns/net is another process's after a while.
+#[test]
+fn an_interface_of_another_container_in_the_namespace_stays() {
+    isolated(|host| {
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        for proof in [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"])] {
+            let other = Endpoint { container_id: Some("c2".into()), ..endpoint(Some(&pod_path("pod1")), proof) };
+            assert_eq!(tear_down(other).unwrap(), Removed::default());
+        }
+        assert_eq!(link_names(), ["lo", "cali1"]);
+        let own = endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent);
+        assert_eq!(tear_down(own).unwrap(), removed("eth0"));
     });
 }
 

@@ -3,6 +3,7 @@
 
 mod alias;
 mod overtaken;
+mod taken;
 
 use std::path::Path;
 

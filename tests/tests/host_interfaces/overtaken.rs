@@ -1,8 +1,12 @@
 //! Two calls for one pod at once: the older one takes nothing of the newer one away.
 
-use std::time::Instant;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use integration_tests::cluster::on_etcd;
+use integration_tests::cluster::{on_etcd, on_local};
+use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::kernel;
 use integration_tests::plugin::{DEADLINE, wait};
@@ -39,6 +43,106 @@ fn an_add_that_is_overtaken_leaves_the_interface_of_the_later_add() {
             sandbox.call(cluster, "DEL", &direct).run().unwrap().success();
         }
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        assert_eq!(cluster.accounts().held.len(), 0);
+    });
+}
+
+/// As the sandboxes of a virtual machine's pod have it: one name, one address. The DEL reads the endpoint before the ADD has
+/// written it.
+#[test]
+fn a_late_del_leaves_the_interface_of_the_next_sandbox_which_has_the_same_address() {
+    on_etcd(|cluster| {
+        let proxy = Proxy::start("127.0.0.1:2379").unwrap();
+        cluster.load(&Content::dual_stack());
+        let direct = cluster.conf("node1", json!({}));
+        let held = cluster.conf("node1", json!({ "etcd_endpoints": proxy.endpoint() }));
+        let old = Sandbox::new(cluster, 1, "team-a", "web-0");
+        let new = Sandbox::new(cluster, 2, "team-a", "web-0");
+        let result = old.call(cluster, "ADD", &direct).run().unwrap().success();
+
+        proxy.arm(Some((Point::First("POST", "/workloadendpoints/"), Fault::Hold)));
+        let started = Instant::now();
+        let add = new.call(cluster, "ADD", &held).spawn().unwrap();
+        proxy.await_held().unwrap();
+        let address = result["ips"][0]["address"].as_str().unwrap();
+        ip(&format!("route replace {address} dev {}", new.host_ifname())).unwrap();
+        old.call(cluster, "DEL", &direct).env("CNI_NETNS", "").run().unwrap().success();
+        assert_eq!(alias_of(&new.host_ifname()), Some(new.alias()));
+        assert!(kernel::pod(cluster.host, &new.pod.name).unwrap()["links"]["eth0"].is_object());
+        proxy.resume();
+        wait(add, started, DEADLINE).unwrap();
+        new.call(cluster, "DEL", &direct).run().unwrap().success();
+        cluster.assert_nothing_left();
+    });
+}
+
+/// Where endpoints are pods, the pod can write any address into its own.
+#[test]
+fn a_del_takes_no_interface_for_an_address_that_only_the_endpoint_claims() {
+    const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints";
+    on_etcd(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let [victim, namesake] =
+            [(1, "p723961"), (2, "p6680456")].map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
+        victim.call(cluster, "ADD", &conf).run().unwrap().success();
+        let ifname = victim.host_ifname();
+        ip(&format!("link set dev {ifname} alias upstream")).unwrap();
+        let mut endpoint = cluster.endpoints()["team-a/node1-k8s-p723961-eth0"].clone();
+        let name = "node1-k8s-p6680456-eth0";
+        endpoint["metadata"]["name"] = json!(name);
+        endpoint["spec"]["pod"] = json!("p6680456");
+        endpoint["spec"]["containerID"] = json!(namesake.pod.container_id);
+        cluster.store.put(&format!("{ENDPOINTS}/team-a/{name}"), &endpoint).unwrap();
+
+        let late =
+            |sandbox: &Sandbox| sandbox.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+        late(&namesake);
+        assert_eq!(alias_of(&ifname).as_deref(), Some("upstream"));
+        // What IPAM allocated to the pod proves it.
+        late(&victim);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// What an ADD holds from the creation of its pair until its alias says whose it is.
+const LOCK: &str = "/var/run/calico/interfaces.lock";
+
+/// Waits until a process waits for the lock.
+fn await_waiter(lock: &File) {
+    let waiter = format!(":{} 0 EOF", lock.metadata().unwrap().ino());
+    let deadline = Instant::now() + DEADLINE;
+    while !fs::read_to_string("/proc/locks").unwrap().lines().any(|line| line.contains("->") && line.contains(&waiter))
+    {
+        assert!(Instant::now() < deadline, "nobody waits for the lock");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The other ADD is played by the test, which stops half-way.
+#[test]
+fn an_interface_that_another_add_is_about_to_finish_is_not_taken_for_a_leftover() {
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let [made, waiting] =
+            [(1, "p723961"), (2, "p6680456")].map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
+        let ifname = made.host_ifname();
+        fs::create_dir_all("/var/run/calico").unwrap();
+        let lock = File::create(LOCK).unwrap();
+        lock.lock_shared().unwrap();
+        ip(&format!("link add {ifname} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}", made.pod.name))
+            .unwrap();
+
+        let started = Instant::now();
+        let add = waiting.call(cluster, "ADD", &conf).spawn().unwrap();
+        await_waiter(&lock);
+        ip(&format!("link set {ifname} alias {}", made.alias())).unwrap();
+        ip(&format!("link set {ifname} up")).unwrap();
+        lock.unlock().unwrap();
+        let error = wait(add, started, DEADLINE).unwrap().error();
+        assert!(error.msg.contains(&ifname), "{error:?}");
+        assert_eq!(alias_of(&ifname), Some(made.alias()));
         assert_eq!(cluster.accounts().held.len(), 0);
     });
 }

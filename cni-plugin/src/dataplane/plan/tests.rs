@@ -19,6 +19,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         host_routes: true,
         replaces_idle_routes: false,
         alias: InterfaceAlias::for_container("c1"),
+        proven: None,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use nix::errno::Errno;
 
-use crate::dataplane::DataplaneError;
 use crate::dataplane::mac::MacAddr;
+use crate::dataplane::making::Making;
 use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, nsid};
+use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
 use crate::dataplane::netns::{NetnsError, NetnsFd};
 use crate::dataplane::plan::{DeviceType, EndpointPlan};
+use crate::dataplane::{DataplaneError, occupied};
 
 /// A pair just made, both ends down.
 #[derive(Debug)]
@@ -29,13 +30,18 @@ impl Pair {
 }
 
 /// Makes the pair the plan asks for; a veth pair where the kernel has no netkit.
-pub(super) fn create(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<Pair, DataplaneError> {
-    match create_as(host, plan, plan.device, netns) {
+pub(super) fn create(
+    host: &mut NetlinkSocket,
+    plan: &EndpointPlan,
+    netns: &NetnsFd,
+    making: &mut Making,
+) -> Result<Pair, DataplaneError> {
+    match create_as(host, plan, plan.device, netns, making) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
             tracing::info!(%error, "the kernel has no netkit, using a veth pair");
-            create_as(host, plan, DeviceType::Veth, netns)
+            create_as(host, plan, DeviceType::Veth, netns, making)
         }
         outcome => outcome,
     }
@@ -47,9 +53,11 @@ fn create_as(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
+    making: &mut Making,
 ) -> Result<Pair, DataplaneError> {
     let created = match create_once(host, plan, device, netns) {
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
+            making.alone(&plan.host_ifname)?;
             remove_stale(host, plan, netns)?;
             create_once(host, plan, device, netns)
         }
@@ -80,31 +88,15 @@ fn create_once(
     }
 }
 
-/// Deletes an earlier sandbox's host interface of the same name, and with it that pair's other end.
-///
-/// Before that, makes sure that an interface of the container's name in the pod's namespace is that other end: any other is
-/// not ours to replace, and the ADD cannot succeed, so nothing may be destroyed for it (CNI-258).
+/// Deletes an earlier sandbox's host interface of the same name, and with it that pair's other end. Any other one stays.
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
-    let stale = link::find(host, &plan.host_ifname)?;
-    let mut pod = netns.run_in(|| NetlinkSocket::open().map_err(DataplaneError::from))?;
-    if let Some(occupant) = link::find(&mut pod, &plan.container_ifname)? {
-        let netns_id = nsid::of(host, netns)?;
-        if !stale.as_ref().is_some_and(|stale| stale.is_peer_of(&occupant, netns_id)) {
-            return Err(DataplaneError::ContainerInterfaceExists {
-                ifname: plan.container_ifname.clone(),
-                netns: netns.path().to_owned(),
-            });
-        }
+    let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
+    tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
+    match host.carry_out(vec![link::delete(&stale)]) {
+        // The kernel was faster: the earlier sandbox's namespace is being deleted.
+        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
+        outcome => outcome.map(drop).map_err(DataplaneError::from),
     }
-    if let Some(stale) = stale {
-        tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
-        match host.carry_out(vec![link::delete(&stale)]) {
-            // The kernel was faster: the earlier sandbox's namespace is being deleted.
-            Err(error) if error.errno() == Some(Errno::ENODEV) => {}
-            outcome => drop(outcome?),
-        }
-    }
-    Ok(())
 }
 
 /// Makes sure that the host end carries [`MacAddr::HOST_SIDE`], and returns what it carries. When the kernel refuses to set

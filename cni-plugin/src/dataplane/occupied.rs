@@ -1,0 +1,109 @@
+//! Looks at the interfaces that have the names of those that an ADD is about to make.
+
+use std::net::IpAddr;
+
+use libcalico::net::IpVersion;
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+
+use super::DataplaneError;
+use super::netlink::link::{self, Link};
+use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
+use super::netns::NetnsFd;
+use super::ownership::{Holder, OtherEnd, Reason, Wanted, reason_to_stay};
+
+/// Returns the host interface that keeps an ADD from making its own. Without an interface of that name, which is the ordinary
+/// case, this sends nothing to the kernel.
+pub fn holder(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Option<Holder>, DataplaneError> {
+    if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
+        return Ok(None);
+    }
+    let mut host = NetlinkSocket::open()?;
+    match replaceable(&mut host, wanted, netns) {
+        Ok(_) => Ok(None),
+        Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Some(*holder)),
+        // Of the pod's end, not of the host's: the ADD finds it out when it makes the pair.
+        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the host interface that an ADD may replace; `None` if there is none of that name.
+///
+/// An interface of the container's name in the pod's namespace must be that one's other end: any other is not ours to replace,
+/// and the ADD cannot succeed, so nothing may be destroyed for it (CNI-258).
+pub(super) fn replaceable(
+    host: &mut NetlinkSocket,
+    wanted: &Wanted<'_>,
+    netns: &NetnsFd,
+) -> Result<Option<Link>, DataplaneError> {
+    let found = link::find(host, wanted.host_ifname)?;
+    let inside = Inside::look(netns, wanted.container_ifname, found.as_ref())?;
+    let netns_id = nsid::of(host, netns)?;
+    let is_asked = |found: &Link| inside.asked.as_ref().is_some_and(|asked| found.is_peer_of(asked, netns_id));
+    if inside.asked.is_some() && !found.as_ref().is_some_and(is_asked) {
+        return Err(DataplaneError::ContainerInterfaceExists {
+            ifname: wanted.container_ifname.to_owned(),
+            netns: netns.path().to_owned(),
+        });
+    }
+    let Some(found) = found else { return Ok(None) };
+    let other_end = match &inside.peer {
+        _ if is_asked(&found) => OtherEnd::Asked,
+        Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
+        _ => OtherEnd::Elsewhere,
+    };
+    match reason_to_stay(&found, other_end, wanted) {
+        None => Ok(Some(found)),
+        Some(reason) => Err(DataplaneError::HostInterfaceTaken(Box::new(Holder::of(host, found, reason)?))),
+    }
+}
+
+/// What a pod's namespace has.
+struct Inside {
+    /// The interface of the asked for name.
+    asked: Option<Link>,
+    /// The interface with the number that the host's end says its other end has.
+    peer: Option<Link>,
+}
+
+impl Inside {
+    fn look(netns: &NetnsFd, ifname: &str, host_end: Option<&Link>) -> Result<Self, DataplaneError> {
+        netns.run_in(|| {
+            let mut socket = NetlinkSocket::open()?;
+            let asked = link::find(&mut socket, ifname)?;
+            let peer_index = host_end.and_then(|host_end| host_end.peer_index);
+            let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
+            Ok(Inside { asked, peer })
+        })
+    }
+}
+
+impl Holder {
+    fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
+        Ok(Holder {
+            index: found.index,
+            container: found.alias.as_ref().map(|alias| alias.container().to_owned()),
+            addresses: addresses_behind(host, &found)?,
+            ifname: found.name,
+            reason,
+        })
+    }
+
+    /// For an interface that IPAM may prove to be an endpoint's.
+    pub(super) fn unproven(host: &mut NetlinkSocket, found: Link) -> Result<Self, NetlinkError> {
+        Holder::of(host, found, Reason::Unproven)
+    }
+}
+
+/// The addresses that the host has routes to through `link`.
+fn addresses_behind(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
+    let mut addresses = Vec::new();
+    for family in [IpVersion::V4, IpVersion::V6] {
+        let routes = route::list(host, family, Some(link.index))?;
+        addresses.extend(
+            routes.iter().filter(|route| route.destination.size() == 1).map(|route| route.destination.network()),
+        );
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,63 @@
+//! Tests of what an ADD replaces.
+
+use super::*;
+use crate::dataplane::mac::MacAddr;
+
+fn alias(pod: &str, container: &str) -> InterfaceAlias {
+    InterfaceAlias::for_pod("net", "ns", pod, container)
+}
+
+fn link(alias: Option<InterfaceAlias>, running: bool) -> Link {
+    Link {
+        index: 7,
+        name: "cali1".into(),
+        mac: Some(MacAddr::HOST_SIDE),
+        mtu: 1500,
+        up: running,
+        running,
+        paired: true,
+        peer_index: Some(2),
+        peer_netns_id: Some(0),
+        addr_gen_mode: None,
+        alias,
+    }
+}
+
+fn judged(found: &Link, other_end: OtherEnd, proven: Option<u32>) -> Option<Reason> {
+    let ours = alias("web", "c2");
+    reason_to_stay(found, other_end, &Wanted { host_ifname: "cali1", container_ifname: "eth0", alias: &ours, proven })
+}
+
+#[test]
+fn an_alias_decides_whatever_the_carrier_and_ipam_say() {
+    for running in [true, false] {
+        for (container, proven) in [("c1", None), ("c2", None), ("c1", Some(7))] {
+            for other_end in [OtherEnd::Asked, OtherEnd::Elsewhere] {
+                let same_pod = link(Some(alias("web", container)), running);
+                assert_eq!(judged(&same_pod, other_end.clone(), proven), None);
+                let other_pod = link(Some(alias("db", container)), running);
+                assert_eq!(judged(&other_pod, other_end, proven), Some(Reason::OtherPod));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interface_without_alias_and_with_carrier_needs_a_proof() {
+    let found = link(None, true);
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, None), Some(Reason::Unproven));
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, Some(8)), Some(Reason::Unproven), "another interface was proven");
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, Some(7)), None);
+    assert_eq!(judged(&found, OtherEnd::Asked, None), None, "this sandbox's own interface");
+    assert_eq!(judged(&link(None, false), OtherEnd::Elsewhere, None), None);
+}
+
+#[test]
+fn another_interface_of_the_sandbox_and_what_is_no_pair_always_stay() {
+    let named = || OtherEnd::Named("net1".into());
+    for found in [link(Some(alias("web", "c2")), true), link(None, true), link(None, false)] {
+        assert_eq!(judged(&found, named(), Some(7)), Some(Reason::OtherInterface("net1".into())));
+        let no_pair = Link { paired: false, ..found };
+        assert_eq!(judged(&no_pair, OtherEnd::Elsewhere, Some(7)), Some(Reason::NoPair));
+    }
+}

@@ -1,0 +1,209 @@
+//! ADDs whose host interface has a name that is taken.
+
+use std::thread;
+
+use integration_tests::cluster::Cluster;
+use integration_tests::command::ip;
+use integration_tests::content::Content;
+use integration_tests::kernel;
+use integration_tests::on_each_datastore;
+use integration_tests::plugin::CniError;
+use serde_json::{Value, json};
+
+use crate::{Sandbox, alias_of};
+
+on_each_datastore!(
+    a_name_that_another_pod_has_is_an_error_that_names_the_pod,
+    two_pods_of_one_name_at_once_leave_one_of_them_connected,
+    a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing,
+    what_is_no_interface_pair_is_an_error,
+    an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it,
+    an_interface_without_alias_and_with_carrier_stays_without_a_proof,
+    an_interface_without_alias_and_carrier_is_replaced,
+);
+
+/// Pods whose host interfaces have one name.
+const VICTIM: (&str, &str) = ("team-a", "p723961");
+const NAMESAKE: (&str, &str) = ("team-a", "p6680456");
+const SHARED: &str = "calib3d7af96bd3";
+
+fn prepared(cluster: &Cluster<'_>) -> Value {
+    cluster.load(&Content::dual_stack());
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    cluster.conf("node1", json!({ "ipam": ipam }))
+}
+
+fn sandbox(cluster: &Cluster<'_>, number: usize, (namespace, name): (&'static str, &'static str)) -> Sandbox {
+    Sandbox::new(cluster, number, namespace, name)
+}
+
+fn add(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> Value {
+    sandbox.call(cluster, "ADD", conf).run().unwrap().success()
+}
+
+/// The ADD fails and changes nothing, neither in the kernel nor in the datastore.
+#[track_caller]
+fn refused(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> CniError {
+    let before = cluster.state();
+    let error = sandbox.call(cluster, "ADD", conf).run().unwrap().error();
+    cluster.assert_unchanged(&before);
+    error
+}
+
+#[track_caller]
+fn assert_says(error: &CniError, words: &[&str]) {
+    for word in words {
+        assert!(error.msg.contains(word), "{word:?} is not in {error:?}");
+    }
+}
+
+fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value) {
+    let mut conf = conf.clone();
+    conf["prevResult"] = result.clone();
+    sandbox.call(cluster, "CHECK", &conf).run().unwrap().success();
+}
+
+fn a_name_that_another_pod_has_is_an_error_that_names_the_pod(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (victim, namesake) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE));
+    assert_eq!((victim.host_ifname(), namesake.host_ifname()), (SHARED.to_owned(), SHARED.to_owned()));
+    let result = add(cluster, &victim, &conf);
+    let holder = [SHARED, &victim.pod.container_id, "team-a/p723961"];
+    assert_says(&refused(cluster, &namesake, &conf), &holder);
+    check(cluster, &victim, &conf, &result);
+    // The alias counts whatever the carrier: the pod may set its interface down.
+    ip(&format!("-n {} link set eth0 down", victim.pod.name)).unwrap();
+    assert_says(&refused(cluster, &namesake, &conf), &holder[..2]);
+    ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
+
+    // The runtime's DEL of the ADD that failed, with and without the namespace.
+    let before = cluster.state();
+    namesake.call(cluster, "DEL", &conf).run().unwrap().success();
+    namesake.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+    cluster.assert_unchanged(&before);
+
+    victim.call(cluster, "DEL", &conf).run().unwrap().success();
+    let result = add(cluster, &namesake, &conf);
+    check(cluster, &namesake, &conf, &result);
+    // A late DEL of the other pod.
+    victim.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+    check(cluster, &namesake, &conf, &result);
+    namesake.call(cluster, "DEL", &conf).run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+/// Nothing says whose a pair is between its creation and the note on its host end.
+fn two_pods_of_one_name_at_once_leave_one_of_them_connected(cluster: &Cluster<'_>) {
+    const TURNS: usize = 40;
+    let conf = prepared(cluster);
+    let sandboxes = [sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE)];
+    for turn in 0..TURNS {
+        let outcomes = thread::scope(|scope| {
+            let adds: Vec<_> = sandboxes
+                .iter()
+                .map(|sandbox| scope.spawn(|| sandbox.call(cluster, "ADD", &conf).run().unwrap()))
+                .collect();
+            adds.into_iter().map(|add| add.join().unwrap()).collect::<Vec<_>>()
+        });
+        let connected: Vec<_> = (0..2).filter(|n| outcomes[*n].exit == Some(0)).collect();
+        let [winner] = connected[..] else { panic!("turn {turn}: {outcomes:?}") };
+        assert_says(&outcomes[1 - winner].error(), &[SHARED]);
+        check(cluster, &sandboxes[winner], &conf, &outcomes[winner].success());
+        for sandbox in &sandboxes {
+            sandbox.call(cluster, "DEL", &conf).run().unwrap().success();
+        }
+        cluster.assert_nothing_left();
+    }
+}
+
+/// A runtime deletes what it failed to add: the pod's other interface and its addresses are not that.
+fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = sandbox(cluster, 1, VICTIM);
+    let result = add(cluster, &pod, &conf);
+    let before = cluster.state();
+    let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
+    assert_says(&second("ADD", &conf).error(), &[SHARED, "eth0", &pod.pod.container_id, "team-a/p723961"]);
+    cluster.assert_unchanged(&before);
+    second("DEL", &conf).success();
+    cluster.assert_unchanged(&before);
+
+    // The same with the datastore out of reach: nothing is noted that a later call would release.
+    let mut away = conf.clone();
+    away["etcd_endpoints"] = json!("http://127.0.0.1:1");
+    away["datastore_path"] = json!("/proc/nowhere/calico.db");
+    second("DEL", &away).success();
+    let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
+    let owed: Vec<_> = journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect();
+    assert!(owed.is_empty(), "{owed:?}");
+    check(cluster, &pod, &conf, &result);
+    let other = cluster.conf("node1", json!({ "name": "other-network" }));
+    assert_says(&second("ADD", &other).error(), &[SHARED, "eth0"]);
+    second("DEL", &other).success();
+    check(cluster, &pod, &conf, &result);
+    cluster.assert_unchanged(&before);
+    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+fn what_is_no_interface_pair_is_an_error(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = sandbox(cluster, 1, VICTIM);
+    ip(&format!("link add {SHARED} type bridge")).unwrap();
+    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "no interface pair"]);
+    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    ip(&format!("link delete {SHARED}")).unwrap();
+    add(cluster, &pod, &conf);
+}
+
+/// As upstream leaves an interface.
+fn forget_alias(ifname: &str) {
+    ip(&format!("link set dev {ifname} alias other")).unwrap();
+    assert_eq!(alias_of(ifname).as_deref(), Some("other"));
+}
+
+fn an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (old, new, namesake) =
+        (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM), sandbox(cluster, 3, NAMESAKE));
+    let result = add(cluster, &old, &conf);
+    forget_alias(SHARED);
+    assert_says(&refused(cluster, &namesake, &conf), &[SHARED, &old.pod.container_id, "team-a/p723961"]);
+    check(cluster, &old, &conf, &result);
+    let result = add(cluster, &new, &conf);
+    assert_eq!(alias_of(SHARED), Some(new.alias()));
+    check(cluster, &new, &conf, &result);
+    // The same sandbox once more: its own interface is in its namespace.
+    forget_alias(SHARED);
+    ip("route flush dev calib3d7af96bd3 scope link").unwrap();
+    let result = add(cluster, &new, &conf);
+    check(cluster, &new, &conf, &result);
+}
+
+fn an_interface_without_alias_and_with_carrier_stays_without_a_proof(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (pod, other) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, ("team-b", "db-0")));
+    let result = add(cluster, &other, &conf);
+    cluster.host.add_pod("elsewhere").unwrap();
+    ip(&format!("link add {SHARED} type veth peer name eth0 netns elsewhere")).unwrap();
+    ip(&format!("link set {SHARED} up")).unwrap();
+    ip("-n elsewhere link set eth0 up").unwrap();
+    assert_says(&refused(cluster, &pod, &conf), &[SHARED]);
+    // An address of another pod, and one of no pool, prove nothing.
+    let address = result["ips"][0]["address"].as_str().unwrap();
+    ip(&format!("route add {address} dev {SHARED} metric 7")).unwrap();
+    ip(&format!("route add 192.0.2.77/32 dev {SHARED}")).unwrap();
+    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "team-b/db-0"]);
+    assert_eq!(kernel::pod(cluster.host, "elsewhere").unwrap()["links"]["eth0"]["kind"], "veth");
+}
+
+fn an_interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let (old, new) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM));
+    add(cluster, &old, &conf);
+    forget_alias(SHARED);
+    ip(&format!("route flush dev {SHARED} scope link")).unwrap();
+    ip(&format!("-n {} link set eth0 down", old.pod.name)).unwrap();
+    let result = add(cluster, &new, &conf);
+    check(cluster, &new, &conf, &result);
+}

@@ -2,6 +2,9 @@
 
 mod known;
 mod pace;
+#[cfg(test)]
+mod tests;
+mod unreadable;
 
 use std::sync::Arc;
 
@@ -18,37 +21,55 @@ use uuid::Uuid;
 use crate::context::Mode;
 use crate::runtime::Leadership;
 use crate::settings::{Environment, Merged, Settings, default_configuration, merge};
+use crate::startup::{Clients, insist};
+use crate::status::{Component, Status};
 use known::{Known, Step};
 use pace::Pace;
+use unreadable::Unreadable;
 
 /// The name of the one that counts.
 const NAME: &str = "default";
 
 /// The configuration of this process.
-pub struct Configuration {
+pub(crate) struct Configuration {
     calico: Arc<Datastore>,
     environment: Environment,
     mode: Mode,
     leadership: Leadership,
+    unreadable: Unreadable,
 }
 
 type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
     /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing.
-    pub fn new(calico: Arc<Datastore>, environment: Environment, mode: Mode, leadership: Leadership) -> Self {
-        Configuration { calico, environment, mode, leadership }
+    pub(crate) fn new(clients: &Clients, environment: Environment, leadership: Leadership) -> Self {
+        let Clients { kubernetes, calico, mode } = clients.clone();
+        Configuration { calico, environment, mode, leadership, unreadable: Unreadable::new(kubernetes, mode) }
     }
 
-    /// What is in force to begin with. Without an object, or with one that cannot be read, that is the default.
-    pub async fn read(&self) -> Result<Settings, StoreError> {
+    /// Waits for settings to begin with; `None` when told to stop before. A configuration that cannot be read is waited for:
+    /// on the default settings controllers would delete what the configuration asks for. Log, probes and an Event say so.
+    pub(crate) async fn first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
+        let attempt = async || {
+            let read = self.read().await;
+            if let Err(error @ StoreError::Corrupt { .. }) = &read {
+                let reason = format!("no controller runs until it is corrected or deleted: {error}");
+                status.not_ready(Component::Configuration, &*reason);
+                self.unreadable.tell(&reason).await;
+            }
+            read
+        };
+        let settings = insist("read KubeControllersConfiguration", stop, attempt).await;
+        status.forget(Component::Configuration);
+        settings
+    }
+
+    /// What is in force to begin with. Without an object that is the default.
+    async fn read(&self) -> Result<Settings, StoreError> {
         let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
             Ok(entry) => entry.value.spec,
             Err(StoreError::NotFound { .. }) => default_configuration(),
-            Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!("the default settings are taken: {error}");
-                default_configuration()
-            }
             Err(error) => return Err(error),
         };
         let merged = merge(&self.environment, &spec, self.mode);
@@ -57,7 +78,7 @@ impl Configuration {
     }
 
     /// Follows it until `stop`, and tells `settings` what is in force whenever that changes.
-    pub async fn follow(mut self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
+    pub(crate) async fn follow(mut self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut known, mut pace) = (Known::default(), Pace::default());
         let mut notes: Option<Vec<String>> = None;
@@ -127,7 +148,7 @@ impl Configuration {
     async fn complain_if_unreadable(&self) {
         let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = found {
-            tracing::error!("what was in force stays so: {error}");
+            self.unreadable.tell(&format!("what was in force stays so: {error}")).await;
         }
     }
 

@@ -7,9 +7,10 @@
 
 pub mod cli;
 mod compaction;
-pub mod configuration;
+mod configuration;
 pub mod context;
 pub mod controllers;
+mod events;
 pub mod feed;
 pub mod gc;
 pub mod http;

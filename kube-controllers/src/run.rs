@@ -124,9 +124,8 @@ impl Process {
         let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return };
         status.ready(Component::Startup);
         let Clients { kubernetes, calico, mode } = clients.clone();
-        let configuration = Configuration::new(calico.clone(), self.environment, mode, leadership.clone());
-        let read = async || configuration.read().await;
-        let Some(settings) = insist("read KubeControllersConfiguration", &stop, read).await else { return };
+        let configuration = Configuration::new(&clients, self.environment, leadership.clone());
+        let Some(settings) = configuration.first(&status, &stop).await else { return };
 
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();

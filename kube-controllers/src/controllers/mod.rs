@@ -16,7 +16,7 @@ mod refusal;
 mod rounds;
 pub mod service_account;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod tier;
 mod work;
 pub mod workload_endpoint;

@@ -1,6 +1,6 @@
 //! What tests of controllers have in common.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use datastore::{Datastore, DatastoreConfig};
@@ -11,7 +11,7 @@ use crate::context::Mode;
 use crate::settings::{Environment, Settings, default_configuration, merge};
 
 /// An embedded datastore in a directory that goes with it. It has transactions, as etcd has.
-pub(super) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
+pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
@@ -49,4 +49,19 @@ pub(super) fn refusing_kubernetes(
         async move { Ok::<_, std::convert::Infallible>(response) }
     });
     kube::Client::new(service, "default")
+}
+
+/// An API server that takes everything, and what was sent to it.
+pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
+    let taken = Arc::<Mutex<Vec<serde_json::Value>>>::default();
+    let sent = taken.clone();
+    let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+        let taken = taken.clone();
+        async move {
+            let body = request.into_body().collect_bytes().await.unwrap();
+            taken.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
+        }
+    });
+    (kube::Client::new(service, "default"), sent)
 }

@@ -2,24 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use futures::StreamExt;
 use futures::stream;
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
-use ipam_plugin::logging::printable;
 use libcalico::ipam::gc::Suspect;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::gate::Gate;
+use crate::events::{self, Severity};
 
-/// Who says so.
-const COMPONENT: &str = "calico-kube-controllers";
-/// Where events about objects without namespace are.
-const NAMESPACE: &str = "default";
 /// As many addresses as are named in one event; a pass may take thousands.
 const NAMED: usize = 10;
 
@@ -50,20 +42,13 @@ impl Events {
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 
-    async fn write(&self, client: &kube::Client, gate: &Gate, mut event: Value) {
+    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) {
         // An event is a write too: one who leads no more tells nothing.
         if self.forbidden.load(Ordering::Relaxed) || !gate.is_open() {
             return;
         }
-        if let Value::String(message) = &mut event["message"] {
-            *message = printable::line(message).into_owned();
-        }
-        let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
-            .header(CONTENT_TYPE, "application/json")
-            .body(event.to_string().into_bytes());
-        let Ok(request) = request else { return };
-        match client.request_text(request).await {
-            Ok(_) => {}
+        match events::post(client, event).await {
+            Ok(()) => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
@@ -97,33 +82,18 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
         Some(more) => format!(" and {more} more"),
     };
     let message = format!("{verb} {} leaked address(es): {}{more}", suspects.len(), named.join(", "));
-    let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let at = at.format(&Rfc3339).unwrap_or_default();
-    // As client-go names them: no two in one nanosecond.
-    let nanoseconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": { "name": format!("{node}.{nanoseconds:x}"), "namespace": NAMESPACE },
-        // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
-        "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": node },
-        "reason": reason,
-        "message": message,
-        "type": "Normal",
-        "source": { "component": COMPONENT },
-        "reportingComponent": COMPONENT,
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    })
+    // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
+    let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
+    events::event(&object, Severity::Normal, reason, &message, now)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
+    use hyper::Request;
     use libcalico::ipam::gc::Holder;
     use libcalico::ipam::{ClaimKind, Evidence, HandleId};
     use tokio_util::sync::CancellationToken;

@@ -28,6 +28,8 @@ pub enum Component {
     CalicoDatastore,
     /// The API server answers.
     KubeApiServer,
+    /// The configuration can be read. Required only while it cannot.
+    Configuration,
 }
 
 /// What is ready. Cheap to clone; all clones are the same.
@@ -48,6 +50,7 @@ impl fmt::Display for Component {
             Component::Startup => "Startup",
             Component::CalicoDatastore => "CalicoDatastore",
             Component::KubeApiServer => "KubeAPIServer",
+            Component::Configuration => "KubeControllersConfiguration",
         })
     }
 }
@@ -63,7 +66,7 @@ impl Status {
         self.set(component, Condition { ready: false, reason: "initialized to false".into() });
     }
 
-    /// This component need not be ready any more: `HEALTH_ENABLED` was turned off (B-15).
+    /// This component need not be ready any more, as when `HEALTH_ENABLED` was turned off (B-15).
     pub fn forget(&self, component: Component) {
         self.change(|file| file.readiness.remove(&component.to_string()).is_some());
     }

@@ -18,6 +18,10 @@ const NANOSECONDS: [(&str, i64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// Texts that [`GoDuration`] and Go's `time.ParseDuration` read, but for numbers beyond 292 years.
+#[cfg(any(test, feature = "schema"))]
+const PATTERN: &str = r"^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
+
 /// A span of time, perhaps a negative one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration {
@@ -84,7 +88,8 @@ fn parse(text: &str) -> Option<i64> {
         (unit, rest) = split_at(rest, |c| c.is_ascii_digit() || c == '.');
         let (_, scale) = NANOSECONDS.into_iter().find(|(name, _)| *name == unit)?;
         total += of_units(number, scale)?;
-        i64::try_from(total).ok()?;
+        // Go reads the least number, too, whose positive there is not.
+        i64::try_from(-total).ok()?;
     }
     i64::try_from(sign * total).ok()
 }
@@ -96,7 +101,8 @@ fn split_at(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
 /// `number` times `scale`, cut off below a nanosecond.
 fn of_units(number: &str, scale: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() {
+    let is_decimal = fraction.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_decimal || whole.is_empty() && fraction.is_empty() {
         return None;
     }
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(i128::from) };
@@ -160,7 +166,7 @@ impl schemars::JsonSchema for GoDuration {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string" })
+        schemars::json_schema!({ "type": "string", "pattern": PATTERN })
     }
 }
 
@@ -207,6 +213,63 @@ mod tests {
         }
     }
 
+    /// The texts of Go's own test of `time.ParseDuration`.
+    #[test]
+    fn texts_of_gos_own_test_are_read_as_go_reads_them() {
+        let pattern = regex::Regex::new(PATTERN).unwrap();
+        for text in [
+            "0",
+            "5s",
+            "30s",
+            "1478s",
+            "-5s",
+            "+5s",
+            "-0",
+            "+0",
+            "5.0s",
+            "5.6s",
+            "5.s",
+            ".5s",
+            "1.0040s",
+            "100.00100s",
+            "10ns",
+            "11us",
+            "12µs",
+            "12μs",
+            "13ms",
+            "14s",
+            "15m",
+            "16h",
+            "3h30m",
+            "10.5s4m",
+            "-2m3.4s",
+            "1h2m3s4ms5us6ns",
+            "39h9m14.425s",
+            "52763797000ns",
+            "0.3333333333333333333h",
+            "9007199254740993ns",
+            "9223372036854775807ns",
+            "9223372036854775.807us",
+            "9223372036s854ms775us807ns",
+            "-9223372036854775808ns",
+            "-9223372036854775.808us",
+            "-9223372036s854ms775us808ns",
+            "-2562047h47m16.854775808s",
+            "0.100000000000000000000h",
+            "0.830103483285477580700h",
+        ] {
+            assert!(text.parse::<GoDuration>().is_ok() && pattern.is_match(text), "{text}");
+        }
+        for text in ["", "3", "-", "s", ".", "-.", ".s", "+.s", "1d", "15", "1.123456789012345678.9s", "5m ", "5m\n"] {
+            assert!(text.parse::<GoDuration>().is_err() && !pattern.is_match(text), "{text}");
+        }
+        for text in
+            ["9223372036854775808ns", "-9223372036854775809ns", "3000000h", "9223372036854ms775us808ns9223372036s"]
+        {
+            assert!(text.parse::<GoDuration>().is_err(), "{text}");
+        }
+    }
+
     #[test]
     fn a_negative_span_is_none() {
         assert_eq!("-5m".parse::<GoDuration>().unwrap().duration(), Duration::ZERO);
@@ -216,8 +279,13 @@ mod tests {
 
     proptest! {
         #[test]
+        fn pattern_matches_what_is_read(text in "[-+]?([0-9.]{0,3}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}") {
+            let pattern = regex::Regex::new(PATTERN).unwrap();
+            prop_assert_eq!(text.parse::<GoDuration>().is_ok(), pattern.is_match(&text));
+        }
+
+        #[test]
         fn what_is_written_is_read_again(nanoseconds: i64) {
-            prop_assume!(nanoseconds != i64::MIN);
             let duration = GoDuration { nanoseconds };
             prop_assert_eq!(duration.to_string().parse(), Ok(duration));
         }

@@ -3,6 +3,7 @@
 
 mod life;
 mod likeness;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::thread::sleep;

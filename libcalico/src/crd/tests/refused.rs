@@ -98,6 +98,33 @@ fn what_upstream_refuses_is_refused() {
     }
 }
 
+/// Upstream's definitions take any text, and upstream's kube-controllers cannot read the object then.
+#[test]
+fn durations_that_cannot_be_read_are_refused() {
+    for (_, group) in GROUPS {
+        for (text, refusal) in
+            [("15", "pattern"), ("10 m", "pattern"), ("", "pattern"), ("1h.5m", ""), ("0", ""), ("-7µs", "")]
+        {
+            let refused =
+                |path: &str| if refusal.is_empty() { String::new() } else { format!(".spec.{path}: {refusal}") };
+            let node = json!({"controllers": {"node": {"leakGracePeriod": text}}});
+            let namespace = json!({"controllers": {"namespace": {"reconcilerPeriod": text}}});
+            let compaction = json!({"controllers": {}, "etcdV3CompactionPeriod": text});
+            for (spec, path) in [
+                (node, "controllers.node.leakGracePeriod"),
+                (namespace, "controllers.namespace.reconcilerPeriod"),
+                (compaction, "etcdV3CompactionPeriod"),
+            ] {
+                assert_eq!(
+                    answer(group, "kubecontrollersconfigurations", json!({"spec": spec})),
+                    refused(path),
+                    "{text}"
+                );
+            }
+        }
+    }
+}
+
 /// Where the groups differ (DS-54).
 #[test]
 fn the_groups_refuse_different_things() {

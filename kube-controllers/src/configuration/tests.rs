@@ -1,0 +1,92 @@
+//! A configuration that cannot be read, in the embedded datastore.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use datastore::Datastore;
+use libcalico::store::{Kind, ReadBatch, Write, WriteOp};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::*;
+use crate::controllers::testing::{embedded, posting_kubernetes};
+
+/// A configuration with this grace period of leaks, which asks for host endpoints.
+fn configured(leak_grace_period: &str) -> Vec<u8> {
+    let node = json!({ "hostEndpoint": { "autoCreate": "Enabled" }, "leakGracePeriod": leak_grace_period });
+    let object = json!({
+        "kind": "KubeControllersConfiguration", "apiVersion": "projectcalico.org/v3", "metadata": { "name": NAME },
+        "spec": { "controllers": { "node": node } },
+    });
+    object.to_string().into_bytes()
+}
+
+/// Stores these bytes, whatever is there.
+async fn store(calico: &Datastore, bytes: Vec<u8>) {
+    let key = ObjectKey::global(NAME);
+    let mut batch = ReadBatch::new();
+    let ticket = batch.get::<KubeControllersConfiguration>(&key);
+    let stored = calico.read(&batch).await.unwrap();
+    let op = match stored.raw(&ticket) {
+        None => WriteOp::Create(bytes),
+        Some(raw) => WriteOp::Update(bytes, raw.revision.clone()),
+    };
+    let (kind, path) = (KubeControllersConfiguration::KIND, KubeControllersConfiguration::path(&key));
+    calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+}
+
+struct Scene {
+    configuration: Configuration,
+    status: Status,
+    stop: CancellationToken,
+    calico: Arc<Datastore>,
+    /// What was posted to the API server.
+    events: Arc<Mutex<Vec<Value>>>,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+fn scene() -> Scene {
+    let (dir, calico) = embedded();
+    let status_dir = tempfile::tempdir().unwrap();
+    let (kubernetes, events) = posting_kubernetes();
+    let clients = Clients { kubernetes, calico: calico.clone(), mode: Mode::Etcd };
+    let environment = Environment::read(|_| None).unwrap();
+    Scene {
+        configuration: Configuration::new(&clients, environment, Leadership::always()),
+        status: Status::new(status_dir.path().join("status.json")),
+        stop: CancellationToken::new(),
+        calico,
+        events,
+        _dirs: [dir, status_dir],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_configuration_is_waited_for_and_told_once() {
+    let scene = scene();
+    store(&scene.calico, configured("15")).await;
+    let mut first = std::pin::pin!(scene.configuration.first(&scene.status, &scene.stop));
+    for _ in 0..3 {
+        let settings = timeout(Duration::from_secs(60), &mut first).await;
+        assert!(settings.is_err(), "no settings to act on: {settings:?}");
+        let condition = &scene.status.readiness()["KubeControllersConfiguration"];
+        assert!(!condition.ready && condition.reason.contains("`15` is not a duration"), "{}", condition.reason);
+    }
+    let events = std::mem::take(&mut *scene.events.lock().unwrap());
+    let [event] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(event["involvedObject"]["kind"], "KubeControllersConfiguration");
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("UnreadableConfiguration")));
+    assert!(event["message"].as_str().unwrap().contains("`15` is not a duration"), "{event}");
+
+    store(&scene.calico, configured("15m")).await;
+    let settings = timeout(Duration::from_secs(60), first).await.expect("it can be read").expect("not told to stop");
+    assert!(settings.host_endpoints.enabled);
+    assert_eq!(scene.status.readiness().len(), 0, "nothing more to be ready for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_configuration_is_the_default() {
+    let scene = scene();
+    let settings = scene.configuration.first(&scene.status, &scene.stop).await.unwrap();
+    assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
+}

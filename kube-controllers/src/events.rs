@@ -1,0 +1,62 @@
+//! Events of Kubernetes about objects without a namespace.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use ipam_plugin::logging::printable;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Name of the program in Events.
+const COMPONENT: &str = "calico-kube-controllers";
+/// Namespace of Events about objects without a namespace.
+const NAMESPACE: &str = "default";
+
+/// Severity of an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// Work that was done.
+    Normal,
+    /// A state that needs an operator.
+    Warning,
+}
+
+/// Returns an Event about `object`, which is an `involvedObject` with a name.
+pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &str, now: SystemTime) -> Value {
+    let name = object["name"].as_str().unwrap_or_default();
+    let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let at = at.format(&Rfc3339).unwrap_or_default();
+    // As client-go names them: no two in one nanosecond.
+    let nanoseconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": format!("{name}.{nanoseconds:x}"), "namespace": NAMESPACE },
+        "involvedObject": object,
+        "reason": reason,
+        "message": message,
+        "type": match severity {
+            Severity::Normal => "Normal",
+            Severity::Warning => "Warning",
+        },
+        "source": { "component": COMPONENT },
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    })
+}
+
+/// Creates the Event, with control characters of its message escaped: other people's texts are in it.
+pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), kube::Error> {
+    if let Value::String(message) = &mut event["message"] {
+        *message = printable::line(message).into_owned();
+    }
+    let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
+        .header(CONTENT_TYPE, "application/json")
+        .body(event.to_string().into_bytes())
+        .map_err(kube::Error::HttpError)?;
+    client.request_text(request).await.map(drop)
+}

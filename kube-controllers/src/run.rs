@@ -105,7 +105,8 @@ impl Process {
         };
         let Lease { namespace, name } = self.environment.lease.clone();
         let identity = leader::identity();
-        let config = leader::Config { namespace, name, identity, required, timing: leader::Timing::default() };
+        let timing = leader::Timing::for_writes_of(self.servers.write_deadline());
+        let config = leader::Config { namespace, name, identity, required, timing };
         let (leadership, task) = leader::start(clients.kubernetes.clone(), config, metrics.clone(), stop);
         (leadership, task.map(|_| ()).boxed())
     }

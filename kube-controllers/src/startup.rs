@@ -88,6 +88,15 @@ impl Servers {
         Ok(Servers { datastore, api_server })
     }
 
+    /// Returns how long a write to either may take.
+    pub(crate) fn write_deadline(&self) -> Duration {
+        let of_api_server = self.api_server.deadline;
+        match &self.datastore {
+            DatastoreConfig::Etcd(config) => config.deadline.max(of_api_server),
+            DatastoreConfig::Kubernetes(_) | DatastoreConfig::Local(_) => of_api_server,
+        }
+    }
+
     /// The clients. Waits until the API server has said which group it has; `None` when told to stop before.
     pub(crate) async fn connect(&self, stop: &CancellationToken) -> Result<Option<Clients>, StartError> {
         let kubernetes = datastore::kubernetes::client(&self.api_server).await?;

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 
 use crate::etcd;
 use crate::kubernetes::ApiServer;
@@ -21,6 +22,9 @@ mod world;
 
 pub use proxied::Proxied;
 pub use world::{NAMESPACE, World, handle_of, merge, service_path};
+
+/// Where the Lease of kube-controllers is.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 /// How long an effect may take to show.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,11 +48,13 @@ pub struct Controllers {
 impl Setup {
     /// With Calico's objects in the API server, as its administrator.
     pub fn kubernetes(api: &ApiServer) -> Result<Setup> {
+        leave_lease(api)?;
         Self::new(&[("DATASTORE_TYPE", "kubernetes"), ("KUBECONFIG", &api.admin_kubeconfig().display().to_string())])
     }
 
     /// With Calico's objects in the etcd of the host.
     pub fn etcd(api: &ApiServer) -> Result<Setup> {
+        leave_lease(api)?;
         let kubeconfig = api.admin_kubeconfig().display().to_string();
         Self::new(&[("ETCD_ENDPOINTS", etcd::ENDPOINT), ("KUBECONFIG", &kubeconfig)])
     }
@@ -155,6 +161,17 @@ impl Controllers {
     fn log_file(&self) -> PathBuf {
         self.directory.join("log")
     }
+}
+
+/// Leaves the Lease as a replica that ended does: a replica that finds none waits before it writes.
+fn leave_lease(api: &ApiServer) -> Result<()> {
+    let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
+    let spec = json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0 });
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
+    // The namespace is there a moment after the server. A server that is away has no Lease.
+    await_that(PATIENCE, || {
+        Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
+    })
 }
 
 /// How a process ended, in one word: its exit status, or the signal.

@@ -75,6 +75,12 @@ impl Collector {
         if !self.gate.is_open() {
             return;
         }
+        let leadership = self.context.leadership.clone();
+        // A list of writes is several requests, and each may be repeated: none is sent when the right to write has ended.
+        _ = leadership.while_held(self.act(&settings)).await;
+    }
+
+    async fn act(&mut self, settings: &Settings) {
         self.release_leaks(settings.gc).await;
         match settings.gc {
             Gc::Reclaim => {

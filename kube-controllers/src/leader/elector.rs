@@ -20,6 +20,8 @@ pub(super) struct Elector<L> {
     config: Config,
     election: Election,
     tenure: watch::Sender<Tenure>,
+    /// Whether the tenure is that of a replica without a Lease.
+    alone: bool,
     refusals: Refusals,
     /// What was last complained about.
     complaint: Option<String>,
@@ -30,6 +32,8 @@ pub(super) struct Elector<L> {
 enum Outcome {
     /// The Lease is ours; we may write until then.
     Ours(Deadline),
+    /// We created the Lease, and may write from then on.
+    Settling(Instant),
     /// It is another's until then.
     Anothers(Instant),
 }
@@ -37,7 +41,7 @@ enum Outcome {
 impl<L: Leases> Elector<L> {
     pub(super) fn new(leases: L, config: Config, tenure: watch::Sender<Tenure>) -> Self {
         let election = Election::new(config.identity.clone(), config.timing);
-        Elector { leases, config, election, tenure, refusals: Refusals::default(), complaint: None }
+        Elector { leases, config, election, tenure, alone: false, refusals: Refusals::default(), complaint: None }
     }
 
     /// Stands for election until `stop`.
@@ -58,37 +62,55 @@ impl<L: Leases> Elector<L> {
 
     /// Tries once. Returns how long to wait before the next time.
     async fn attempt_in_time(&mut self) -> Duration {
-        let Timing { renew_deadline, retry, .. } = self.config.timing;
+        let Timing { retry, look, .. } = self.config.timing;
         // Not all at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let limit = renew_deadline / 2;
-        let attempted = timeout(limit, self.attempt()).await;
-        let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {limit:?}"))));
+        let (begin, sent) = (Instant::now(), Deadline::now());
+        let waited = self.election.settles(begin).is_some();
+        let attempted = timeout(look, self.attempt()).await;
+        let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {look:?}"))));
         if self.contradicts_refusals(&outcome) {
             self.refusals.end();
         }
-        match outcome {
+        let now = Instant::now();
+        let pause = match outcome {
             Ok(Outcome::Ours(until)) => {
                 self.complaint = None;
-                self.tenure.send_replace(Tenure::Until(until));
+                self.set_tenure(Tenure::Until(until));
                 pause
+            }
+            Ok(Outcome::Settling(settled)) => {
+                let wait = settled.saturating_duration_since(now);
+                if !waited {
+                    let lease = &self.config.name;
+                    tracing::info!(
+                        lease,
+                        ?wait,
+                        "created the lease; writing begins when no replica can write without it any more"
+                    );
+                }
+                self.complaint = None;
+                self.set_tenure(Tenure::No);
+                pause.min(wait)
             }
             Ok(Outcome::Anothers(free)) => {
                 self.complaint = None;
-                self.tenure.send_replace(Tenure::No);
+                self.set_tenure(Tenure::No);
                 tracing::debug!(lease = self.config.name, holder = self.election.holder(), "another replica leads");
-                pause.min(free.saturating_duration_since(Instant::now()))
+                pause.min(free.saturating_duration_since(now))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
-                self.refused(&reason).await;
-                if self.is_alone() { self.config.timing.alone } else { pause }
+                self.refused(&reason, sent).await;
+                pause
             }
             // What was said before stands until its time is over.
             Err(error) => {
                 self.complain(format!("cannot take or renew the lease {}: {error}", self.config.name));
                 pause
             }
-        }
+        };
+        // Counted from when the look was sent, as the right to write is.
+        if self.is_alone() { look.saturating_sub(begin.elapsed()) } else { pause }
     }
 
     /// Takes or renews the Lease if it is free or ours.
@@ -108,34 +130,40 @@ impl<L: Leases> Elector<L> {
     async fn write(&mut self) -> Result<Outcome, LeaseError> {
         // Others count from when they see this write, which is later.
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
-        let written = match self.election.step(Instant::now(), wall()) {
+        let leads = !self.alone && self.tenure.borrow().holds();
+        let written = match self.election.step(Instant::now(), wall(), leads) {
             Step::Create(lease) => self.leases.create(*lease).await?,
             Step::Replace(lease) => self.leases.replace(*lease).await?,
             Step::Wait(free) => return Ok(Outcome::Anothers(free)),
         };
-        self.election.observe(Some(written), Instant::now());
-        Ok(Outcome::Ours(until))
+        let now = Instant::now();
+        self.election.observe(Some(written), now);
+        Ok(self.election.settles(now).map_or(Outcome::Ours(until), Outcome::Settling))
     }
 
     /// The role refuses the Lease. When that is clear this is the only replica, for there can be no election: until the role
-    /// allows one, which is asked for from time to time.
-    async fn refused(&mut self, reason: &str) {
+    /// allows one. The right to write ends some time after `sent`, when this look was sent, unless another look is refused.
+    async fn refused(&mut self, reason: &str, sent: Deadline) {
+        let timing = self.config.timing;
+        let right = Tenure::Until(sent.plus(timing.renew_deadline));
         if self.is_alone() {
+            self.tenure.send_replace(right);
             return;
         }
         let first = self.refusals.are_none();
-        let is_lasting = self.refusals.go_on(&self.config.timing);
+        let is_lasting = self.refusals.go_on(&timing);
         let is_clear = is_lasting || (self.refusals.were_repeated() && self.server_knows_roles().await);
-        let Config { namespace, name, timing, .. } = &self.config;
         if is_clear {
+            self.set_tenure(right);
+            self.alone = true;
+            let Config { namespace, name, .. } = &self.config;
             let complaint = format!(
                 "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no second replica"
             );
-            self.tenure.send_replace(Tenure::Always);
             self.complain(complaint);
         } else if first {
             tracing::info!(
-                lease = name,
+                lease = self.config.name,
                 "refused ({reason}); if it stays so this is the only replica, at the latest after {:?}",
                 timing.lease
             );
@@ -146,9 +174,15 @@ impl<L: Leases> Elector<L> {
         timeout(self.config.timing.retry, self.leases.knows_roles()).await.unwrap_or(false)
     }
 
+    /// What an election says.
+    fn set_tenure(&mut self, tenure: Tenure) {
+        self.alone = false;
+        self.tenure.send_replace(tenure);
+    }
+
     /// Whether it leads without a Lease.
     fn is_alone(&self) -> bool {
-        matches!(*self.tenure.borrow(), Tenure::Always)
+        self.alone && self.tenure.borrow().holds()
     }
 
     /// Whether there is more to it than a role without Leases. To one that leads because of it, no answer says nothing.
@@ -178,7 +212,7 @@ impl<L: Leases> Elector<L> {
     }
 
     async fn try_to_give_back(&mut self) -> Result<bool, LeaseError> {
-        let Some(lease) = self.election.given_back(wall()) else { return Ok(false) };
+        let Some(lease) = self.election.given_back(Instant::now(), wall()) else { return Ok(false) };
         match self.leases.replace(lease).await {
             Ok(_) => return Ok(true),
             // A renewal was cut off whose answer was not seen.
@@ -187,7 +221,7 @@ impl<L: Leases> Elector<L> {
         }
         let lease = self.leases.get().await?;
         self.election.observe(lease, Instant::now());
-        let Some(lease) = self.election.given_back(wall()) else { return Ok(false) };
+        let Some(lease) = self.election.given_back(Instant::now(), wall()) else { return Ok(false) };
         self.leases.replace(lease).await.map(|_| true)
     }
 

@@ -49,18 +49,33 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// How long to wait between two attempts to take or renew it.
     pub retry: Duration,
-    /// How long the only replica waits before it asks again whether the role allows an election by now.
-    pub alone: Duration,
+    /// How often a replica that writes without a Lease looks whether the role allows one by now, and how long a look, or any
+    /// other attempt, may take. Half of `renew_deadline`.
+    pub look: Duration,
+    /// How long a write that was begun in time may go on.
+    pub write: Duration,
+}
+
+impl Timing {
+    /// Returns the times of client-go, where it has them, for writes that may take this long.
+    pub fn for_writes_of(write: Duration) -> Self {
+        Timing { write, ..Timing::default() }
+    }
+
+    /// Returns how long the creator of a Lease waits before it writes.
+    pub(crate) fn settling(&self) -> Duration {
+        self.lease + self.write
+    }
 }
 
 impl Default for Timing {
-    /// client-go's, where it has them.
     fn default() -> Self {
         Timing {
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
-            alone: Duration::from_secs(300),
+            look: Duration::from_secs(5),
+            write: Duration::from_secs(10),
         }
     }
 }

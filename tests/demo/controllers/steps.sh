@@ -47,7 +47,8 @@ start_control_plane
 calico-ipam init --node node1 >/dev/null
 calico-ipam apply -f tests/demo/controllers/pool.yaml >/dev/null
 replica replica-1
-wait_for 30 has $v3/kubecontrollersconfigurations/default
+# Who creates the Lease waits before it writes.
+wait_for 60 has $v3/kubecontrollersconfigurations/default
 etcdctl get --print-value-only $v3/kubecontrollersconfigurations/default |
     jq -c ".spec.controllers.node.leakGracePeriod = \"${grace}s\"" | etcdctl put $v3/kubecontrollersconfigurations/default >/dev/null
 wait_for 30 leads

@@ -5,7 +5,8 @@ controllers=calico-kube-controllers
 # The pod that writes; the Lease has its name, and what tells it from others of that name.
 leader() { holder | cut -d_ -f1; }
 holder() { of_system lease/$controllers '{.spec.holderIdentity}'; }
-leads() { [ -n "$(leader 2>/dev/null)" ]; }
+# Who creates the Lease writes when that has its usual duration.
+leads() { [ -n "$(leader 2>/dev/null)" ] && [ "$(of_system lease/$controllers '{.spec.leaseDurationSeconds}')" = 15 ]; }
 # leads_after HOLDER: another process than this one leads
 leads_after() { leads && [ "$(holder)" != "$1" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
@@ -27,7 +28,7 @@ confinement() {
 show_controllers() {
     rolled_out deployment/$controllers
     run kubectl -n kube-system get pods -l k8s-app=$controllers -o wide --no-headers | sed 's/ *<none> *<none>$//'
-    wait_for 60 leads
+    wait_for 90 leads
     run kubectl -n kube-system get lease $controllers --no-headers
     local pod
     pod=$(leader)

@@ -34,11 +34,16 @@ pub(crate) fn on(test: impl FnOnce(Lab<'_>) + Send) {
 impl Lab<'_> {
     /// A replica of this name that is a user of this name.
     pub(crate) fn start(&self, user: &str, group: &str) -> Controllers {
+        self.setup(user, group).start(self.host, user).unwrap()
+    }
+
+    /// How to start it. From then on there is a Lease, given back.
+    pub(crate) fn setup(&self, user: &str, group: &str) -> Setup {
         let api = &self.kubernetes.api;
         let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();
         let setup = Setup::kubernetes(api).unwrap().env("KUBECONFIG", kubeconfig.display().to_string());
         let setup = setup.env("ENABLED_CONTROLLERS", "node").env("AUTO_HOST_ENDPOINTS", "enabled");
-        setup.env("POD_NAME", user).start(self.host, user).unwrap()
+        setup.env("POD_NAME", user)
     }
 
     /// One that leads, and one that stands by.

@@ -7,8 +7,7 @@ mod replica;
 
 use std::time::{Duration, Instant};
 
-use integration_tests::controllers::told;
-use integration_tests::kubernetes::Request;
+use integration_tests::controllers::{PATIENCE, await_that, told};
 use serde_json::{Value, json};
 
 use lab::{LEADS, LEADS_NO_MORE, LEASE, LEASE_AND_A_LOOK, await_leader, lines, on, succeeded};
@@ -34,7 +33,7 @@ fn only_the_leader_writes_and_gives_its_lease_back_at_its_end() {
         assert!(!early.iter().any(|request| request.resource == "hostendpoints"), "{early:?}");
         // All three times the Lease was read before; what it was written over is named.
         let lease = lab.kubernetes.api.admin().get(LEASE).unwrap().success().unwrap();
-        assert_eq!(lease["spec"]["leaseTransitions"], 1, "{lease}");
+        assert_eq!(lease["spec"]["leaseTransitions"], 2, "{lease}");
         assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
     });
 }
@@ -94,36 +93,79 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more() {
     });
 }
 
+/// A role without Leases, as upstream's, or one with them.
+fn role(lab: &lab::Lab<'_>, groups: &Value) {
+    let rules = json!([
+        { "apiGroups": groups, "resources": ["*"], "verbs": ["*"] }, { "nonResourceURLs": ["*"], "verbs": ["get"] },
+    ]);
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "no-leases" },
+        "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "no-leases" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "no-leases" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "no-leases" }],
+    });
+    for object in [role, binding] {
+        lab.kubernetes.api.admin().apply_object(&object).unwrap();
+    }
+}
+
 /// Upstream's own role knows no Leases.
 #[test]
 fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
     on(|mut lab| {
-        let api = &lab.kubernetes.api;
-        let all = |groups: Value| json!({ "apiGroups": groups, "resources": ["*"], "verbs": ["*"] });
-        let role = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "no-leases" },
-            "rules": [all(json!(["", "crd.projectcalico.org", "apps"])), { "nonResourceURLs": ["*"], "verbs": ["get"] }],
-        });
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "no-leases" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "no-leases" },
-            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "no-leases" }],
-        });
-        for object in [role, binding] {
-            api.admin().apply_object(&object).unwrap();
-        }
+        role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
         let replica = lab.start("one", "no-leases");
         // At once, and not after as long as another could hold one.
         await_leader(&replica, Duration::from_secs(8));
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
+        // It looks again and again, and is refused: nothing is told of that.
+        let looks = || lab.audit.of("one").unwrap().into_iter().filter(|request| request.resource == "leases").count();
+        await_that(PATIENCE, || Ok(looks() >= 5)).unwrap();
         let log = replica.log().unwrap();
         assert_eq!(log.matches("the role does not allow to write the lease").count(), 1, "{log}");
-        assert_eq!(lab.kubernetes.api.admin().get(LEASE).unwrap().code, 404);
-        // Refused twice: one refusal may be of a server that just started. The next time it asks is minutes away.
-        std::thread::sleep(Duration::from_secs(5));
-        let asked = lab.audit.of("one").unwrap().into_iter().filter(|request| request.resource == "leases");
-        let asked: Vec<Request> = asked.collect();
-        assert_eq!(asked.len(), 2, "{:?}", lines(&asked));
+        assert_eq!(log.matches(LEADS).count(), 1, "{log}");
+        assert!(lab.writes("one", true).is_empty() && lab.holder().is_empty());
+    });
+}
+
+/// The role comes to allow Leases while one replica writes without; another creates the Lease.
+#[test]
+fn creator_of_the_lease_writes_after_the_replica_without_one_has_ended() {
+    on(|mut lab| {
+        let api = &lab.kubernetes.api;
+        role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
+        let one = lab.start("one", "no-leases");
+        let two = lab.setup("two", "system:masters");
+        api.admin().delete(LEASE).unwrap().success().unwrap();
+        await_leader(&one, PATIENCE);
+        let endpoint = lab.node();
+        lab.await_endpoint(&endpoint);
+
+        let two = two.start(lab.host, "two").unwrap();
+        await_that(PATIENCE, || Ok(api.admin().get(LEASE)?.code == 200)).unwrap();
+        role(&lab, &json!(["", "crd.projectcalico.org", "apps", "coordination.k8s.io"]));
+        let lease = api.admin().get(LEASE).unwrap().success().unwrap();
+        assert_eq!(lease["spec"]["leaseDurationSeconds"], 25, "{lease}");
+        one.await_log(LEADS_NO_MORE, 1).unwrap();
+        let mut endpoints = vec![lab.node()];
+        // Work for both all the time.
+        while !two.log().unwrap().contains(LEADS) {
+            std::thread::sleep(Duration::from_secs(1));
+            endpoints.push(lab.node());
+        }
+        endpoints.iter().for_each(|endpoint| lab.await_endpoint(endpoint));
+        let of_nodes = |user: &str| {
+            let writes = lab.writes(user, false).into_iter();
+            writes.filter(|request| request.resource == "hostendpoints").collect::<Vec<_>>()
+        };
+        let (last, first) = (of_nodes("one").pop().unwrap(), of_nodes("two").remove(0));
+        assert!(last.answered < first.received, "{:?}\n{:?}", lines(&of_nodes("one")), lines(&of_nodes("two")));
+        assert_eq!(of_nodes("two").len(), endpoints.len(), "{:?}", lines(&of_nodes("two")));
+        let lease = api.admin().get(LEASE).unwrap().success().unwrap();
+        assert_eq!((&lease["spec"]["leaseDurationSeconds"], lab.holder().as_str()), (&json!(15), "two"), "{lease}");
     });
 }

@@ -1,5 +1,8 @@
 //! Candidates in virtual time, before an API server that fails as told.
 
+mod alone;
+mod creation;
+
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,8 +20,8 @@ struct Server(Arc<Mutex<State>>);
 struct State {
     lease: Option<Lease>,
     version: u64,
-    /// How often the Lease was to be read, whatever became of it.
-    asked: usize,
+    /// When the Lease was to be read, whatever became of it.
+    looks: Vec<Instant>,
     requests: usize,
     writes: usize,
     /// By identity.
@@ -40,6 +43,12 @@ enum Weather {
     Starting(watch::Receiver<Answer>),
     /// Requests and answers are late or lost, until then.
     Storm(Instant),
+    /// The role forbids it until the first moment, each answer comes after so long, and the server is away until the second.
+    Refusing {
+        allowed: Instant,
+        late: Duration,
+        back: Instant,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -68,6 +77,15 @@ impl Connection {
                 Answer::Forbidden => Err(LeaseError::Forbidden("cannot get leases".into())),
                 Answer::Away => Err(LeaseError::Other("connection refused".into())),
             },
+            Weather::Refusing { allowed, late, back } => {
+                let is_allowed = Instant::now() >= *allowed;
+                sleep(*late).await;
+                match (is_allowed, Instant::now() >= *back) {
+                    (false, _) => Err(LeaseError::Forbidden("cannot get leases".into())),
+                    (true, false) => Err(LeaseError::Other("connection refused".into())),
+                    (true, true) => Ok(()),
+                }
+            }
             Weather::Fair | Weather::Storm(_) => Ok(()),
         }
     }
@@ -93,7 +111,10 @@ impl Server {
         }
         let holder = holder(&lease);
         for (identity, leadership) in &state.leaderships {
-            assert!(*identity == holder || !leadership.holds(), "{identity} may write when {holder} takes the lease");
+            // Who creates a Lease waits for those who write without one.
+            let is_waited_for = duration(&lease) > 15;
+            let may_write = leadership.holds() && !is_waited_for;
+            assert!(*identity == holder || !may_write, "{identity} may write when {holder} takes the lease");
         }
         state.version += 1;
         state.writes += 1;
@@ -105,6 +126,19 @@ impl Server {
     fn holder(&self) -> String {
         self.state().lease.as_ref().map(holder).unwrap_or_default()
     }
+
+    /// With a Lease that was given back: nobody creates one.
+    fn used() -> Self {
+        let (server, mut lease) = (Server::default(), Lease::default());
+        lease.metadata.resource_version = Some("0".into());
+        lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+        server.state().lease = Some(lease);
+        server
+    }
+}
+
+fn duration(lease: &Lease) -> i32 {
+    lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or_default()
 }
 
 fn holder(lease: &Lease) -> String {
@@ -113,7 +147,7 @@ fn holder(lease: &Lease) -> String {
 
 impl Leases for Connection {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
-        self.server.state().asked += 1;
+        self.server.state().looks.push(Instant::now());
         self.passage().await?;
         let lease = {
             let mut state = self.server.state();
@@ -172,7 +206,7 @@ async fn seconds(count: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_leads_and_keeps_leading_and_the_second_waits() {
-    let server = Server::default();
+    let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
     let two = replica(&server, "two", Weather::Fair, false);
@@ -187,7 +221,7 @@ async fn the_first_leads_and_keeps_leading_and_the_second_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_back_is_taken_within_the_pause() {
-    let server = Server::default();
+    let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
     let mut two = replica(&server, "two", Weather::Fair, false);
@@ -202,7 +236,7 @@ async fn a_lease_that_is_given_back_is_taken_within_the_pause() {
 
 #[tokio::test(start_paused = true)]
 async fn the_lease_of_one_that_died_is_taken_when_it_is_over() {
-    let server = Server::default();
+    let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
     let mut two = replica(&server, "two", Weather::Fair, false);
@@ -217,7 +251,7 @@ async fn the_lease_of_one_that_died_is_taken_when_it_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_it_can() {
-    let server = Server::default();
+    let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
     in_the_end(one.leadership.gained()).await;
@@ -231,111 +265,8 @@ async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_role_forbids_it_clearly_one_replica_leads_at_once_and_seldom_asks_again() {
-    let server = Server::default();
-    let (role, answer) = watch::channel(Answer::Forbidden);
-    let mut one = replica(&server, "one", Weather::Changing(answer), false);
-    let begin = Instant::now();
-    in_the_end(one.leadership.gained()).await;
-    assert!(begin.elapsed() <= Timing::default().retry, "{:?}", begin.elapsed());
-    for _ in 0..3600 {
-        assert!(one.leadership.holds());
-        seconds(1).await;
-    }
-    let asked = server.state().asked;
-    assert!((13..=14).contains(&asked), "twice at first, then every five minutes: {asked}");
-    // The role comes to allow it, and another was faster.
-    server.state().leaderships.clear();
-    let mut two = replica(&server, "two", Weather::Fair, false);
-    in_the_end(two.leadership.gained()).await;
-    role.send_replace(Answer::Allowed);
-    let begin = Instant::now();
-    in_the_end(one.leadership.lost()).await;
-    assert!(begin.elapsed() <= Timing::default().alone, "{:?}", begin.elapsed());
-    assert_eq!(server.holder(), "two");
-}
-
-/// One that just started may not have heard of a role yet that another replica has its Lease by.
-#[tokio::test(start_paused = true)]
-async fn refusals_of_a_server_that_is_not_ready_count_when_they_go_on_for_longer_than_a_lease() {
-    let server = Server::default();
-    let (_role, answer) = watch::channel(Answer::Forbidden);
-    let one = replica(&server, "one", Weather::Starting(answer), false);
-    for _ in 0..15 {
-        assert!(!one.leadership.holds());
-        seconds(1).await;
-    }
-    seconds(3).await;
-    assert!(one.leadership.holds());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder() {
-    let server = Server::default();
-    let mut two = replica(&server, "two", Weather::Fair, false);
-    in_the_end(two.leadership.gained()).await;
-    let (role, answer) = watch::channel(Answer::Forbidden);
-    let one = replica(&server, "one", Weather::Starting(answer), false);
-    // Each time the server was away in between.
-    for answer in [Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Allowed]
-    {
-        role.send_replace(answer);
-        for _ in 0..12 {
-            assert!(two.leadership.holds() && !one.leadership.holds());
-            seconds(1).await;
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_only_replica_goes_on_while_the_server_is_away_and_after_it_was_stopped_for_a_while() {
-    let server = Server::default();
-    let (role, answer) = watch::channel(Answer::Forbidden);
-    let mut one = replica(&server, "one", Weather::Changing(answer), false);
-    in_the_end(one.leadership.gained()).await;
-    for answer in [Answer::Away, Answer::Forbidden] {
-        role.send_replace(answer);
-        for _ in 0..600 {
-            assert!(one.leadership.holds(), "no second one can have begun: there is no election");
-            seconds(1).await;
-        }
-    }
-    tokio::time::advance(Duration::from_secs(60)).await;
-    assert!(one.leadership.holds());
-    // It stands for election as soon as it sees that there is one.
-    role.send_replace(Answer::Allowed);
-    seconds(301).await;
-    assert!(one.leadership.holds());
-    assert_eq!(server.holder(), "one");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
-    let server = Server::default();
-    let (role, answer) = watch::channel(Answer::Forbidden);
-    let one = replica(&server, "one", Weather::Changing(answer), false);
-    for _ in 0..20 {
-        // Within less than the shortest pause between two attempts.
-        sleep(Duration::from_millis(900)).await;
-        role.send_replace(Answer::Away);
-        seconds(2).await;
-        assert!(!one.leadership.holds());
-        role.send_replace(Answer::Forbidden);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_an_election_is_required_nobody_leads_without_one() {
-    let server = Server::default();
-    let (_role, answer) = watch::channel(Answer::Forbidden);
-    let one = replica(&server, "one", Weather::Changing(answer), true);
-    seconds(600).await;
-    assert!(!one.leadership.holds());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lease_that_somebody_deletes_is_made_again() {
-    let server = Server::default();
+    let server = Server::used();
     let one = replica(&server, "one", Weather::Fair, false);
     seconds(1).await;
     server.state().lease = None;

@@ -1,0 +1,160 @@
+//! Replicas whose role does not allow Leases, or not yet.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn role_that_forbids_clearly_makes_one_replica_lead_at_once_and_look_every_five_seconds() {
+    let server = Server::default();
+    let (role, answer) = watch::channel(Answer::Forbidden);
+    let mut one = replica(&server, "one", Weather::Changing(answer), false);
+    let begin = Instant::now();
+    in_the_end(one.leadership.gained()).await;
+    assert!(begin.elapsed() <= Timing::default().retry, "{:?}", begin.elapsed());
+    for _ in 0..600 {
+        assert!(one.leadership.holds());
+        seconds(1).await;
+    }
+    let looks = server.state().looks.clone();
+    assert!((120..=122).contains(&looks.len()), "twice at first, then every five seconds: {}", looks.len());
+    // The role comes to allow it, and another was faster.
+    let mut two = replica(&server, "two", Weather::Fair, false);
+    seconds(1).await;
+    role.send_replace(Answer::Allowed);
+    let begin = Instant::now();
+    in_the_end(one.leadership.lost()).await;
+    assert!(begin.elapsed() <= Timing::default().look, "{:?}", begin.elapsed());
+    in_the_end(two.leadership.gained()).await;
+    assert_eq!(server.holder(), "two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_look_was_sent() {
+    for late in [0, 2, 4] {
+        let (server, begin) = (Server::default(), Instant::now());
+        let (allowed, late) = (begin + Duration::from_secs(62), Duration::from_secs(late));
+        // From then on nobody hears whether the role allows it.
+        let weather = Weather::Refusing { allowed, late, back: begin + Duration::from_secs(3600) };
+        let mut one = replica(&server, "one", weather, false);
+        in_the_end(one.leadership.gained()).await;
+        in_the_end(one.leadership.lost()).await;
+        let looks = server.state().looks.clone();
+        let refused: Vec<_> = looks.iter().filter(|sent| **sent < allowed).copied().collect();
+        assert_eq!(Instant::now(), refused[refused.len() - 1] + Duration::from_secs(10), "answers are {late:?} late");
+        let apart = |pair: &[Instant]| pair[1] - pair[0];
+        let regular = refused[2..].windows(2).map(apart).filter(|apart| *apart == Duration::from_secs(5)).count();
+        assert_eq!(regular, refused.len() - 3, "counted from when they were sent, not answered: {refused:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replica_without_a_lease_stops_while_the_server_is_away_or_the_process_stands_still() {
+    let server = Server::default();
+    let (role, answer) = watch::channel(Answer::Forbidden);
+    let mut one = replica(&server, "one", Weather::Changing(answer), false);
+    in_the_end(one.leadership.gained()).await;
+    role.send_replace(Answer::Away);
+    let begin = Instant::now();
+    in_the_end(one.leadership.lost()).await;
+    assert!(begin.elapsed() <= Duration::from_secs(10), "{:?}", begin.elapsed());
+    seconds(600).await;
+    assert!(!one.leadership.holds());
+    role.send_replace(Answer::Forbidden);
+    in_the_end(one.leadership.gained()).await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(!one.leadership.holds(), "another may have created a Lease meanwhile");
+    in_the_end(one.leadership.gained()).await;
+    // It stands for election as soon as it sees that there is one.
+    role.send_replace(Answer::Allowed);
+    seconds(5 + 25 + 2).await;
+    assert!(one.leadership.holds());
+    assert_eq!(server.holder(), "one");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// One writes without a Lease and the role comes to allow Leases, which it may hear late; the other creates the Lease.
+    #[test]
+    fn creator_and_replica_without_a_lease_never_write_at_once(
+        seed in any::<u64>(), granted in 20_000..40_000u64, late in 0..4900u64, away in 0..30_000u64, created in 0..30_000u64,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        runtime.block_on(async {
+            fastrand::seed(seed);
+            let (server, begin) = (Server::default(), Instant::now());
+            let after = |milliseconds| begin + Duration::from_millis(milliseconds);
+            let weather =
+                Weather::Refusing { allowed: after(granted), late: Duration::from_millis(late), back: after(granted + away) };
+            let mut one = replica(&server, "one", weather, false);
+            in_the_end(one.leadership.gained()).await;
+            tokio::time::sleep_until(after(granted + created)).await;
+            let two = replica(&server, "two", Weather::Fair, false);
+            for _ in 0..1000 {
+                sleep(Duration::from_millis(100)).await;
+                assert!(!(one.leadership.holds() && two.leadership.holds()), "two write after {:?}", begin.elapsed());
+            }
+            assert!(one.leadership.holds() != two.leadership.holds(), "somebody writes in the end");
+            // A panic in the server is one in a replica.
+            for replica in [one, two] {
+                replica.stop.cancel();
+                replica.task.await.expect("no panic");
+            }
+        });
+    }
+}
+
+/// One that just started may not have heard of a role yet that another replica has its Lease by.
+#[tokio::test(start_paused = true)]
+async fn refusals_of_a_server_that_is_not_ready_count_when_they_go_on_for_longer_than_a_lease() {
+    let server = Server::default();
+    let (_role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Starting(answer), false);
+    for _ in 0..15 {
+        assert!(!one.leadership.holds());
+        seconds(1).await;
+    }
+    seconds(3).await;
+    assert!(one.leadership.holds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder() {
+    let server = Server::used();
+    let mut two = replica(&server, "two", Weather::Fair, false);
+    in_the_end(two.leadership.gained()).await;
+    let (role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Starting(answer), false);
+    // Each time the server was away in between.
+    for answer in [Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Allowed]
+    {
+        role.send_replace(answer);
+        for _ in 0..12 {
+            assert!(two.leadership.holds() && !one.leadership.holds());
+            seconds(1).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
+    let server = Server::default();
+    let (role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Changing(answer), false);
+    for _ in 0..20 {
+        // Within less than the shortest pause between two attempts.
+        sleep(Duration::from_millis(900)).await;
+        role.send_replace(Answer::Away);
+        seconds(2).await;
+        assert!(!one.leadership.holds());
+        role.send_replace(Answer::Forbidden);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_an_election_is_required_nobody_leads_without_one() {
+    let server = Server::default();
+    let (_role, answer) = watch::channel(Answer::Forbidden);
+    let one = replica(&server, "one", Weather::Changing(answer), true);
+    seconds(600).await;
+    assert!(!one.leadership.holds());
+}

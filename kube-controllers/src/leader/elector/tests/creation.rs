@@ -1,0 +1,69 @@
+//! Who creates the Lease waits until no replica can write without one any more.
+
+use super::*;
+
+/// 15 s, and as long as a write may take.
+const SETTLING: Duration = Duration::from_secs(25);
+
+fn duration_of(server: &Server) -> i32 {
+    server.state().lease.as_ref().map(duration).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn creator_of_the_lease_waits_before_it_writes_and_the_lease_says_so() {
+    let (server, begin) = (Server::default(), Instant::now());
+    let mut one = replica(&server, "one", Weather::Fair, false);
+    for _ in 0..24 {
+        seconds(1).await;
+        assert!(!one.leadership.holds());
+        assert_eq!((server.holder().as_str(), duration_of(&server)), ("one", 25));
+    }
+    in_the_end(one.leadership.gained()).await;
+    assert!((SETTLING..SETTLING + Duration::from_secs(2)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert_eq!(duration_of(&server), 15);
+    assert!(server.state().writes > 10, "it is renewed meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_not_given_back_before_its_creator_may_write() {
+    for (wait, holder) in [(1, "one"), (24, "one"), (30, "")] {
+        let server = Server::default();
+        let one = replica(&server, "one", Weather::Fair, false);
+        seconds(wait).await;
+        one.stop.cancel();
+        one.task.await.expect("no panic");
+        assert_eq!(server.holder(), holder, "after {wait} s");
+        let mut two = replica(&server, "two", Weather::Fair, false);
+        let begin = Instant::now();
+        in_the_end(two.leadership.gained()).await;
+        let expected = if holder.is_empty() { Duration::ZERO } else { SETTLING };
+        assert!((expected..=expected + Duration::from_secs(2)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_of_a_creator_that_died_is_taken_after_the_same_wait() {
+    let server = Server::default();
+    let one = replica(&server, "one", Weather::Fair, false);
+    let mut two = replica(&server, "two", Weather::Fair, false);
+    seconds(20).await;
+    let (one, two) = if server.holder() == "one" { (one, &mut two) } else { panic!("the second was faster") };
+    one.task.abort();
+    let last = Instant::now();
+    in_the_end(two.leadership.gained()).await;
+    assert!(last.elapsed() >= SETTLING - Duration::from_secs(2), "{:?}", last.elapsed());
+    assert_eq!((server.holder().as_str(), duration_of(&server)), ("two", 15), "who has waited writes at once");
+}
+
+/// The answer to the creation is lost, and the next look shows the Lease as its own.
+#[tokio::test(start_paused = true)]
+async fn creator_that_did_not_hear_of_its_creation_waits_too() {
+    let (server, begin) = (Server::default(), Instant::now());
+    let mut lease = Lease::default();
+    let spec = lease.spec.get_or_insert_default();
+    (spec.holder_identity, spec.lease_duration_seconds) = (Some("one".into()), Some(25));
+    server.write(lease, None).expect("nobody else is there");
+    let mut one = replica(&server, "one", Weather::Fair, false);
+    in_the_end(one.leadership.gained()).await;
+    assert!(begin.elapsed() >= SETTLING, "{:?}", begin.elapsed());
+}

@@ -213,8 +213,8 @@ impl State {
             // A block without addresses of the handle is written too: whoever counted the handle up and is about to
             // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).
             match block.as_ref().map(|entry| self.release_from(entry, now)) {
-                None | Some(None) => plan.unreadable.push(*cidr),
-                Some(Some((block, n))) => {
+                None => plan.unreadable.push(*cidr),
+                Some((block, n)) => {
                     plan.addresses += n;
                     if let Some(owner) = block.value.owner().filter(|_| n > 0 && block.value.is_empty()) {
                         plan.emptied.push((*cidr, owner));
@@ -231,23 +231,20 @@ impl State {
         Ok(plan)
     }
 
-    /// The block without the handles' addresses, and how many those are; `None` when it cannot be trusted.
-    fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> Option<(Entry<Block>, usize)> {
+    /// The block without the handles' addresses, and how many those are.
+    fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> (Entry<Block>, usize) {
         let cooldown = self.prelude.cooldown_seconds;
         let mut entry = entry.clone();
-        let outcome = entry.value.collect_garbage(cooldown, now).and_then(|_| {
-            self.prelude
-                .handles
-                .iter()
-                .try_fold(0, |sum, handle| Ok(sum + entry.value.release_by_handle(&handle.key, None, cooldown, now)?))
+        let (block, mut handles) = (&mut entry.value, self.prelude.handles.iter().map(|handle| &handle.key));
+        let outcome = block.collect_garbage(cooldown, now).and_then(|_| {
+            handles.try_fold(0, |sum, handle| Ok(sum + block.release_by_handle(handle, None, cooldown, now)?))
         });
-        match outcome {
-            Ok(n) => Some((entry, n)),
-            Err(problem) => {
-                tracing::error!(%problem, "cannot release from a block");
-                None
-            }
-        }
+        let released = outcome.unwrap_or_else(|problem| {
+            tracing::error!(%problem, "releasing what the handle holds; `calico-ipam check` tells how to repair the block");
+            let handles = self.prelude.handles.iter();
+            handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()
+        });
+        (entry, released)
     }
 }
 

@@ -1,12 +1,13 @@
 //! [`Reading`]: everything that `check` compares and `release` looks at again, from one snapshot.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, Keeper, Pods, Sight,
-    audit, pod_keeper,
+    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, Keeper, PodFacts,
+    Pods, Sight, audit, pod_keeper,
 };
 use libcalico::kubernetes::Pod;
 use libcalico::net::Cidr;
@@ -118,6 +119,30 @@ impl Reading {
         pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
+    /// What is to be noted with `address` for the pod or container that reports it: an endpoint that has it, or a pod whose
+    /// status has. Which handle held it cannot be told.
+    pub(super) fn reporter(&self, address: IpAddr) -> Option<BTreeMap<String, String>> {
+        let endpoint = self.endpoints_of(address).next();
+        let of_endpoint = endpoint.map(|endpoint| (endpoint.node.as_str(), endpoint.pod.as_ref()));
+        let (node, pod) = of_endpoint.or_else(|| {
+            self.pods.iter().find_map(|(key, pod)| {
+                let Sight::Present(pod) = pod else { return None };
+                let sight = PodFacts::of(pod).sight(address);
+                let runs = sight.ended.is_none() && !pod.spec.host_network;
+                (runs && sight.has == Some(true)).then_some((sight.node, Some(key)))
+            })
+        })?;
+        let pod = pod
+            .into_iter()
+            .flat_map(|key| [("namespace", key.namespace.as_deref().unwrap_or_default()), ("pod", key.name.as_str())]);
+        Some(pod.chain([("node", node)]).map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    /// A pod that may have any address, as it cannot be read.
+    pub(super) fn unreadable_pod(&self) -> Option<&ObjectKey> {
+        self.pods.iter().find(|(_, pod)| matches!(pod, Sight::Unknown)).map(|(key, _)| key)
+    }
+
     /// The endpoints that have `address`.
     pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &EndpointFacts> {
         self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
@@ -142,6 +167,7 @@ pub(super) fn facts(endpoint: &WorkloadEndpoint) -> EndpointFacts {
     EndpointFacts {
         name: format!("{}/{}", endpoint.metadata.namespace, endpoints::workload(endpoint)),
         node: spec.node.clone(),
+        pod: (!spec.pod.is_empty()).then(|| ObjectKey::namespaced(&endpoint.metadata.namespace, &spec.pod)),
         addresses: spec.ip_networks.iter().filter_map(address).collect(),
         container_id: (!spec.container_id.is_empty()).then(|| spec.container_id.clone()),
     }

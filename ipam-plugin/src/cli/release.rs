@@ -1,6 +1,7 @@
-//! `release`: frees addresses that nobody uses, and mends handles that count wrong.
+//! `release`: frees addresses that nobody uses, and mends handles that count wrong and blocks that contradict themselves.
 
 mod addresses;
+mod blocks;
 mod handles;
 mod plan;
 
@@ -34,7 +35,7 @@ pub(super) struct ReleaseArgs {
     /// Addresses to free
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]
     addresses: Vec<IpAddr>,
-    /// Free the addresses that a report of `check` says are without endpoint, and mend its handles
+    /// Free the addresses that a report of `check` says are without endpoint, and mend its handles and blocks
     #[arg(long, value_name = "FILE")]
     from_report: Option<PathBuf>,
     /// Free also what is in use. Whoever uses the address keeps using it

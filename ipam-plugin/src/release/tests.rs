@@ -107,3 +107,33 @@ async fn an_unreachable_datastore_is_an_error_that_says_so() {
     let error = cluster.release("net.a").await.unwrap_err();
     assert!(matches!(error, crate::error::IpamError::Store(ref cause) if cause.is_unavailable()), "{error}");
 }
+
+/// DEL comes again until it succeeds, so that a block in disorder would keep its containers for ever.
+#[tokio::test]
+async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing_from_it() {
+    const BLOCK: &str = "10.65.166.128/26";
+    for cooldown in [0, 30] {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        cluster.configure(|config| config.ip_cooldown_seconds = cooldown);
+        for handle in ["net.a", "net.b", "net.c"] {
+            cluster.one("node1", handle).await.unwrap();
+        }
+        let mut damaged = cluster.block(BLOCK).unwrap();
+        // Both allocated and free: the container's own ordinal, and another's.
+        damaged.unallocated.splice(0..0, [0, 1]);
+        cluster.store.put(&cidr(BLOCK), &damaged);
+        let elsewhere = cluster.one("node1", "net.d").await.unwrap();
+        assert!(!cidr(BLOCK).contains(elsewhere), "{elsewhere}");
+
+        let released = cluster.release("net.a").await.unwrap();
+        assert_eq!((released.addresses, released.unreadable), (1, Vec::new()));
+        assert_eq!(cluster.handle("net.a"), None);
+        let after = cluster.block(BLOCK).unwrap();
+        assert_eq!(after.allocations[1..], damaged.allocations[1..]);
+        assert_eq!(after.sequence_number, damaged.sequence_number + 1);
+        let listed = |ordinal: usize| after.unallocated.iter().filter(|listed| **listed == ordinal).count();
+        assert_eq!((listed(0), listed(1)), (usize::from(cooldown == 0), 1));
+        assert_ne!(cluster.one("node1", "net.e").await.unwrap(), "10.65.166.129".parse::<std::net::IpAddr>().unwrap());
+    }
+}

@@ -31,6 +31,8 @@ pub struct EndpointFacts {
     pub name: String,
     /// The node it is on.
     pub node: String,
+    /// The pod that it is of; `None` for that of a plain container.
+    pub pod: Option<ObjectKey>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// The container it belongs to.

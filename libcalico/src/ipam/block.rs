@@ -1,6 +1,7 @@
 //! [`Block`]: the unit of compare-and-swap, as stored (IPAM-60..IPAM-67, DS-34).
 
 mod assign;
+mod corrupt;
 mod create;
 mod garbage;
 mod inspect;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::assign::{AssignError, AssignRequest};
+pub use self::corrupt::Repaired;
 pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
 pub use self::owners::OwnerSlot;

@@ -41,7 +41,7 @@ pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Ow
 pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, Pods, audit, pod_keeper};
 pub use block::{
     Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
-    MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, WINDOWS_RESERVED_HANDLE,
+    MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use blockwalk::BlockWalk;
 pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borrow_order, usable_block};

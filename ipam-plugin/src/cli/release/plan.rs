@@ -7,7 +7,7 @@ use datastore::Datastore;
 use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
 use time::Duration;
 
-use super::{addresses, handles};
+use super::{addresses, blocks, handles};
 use crate::cli::check::Report;
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
@@ -32,6 +32,16 @@ pub(super) enum Verdict {
     Refuse(String),
 }
 
+impl Verdict {
+    /// The addresses that the repair of a block frees or keeps.
+    fn settles(&self) -> Vec<IpAddr> {
+        match self {
+            Verdict::Do(Mend::Block(repair)) => repair.settles().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// A change that makes one thing right.
 #[derive(Debug, PartialEq)]
 pub(super) enum Mend {
@@ -39,6 +49,8 @@ pub(super) enum Mend {
     Release { request: ReleaseRequest, held: HeldAddress },
     /// Make the handle count what blocks say, if it is still at the revision.
     Handle(handles::Correction),
+    /// Put the block in order, if it is still at the revision.
+    Block(Box<blocks::Repair>),
 }
 
 impl Mend {
@@ -47,6 +59,7 @@ impl Mend {
         match self {
             Mend::Release { .. } => "released",
             Mend::Handle(correction) => correction.name(),
+            Mend::Block(_) => "repaired",
         }
     }
 
@@ -55,6 +68,7 @@ impl Mend {
         match self {
             Mend::Release { held, .. } => holder(held),
             Mend::Handle(correction) => correction.reason(),
+            Mend::Block(repair) => repair.reason(),
         }
     }
 
@@ -63,6 +77,7 @@ impl Mend {
         match self {
             Mend::Release { request, .. } => addresses::release(store, &request).await,
             Mend::Handle(correction) => handles::correct(store, correction).await,
+            Mend::Block(repair) => blocks::store(store, *repair).await,
         }
     }
 }
@@ -75,21 +90,35 @@ pub(super) fn of_addresses(asked: &[IpAddr], reading: &Reading, force: bool) -> 
     asked.into_iter().map(step).collect()
 }
 
-/// Mends what a report tells, as far as it is still so. Handles come first: releasing an address changes its handle.
+/// Mends what a report tells, as far as it is still so. Blocks come first: of one that contradicts itself nothing else is
+/// mended. Then handles: releasing an address changes its handle.
 pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<Step> {
     let leaks = Leaks::of(reading);
     let current = reading.audit(Duration::ZERO);
     let (known, gone): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
     let to_release: BTreeSet<IpAddr> = known.iter().filter_map(|finding| leaked(finding)).map(|h| h.address).collect();
 
-    let mut steps = handles::steps(&known, reading, &to_release);
+    let corrupt = known.iter().filter_map(|finding| match finding {
+        Finding::CorruptBlock { block, .. } => Some(*block),
+        _ => None,
+    });
+    let mut steps: Vec<Step> = corrupt.map(|block| blocks::step(block, reading)).collect();
+    let settled: BTreeSet<IpAddr> = steps.iter().flat_map(|step| step.verdict.settles()).collect();
+    steps.extend(handles::steps(&known, reading, &to_release));
     for finding in &known {
         match finding {
+            // The repair of their block has freed or kept them.
+            Finding::AddressWithoutEndpoint(HeldAddress { address, .. })
+            | Finding::EndpointWithoutAddress { address, .. }
+                if settled.contains(address) => {}
             Finding::AddressWithoutEndpoint(held) => {
                 let verdict = leaks.judge(held.address, reading, force);
                 steps.push(Step { target: held.address.to_string(), verdict });
             }
-            Finding::OrphanHandle { .. } | Finding::HandleCount { .. } | Finding::MissingHandle(_) => {}
+            Finding::OrphanHandle { .. }
+            | Finding::HandleCount { .. }
+            | Finding::MissingHandle(_)
+            | Finding::CorruptBlock { .. } => {}
             other => steps.push(Step {
                 target: other.to_string(),
                 verdict: Verdict::Leave("this takes a person's decision".into()),

@@ -5,7 +5,8 @@ use libcalico::store::Store;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::plan::{Step, Verdict, of_addresses};
+use super::plan::{Step, Verdict, of_addresses, of_report};
+use crate::cli::check::Report;
 use crate::cli::reading::Reading;
 use crate::cli::testing::Shell;
 use crate::process::block_on;
@@ -208,4 +209,87 @@ fn a_file_that_is_no_report() {
     let file = shell.file("report.json", "{}");
     let error = shell.error(&["release", "--from-report", &file]);
     assert!(error.contains("check --json-report"), "{error}");
+}
+
+/// Changes the only block behind everybody's back.
+fn damage(shell: &Shell, change: impl FnOnce(&mut Block)) -> Block {
+    let [entry] = &mut block_on(shell.store.list::<Block>(&None)).unwrap()[..] else { panic!("one block") };
+    change(&mut entry.value);
+    block_on(shell.store.update(&entry.key, &entry.value, &entry.revision)).unwrap();
+    entry.value.clone()
+}
+
+fn only_block(shell: &Shell) -> Block {
+    shell.blocks().remove(0).1
+}
+
+#[test]
+fn a_report_repairs_a_block_that_contradicts_itself() {
+    let shell = Shell::with_pool();
+    let addresses = [shell.allocate("a"), shell.allocate("b"), shell.allocate("c")];
+    let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
+    endpoint_of("a", 0);
+    endpoint_of("b", 1);
+    // The first is allocated and free. The second, which a pod has, and the third, which none has, are lost.
+    let damaged = damage(&shell, |block| {
+        block.unallocated.extend([0, 3]);
+        (block.allocations[1], block.allocations[2]) = (None, Some(77));
+    });
+    let file = report(&shell);
+    let dry = shell.ok(&["release", "--from-report", &file, "--dry-run"]);
+    assert!(dry.contains("would be: repaired"), "{dry}");
+    assert_eq!(only_block(&shell), damaged);
+
+    let told = format!("repaired: free again: {}; kept for pods that report them: {}", addresses[2], addresses[1]);
+    let said = shell.ok(&["release", "--from-report", &file]);
+    assert!(said.contains(&told), "{said}");
+    let block = only_block(&shell);
+    assert_eq!((block.verify(), block.lost_ordinal()), (Ok(()), None));
+    assert!(block.sequence_number > damaged.sequence_number);
+    assert!(is_held(&shell, &addresses[0]) && is_held(&shell, &addresses[1]) && !is_held(&shell, &addresses[2]));
+    let kept = block.allocation(addresses[1].parse().unwrap()).unwrap();
+    let noted: Vec<_> = kept.attributes().unwrap().iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(noted, ["namespace=default", "node=node1", "pod=b"]);
+    assert_eq!(shell.ok(&["check", "--settle", "0"]).lines().last(), Some("nothing is wrong"));
+}
+
+#[test]
+fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("web");
+    damage(&shell, |block| block.allocations[0] = None);
+    let report = Report::of(&block_on(Reading::take(&shell.store)).unwrap());
+    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
+    let pod = |phase: &str, ip: &str| -> Sight<Pod> {
+        let status = json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]});
+        let metadata = json!({"name": "web", "namespace": "default"});
+        let pod = json!({"metadata": metadata, "spec": {"nodeName": "node1"}, "status": status});
+        Sight::Present(serde_json::from_value(pod).unwrap())
+    };
+    for (pod, expected) in [
+        (pod("Running", &address), "kept for pods that report them: 10."),
+        (pod("Succeeded", &address), "free again: 10."),
+        (pod("Running", "10.9.9.9"), "free again: 10."),
+        (Sight::Unknown, "pod default/web cannot be read"),
+    ] {
+        reading.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+        let said = match &of_report(&report, &reading, false)[0].verdict {
+            Verdict::Do(mend) => mend.reason(),
+            Verdict::Refuse(reason) | Verdict::Leave(reason) => reason.clone(),
+        };
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+#[test]
+fn a_repair_of_a_block_that_changed_meanwhile_is_refused() {
+    let shell = Shell::with_pool();
+    shell.allocate("a");
+    damage(&shell, |block| block.unallocated.push(0));
+    let report = Report::of(&block_on(Reading::take(&shell.store)).unwrap());
+    let reading = block_on(Reading::take(&shell.store)).unwrap();
+    let Verdict::Do(mend) = of_report(&report, &reading, false).remove(0).verdict else { panic!("a repair") };
+    damage(&shell, |block| block.sequence_number += 1);
+    let refused = block_on(mend.carry_out(&shell.store)).unwrap().unwrap_err();
+    assert_eq!(refused, "it was changed by another just now");
 }

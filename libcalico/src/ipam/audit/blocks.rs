@@ -21,7 +21,7 @@ fn alone(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(problem) = block.verify() {
         findings.push(Finding::CorruptBlock { block: block.cidr, problem: problem.to_string() });
-    } else if let Some(ordinal) = lost_ordinal(block) {
+    } else if let Some(ordinal) = block.lost_ordinal() {
         let problem = format!("block {} lost ordinal {ordinal}: it is neither allocated nor free", block.cidr);
         findings.push(Finding::CorruptBlock { block: block.cidr, problem });
     }
@@ -33,14 +33,6 @@ fn alone(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
         });
     }
     findings
-}
-
-fn lost_ordinal(block: &Block) -> Option<usize> {
-    let mut known: Vec<bool> = block.allocations.iter().map(Option::is_some).collect();
-    for &ordinal in &block.unallocated {
-        known[ordinal] = true;
-    }
-    known.iter().position(|known| !known)
 }
 
 /// Sorted ranges either nest or lie apart, so a block can only overlap one that is still open around it.

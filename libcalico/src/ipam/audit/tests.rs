@@ -109,6 +109,7 @@ fn endpoint(container: &str, address: &str) -> EndpointFacts {
         node: "node1".into(),
         addresses: vec![ip(address)],
         container_id: Some(container.into()),
+        pod: None,
     }
 }
 

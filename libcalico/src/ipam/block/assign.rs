@@ -96,7 +96,7 @@ impl Block {
         if ordinals.len() == 0 {
             return;
         }
-        let index = self.attribute_for(request);
+        let index = self.attribute_of(request.handle, request.attributes.clone());
         for ordinal in ordinals {
             self.allocations[ordinal] = Some(index);
             self.sequence_number_for_allocation.insert(ordinal.to_string(), self.sequence_number);
@@ -104,13 +104,10 @@ impl Block {
         self.unallocated.retain(|&ordinal| self.allocations[ordinal].is_none());
     }
 
-    /// The attribute of a request: one that says exactly this, or a new one at the end (IPAM-168).
-    fn attribute_for(&mut self, request: &AssignRequest<'_>) -> usize {
-        let wanted = Attribute {
-            handle_id: request.handle.map(ToString::to_string),
-            active_owner: request.attributes.clone(),
-            ..Attribute::default()
-        };
+    /// The attribute of a new allocation: one that says exactly this, or a new one at the end (IPAM-168).
+    pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, attributes: BTreeMap<String, String>) -> usize {
+        let wanted =
+            Attribute { handle_id: handle.map(ToString::to_string), active_owner: attributes, ..Attribute::default() };
         if let Some(index) = self.attributes.iter().position(|attribute| *attribute == wanted) {
             return index;
         }

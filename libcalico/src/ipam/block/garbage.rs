@@ -2,7 +2,7 @@
 
 use time::{Duration, OffsetDateTime};
 
-use super::{Block, CorruptBlock};
+use super::{Attribute, Block, CorruptBlock};
 use crate::ipam::stored_time::parse_stored;
 
 impl Block {
@@ -12,14 +12,14 @@ impl Block {
     /// if the operation writes the block anyway (IPAM-162). This is the one place where ordinals enter the free list.
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
-        let rested = self.rested_attributes(cooldown_seconds, now)?;
+        let rested = self.rested_attributes(cooldown_seconds, now);
         let freed = self.free_where(&rested);
         let dropped = self.compact_attributes();
         Ok(freed || dropped)
     }
 
     /// Per attribute: whether the addresses under it have rested long enough.
-    fn rested_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<Vec<bool>, CorruptBlock> {
+    fn rested_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Vec<bool> {
         // A clock that can be subtracted no further has outlived no cooldown.
         let threshold = now.checked_sub(Duration::seconds(cooldown_seconds.max(0)));
         let rested = |at: OffsetDateTime| match threshold {
@@ -28,15 +28,8 @@ impl Block {
             Some(threshold) => cooldown_seconds < 0 || at < threshold,
             None => false,
         };
-        let attribute_rested = |(index, text): (usize, Option<&str>)| match text {
-            None => Ok(false),
-            Some(text) => parse_stored(text).map(rested).ok_or_else(|| CorruptBlock::ReleaseTime {
-                cidr: self.cidr.to_string(),
-                index,
-                text: text.to_owned(),
-            }),
-        };
-        self.attributes.iter().map(|a| a.released_at.as_deref()).enumerate().map(attribute_rested).collect()
+        let released = |attribute: &Attribute| attribute.released_at.as_deref().and_then(parse_stored);
+        self.attributes.iter().map(|attribute| released(attribute).is_some_and(rested)).collect()
     }
 
     fn free_where(&mut self, rested: &[bool]) -> bool {

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::{Attribute, Block};
+use crate::ipam::stored_time::parse_stored;
 use crate::ipam::{HandleId, Owner, Reservations};
 
 /// The handle of addresses that Windows keeps for itself; they do not make a block non-empty (IPAM-171).
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
-/// A block whose parts contradict each other. No operation changes such a block (D31).
+/// A block whose parts contradict each other. Nothing is taken from such a block: an address that it calls free may be in use.
+/// Only what a handle holds is given back ([`Block::release_from_corrupt`]), and a repair puts it in order
+/// ([`Block::repaired`]).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBlock {
     /// Not one allocation slot per address.
@@ -114,12 +117,11 @@ impl Block {
         self.affinity.as_deref().and_then(Owner::parse)
     }
 
-    /// No address is taken but those Windows reserves. Cooling-down addresses count as taken (IPAM-171).
+    /// No address is taken but those Windows reserves. Cooling-down addresses count as taken (IPAM-171). A block that
+    /// contradicts itself is never empty: what it says of its addresses cannot be trusted.
     pub fn is_empty(&self) -> bool {
-        self.allocations
-            .iter()
-            .flatten()
-            .all(|&index| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved))
+        let reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
+        self.allocations.iter().flatten().all(reserved) && self.verify().is_ok()
     }
 
     /// Addresses that automatic assignment could hand out now (IPAM-172).
@@ -136,6 +138,17 @@ impl Block {
     pub fn allocation(&self, ip: IpAddr) -> Option<Allocation<'_>> {
         let ordinal = self.ordinal_of(ip)?;
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
+    }
+
+    /// An ordinal that is neither allocated nor in the free list, of a block whose arrays have the right length.
+    pub fn lost_ordinal(&self) -> Option<usize> {
+        let mut known: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
+        for &ordinal in &self.unallocated {
+            if let Some(known) = known.get_mut(ordinal) {
+                *known = true;
+            }
+        }
+        known.iter().position(|known| !known)
     }
 
     /// The addresses held by `handle`, ascending (IPAM-146).
@@ -166,6 +179,12 @@ impl Block {
                 Some(None) => continue,
             };
             return Err(CorruptBlock::FreeList { cidr: cidr(), ordinal, problem });
+        }
+        for (index, text) in self.attributes.iter().enumerate().filter_map(|(n, a)| Some((n, a.released_at.as_ref()?)))
+        {
+            if parse_stored(text).is_none() {
+                return Err(CorruptBlock::ReleaseTime { cidr: cidr(), index, text: text.clone() });
+            }
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ impl Block {
     }
 
     /// Indices, ascending, of attributes that exist.
-    fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
+    pub(super) fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
         let mut indices: Vec<_> = self.ordinals_of(handle).filter_map(|ordinal| self.allocations[ordinal]).collect();
         indices.sort_unstable();
         indices.dedup();

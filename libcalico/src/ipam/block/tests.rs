@@ -1,5 +1,6 @@
 mod algebra;
 mod assign;
+mod corrupt;
 mod encoding;
 mod hostile;
 mod inspect;

@@ -1,0 +1,70 @@
+//! Putting blocks in order that contradict themselves.
+
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::ipam::{Block, Repaired};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Store, StoreError};
+use time::OffsetDateTime;
+
+use super::plan::{Mend, Step, Verdict};
+use crate::cli::error::CliError;
+use crate::cli::reading::Reading;
+
+/// A block that is to be put in order.
+#[derive(Debug, PartialEq)]
+pub(super) struct Repair {
+    read: Entry<Block>,
+    repaired: Repaired,
+}
+
+impl Repair {
+    /// The addresses that the repair frees or keeps.
+    pub(super) fn settles(&self) -> impl Iterator<Item = IpAddr> {
+        let Repaired { freed, kept, .. } = &self.repaired;
+        freed.iter().chain(kept).copied()
+    }
+
+    pub(super) fn reason(&self) -> String {
+        let Repaired { freed, kept, .. } = &self.repaired;
+        let of = |addresses: &[IpAddr]| match addresses {
+            [] => "no address".to_owned(),
+            some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        format!("free again: {}; kept for pods that report them: {}", of(freed), of(kept))
+    }
+}
+
+/// What to do about a block that contradicts itself.
+pub(super) fn step(block: Cidr, reading: &Reading) -> Step {
+    Step { target: format!("block {block}"), verdict: verdict(block, reading) }
+}
+
+fn verdict(block: Cidr, reading: &Reading) -> Verdict {
+    if let Some(pod) = reading.unreadable_pod() {
+        return Verdict::Refuse(format!("pod {pod} cannot be read, and may have an address of it"));
+    }
+    let entry = reading.blocks.iter().find(|entry| entry.key == block);
+    let repair = entry.and_then(|read| {
+        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| reading.reporter(ip))?;
+        Some(Repair { read: read.clone(), repaired })
+    });
+    match repair {
+        Some(repair) => Verdict::Do(Mend::Block(Box::new(repair))),
+        None => Verdict::Leave("this takes a person's decision".into()),
+    }
+}
+
+/// Stores a block in order. The inner error says that it has changed.
+pub(super) async fn store(store: &Datastore, repair: Repair) -> Result<Result<(), String>, CliError> {
+    let Repair { read, repaired: Repaired { mut block, .. } } = repair;
+    block.count_write();
+    match store.update::<Block>(&read.key, &block, &read.revision).await {
+        Ok(_) => Ok(Ok(())),
+        Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => {
+            Ok(Err("it was changed by another just now".into()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

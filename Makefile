@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers build build-test image release reproduce generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers fuzz-faults build build-test image release reproduce generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ bench: build ## speed against the floor of this machine, as a table
 bench-controllers: build ## kube-controllers on 20,000 and on 150,000 pods: memory, processor, speed of garbage collection
 	@tests/install-needs.sh bench
 	@tests/bench-controllers.sh
+
+# Each of etcd, v1 and v3 has worlds of its own, all three at once.
+fuzz-faults: build-test ## calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS, FUZZ_FAULTS_SEED: how long, which)
+	@tests/install-needs.sh test
+	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test fuzz_faults -- --test-threads=3
 
 build: ## the plugin and kube-controllers, each one static binary under two names, in target/plugin
 	@tests/install-needs.sh build

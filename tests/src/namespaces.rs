@@ -3,7 +3,7 @@
 //! Namespaces belong to the thread that unshared them and to what it starts; when the closure returns nothing holds
 //! them and the kernel takes everything back: links, mounts, named namespaces, files.
 
-use std::fs;
+use std::fs::{self, File};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,6 +29,13 @@ const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Host {}
+
+/// The namespaces of another private host. They are gone when this is dropped and nothing runs in them.
+#[derive(Debug)]
+pub struct Neighbor {
+    network: File,
+    files: File,
+}
 
 /// Runs `test` on a private host. Without root the whole test runs again inside a user namespace.
 ///
@@ -94,6 +101,16 @@ impl Host {
         joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
+    /// Makes another private host. The two share neither network nor files.
+    pub fn neighbor(&self) -> Result<Neighbor> {
+        let make = || {
+            Self::enter()?;
+            let open = |name: &str| File::open(Path::new("/proc/thread-self/ns").join(name));
+            Ok(Neighbor { network: open("net")?, files: open("mnt")? })
+        };
+        thread::scope(|scope| scope.spawn(make).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
     /// An empty directory of this host alone, on tmpfs.
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = Path::new("/run/lab").join(name);
@@ -131,7 +148,7 @@ impl Host {
 
     /// Runs `f` with the network of a pod: the same files, another network namespace.
     pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let namespace = fs::File::open(Path::new(NETNS_DIR).join(name))?;
+        let namespace = File::open(Path::new(NETNS_DIR).join(name))?;
         let joined = thread::scope(|scope| {
             scope
                 .spawn(move || {
@@ -153,6 +170,20 @@ impl Host {
         ip("-n uplink address add 192.0.2.1/24 dev eth0")?;
         ip("-n uplink link set eth0 up")?;
         ip("route add default via 192.0.2.1")
+    }
+}
+
+impl Neighbor {
+    /// Runs `f` on that host.
+    pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
+        let enter = || {
+            // A thread that shares its working directory with others cannot change its mounts.
+            unshare(CloneFlags::CLONE_FS)?;
+            setns(&self.files, CloneFlags::CLONE_NEWNS).context("cannot enter the mounts of another host")?;
+            setns(&self.network, CloneFlags::CLONE_NEWNET).context("cannot enter the network of another host")?;
+            f(&Host {})
+        };
+        thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -244,6 +275,24 @@ mod tests {
             assert_eq!(seen.unwrap(), (link_names(), vec!["pod2".to_owned()], false));
             assert_eq!(host.pods().unwrap(), ["pod1"]);
             assert!(!Path::new("/var/lib/other").exists());
+        });
+    }
+
+    #[test]
+    fn a_neighbor_shares_neither_network_nor_files() {
+        isolated(|host| {
+            let neighbor = host.neighbor().unwrap();
+            host.add_pod("pod1").unwrap();
+            fs::write("/var/lib/state", "").unwrap();
+            let sees_our_files = neighbor.on(|there| {
+                there.add_pod("pod2")?;
+                ip("link add link1 type veth peer name link2 netns pod2")?;
+                Ok(Path::new("/var/lib/state").exists())
+            });
+            assert!(!sees_our_files.unwrap());
+            let found = neighbor.on(|there| Ok((link_names(), there.pods()?))).unwrap();
+            assert_eq!(found, (vec!["lo".to_owned(), "link1".to_owned()], vec!["pod2".to_owned()]));
+            assert_eq!((link_names(), host.pods().unwrap()), (vec!["lo".to_owned()], vec!["pod1".to_owned()]));
         });
     }
 

@@ -112,16 +112,36 @@ struct Plan {
 impl Proxy {
     /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in the clear.
     pub fn start(server: &str) -> Result<Proxy> {
-        Self::between("http", None, relay::Server::in_the_clear(server))
+        Self::start_on(listener()?, server)
     }
 
-    /// The same inside TLS on both sides. The server must have a certificate of `authority`, PEM.
+    /// The same where `listener` listens, which may be another private host.
+    pub fn start_on(listener: TcpListener, server: &str) -> Result<Proxy> {
+        Self::between("http", None, listener, relay::Server::in_the_clear(server))
+    }
+
+    /// Listens on a free port of the private host and forwards to `server` inside TLS on both sides. The server must have
+    /// a certificate of `authority`, PEM.
     pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
-        Self::between("https", Some(own.acceptor()?), relay::Server::inside_tls(server, authority)?)
+        Self::start_tls_on(listener()?, server, authority, own)
     }
 
-    fn between(scheme: &'static str, acceptor: Option<TlsAcceptor>, server: relay::Server) -> Result<Proxy> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+    /// The same where `listener` listens.
+    pub fn start_tls_on(
+        listener: TcpListener,
+        server: &str,
+        authority: &str,
+        own: &ServerCertificate,
+    ) -> Result<Proxy> {
+        Self::between("https", Some(own.acceptor()?), listener, relay::Server::inside_tls(server, authority)?)
+    }
+
+    fn between(
+        scheme: &'static str,
+        acceptor: Option<TlsAcceptor>,
+        listener: TcpListener,
+        server: relay::Server,
+    ) -> Result<Proxy> {
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let state = Arc::new(State {
@@ -226,6 +246,11 @@ impl Proxy {
     pub fn faults(&self) -> usize {
         self.state.plan().fired
     }
+}
+
+/// A free port of the private host that the calling thread is on.
+pub fn listener() -> Result<TcpListener> {
+    TcpListener::bind("127.0.0.1:0").context("cannot listen")
 }
 
 impl Drop for Proxy {

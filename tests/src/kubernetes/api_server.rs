@@ -1,6 +1,7 @@
 //! The process kube-apiserver.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use super::programs::program;
 use crate::command::run;
 use crate::etcd;
 use crate::namespaces::Host;
-use crate::proxy::{Proxy, ServerCertificate};
+use crate::proxy::{self, Proxy, ServerCertificate};
 use crate::server_process::ServerProcess;
 
 /// Where the API server listens inside the private host.
@@ -146,7 +147,12 @@ impl ApiServer {
     /// A proxy before the server, with a certificate of the same authority. It hides client certificates from the
     /// server; tokens pass.
     pub fn proxy(&self) -> Result<Proxy> {
-        Proxy::start_tls(ADDRESS, &self.certificates.authority(), &self.server_certificate()?)
+        self.proxy_on(proxy::listener()?)
+    }
+
+    /// The same where `listener` listens, which may be another private host.
+    pub fn proxy_on(&self, listener: TcpListener) -> Result<Proxy> {
+        Proxy::start_tls_on(listener, ADDRESS, &self.certificates.authority(), &self.server_certificate()?)
     }
 
     /// The requests from now on.

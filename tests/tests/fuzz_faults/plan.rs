@@ -1,0 +1,147 @@
+//! What is called in a round, and what goes wrong meanwhile.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use integration_tests::node::Sandbox;
+use integration_tests::proxy::{Fault, Point, Refusal};
+
+use super::world::World;
+
+/// Calls of a round.
+const CALLS: usize = 6;
+/// Sandboxes that are networked at a time, and at most.
+const CROWD: usize = 10;
+/// The calls of a node make about as many requests in a round.
+const REQUESTS: usize = 24;
+/// A request that is cut off and carried out all the same is so within this time.
+pub(crate) const LATEST: Duration = Duration::from_millis(400);
+
+/// A call of a round.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) node: usize,
+    pub(crate) task: Task,
+    /// It begins so long after the round.
+    pub(crate) after: Duration,
+    /// It is killed so long after it began.
+    pub(crate) killed: Option<Duration>,
+}
+
+/// What is called.
+#[derive(Debug, Clone)]
+pub(crate) enum Task {
+    Add(Sandbox),
+    Del(Sandbox),
+    Check(Sandbox),
+    Gc,
+    Status,
+}
+
+/// The calls of a round.
+pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
+    let mut ready: Vec<(usize, Sandbox)> = world.live.values().map(|live| (live.node, live.sandbox.clone())).collect();
+    world.rng.shuffle(&mut ready);
+    let mut jobs = Vec::new();
+    while jobs.len() < CALLS {
+        let node = world.rng.usize(..world.nodes.len());
+        let adds = if world.live.len() < CROWD { 0..45 } else { 0..5 };
+        let (node, task) = match world.rng.u32(..100) {
+            n if adds.contains(&n) => (node, Task::Add(world.sandbox(node))),
+            0..75 => match ready.pop() {
+                Some((node, sandbox)) => (node, Task::Del(sandbox)),
+                None => continue,
+            },
+            75..82 => match ready.pop() {
+                Some((node, sandbox)) => (node, Task::Check(sandbox)),
+                None => continue,
+            },
+            // Runtimes delete what they have deleted, also when the pod has its next sandbox.
+            82..92 => match world.gone.pop() {
+                Some((node, old)) => {
+                    if let Some((_, pod)) = old.pod.clone().filter(|_| world.rng.bool()) {
+                        let next = Task::Add(world.sandbox_of(node, Some(&pod)));
+                        jobs.push(job(&mut world.rng, node, next));
+                    }
+                    (node, Task::Del(old))
+                }
+                None => continue,
+            },
+            92..96 => (node, Task::Gc),
+            _ => (node, Task::Status),
+        };
+        jobs.push(job(&mut world.rng, node, task));
+    }
+    jobs
+}
+
+fn job(rng: &mut Rng, node: usize, task: Task) -> Job {
+    let after = millis(rng, 30);
+    let killed = (rng.u32(..100) < 25).then(|| millis(rng, 120));
+    Job { node, task, after, killed }
+}
+
+fn millis(rng: &mut Rng, most: u64) -> Duration {
+    Duration::from_micros(rng.u64(..most * 1000))
+}
+
+/// What goes wrong between a node and the datastore in a round.
+pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
+    let count = *rng.choice(&[0, 0, 1, 1, 2, 4]).unwrap_or(&0);
+    let mut faults = Vec::new();
+    for _ in 0..count {
+        let place = place(rng, has_http);
+        faults.push((place, fault(rng, place, has_http)));
+    }
+    match rng.u32(..100) {
+        0..10 => faults.push((Point::EveryRequest, Fault::Delay(millis(rng, 60)))),
+        10..18 if has_http => faults.push((Point::EachNth(rng.usize(4..12)), BROKEN)),
+        // The datastore is away until the round is over.
+        18..20 => faults.push((Point::Request(rng.usize(..REQUESTS)), Fault::Gone)),
+        _ => {}
+    }
+    faults
+}
+
+const BROKEN: Fault = Fault::InTurn(&[
+    Fault::Cut,
+    Fault::Refuse(Refusal { code: 500, retry_after: None }),
+    Fault::Delay(Duration::from_millis(80)),
+    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+    Fault::Late(Duration::from_millis(150)),
+    Fault::Refuse(Refusal { code: 503, retry_after: None }),
+]);
+
+/// The writes of ADD and DEL.
+const WRITES: [(&str, &str); 8] = [
+    ("POST", "/ipamhandles"),
+    ("PUT", "/ipamhandles/"),
+    ("DELETE", "/ipamhandles/"),
+    ("POST", "/ipamblocks"),
+    ("PUT", "/ipamblocks/"),
+    ("POST", "/blockaffinities"),
+    ("PUT", "/blockaffinities/"),
+    ("PATCH", "/pods/"),
+];
+
+fn place(rng: &mut Rng, has_http: bool) -> Point {
+    match rng.u32(..3) {
+        0 => Point::Answer(rng.usize(..REQUESTS)),
+        1 if has_http => rng.choice(WRITES).map_or(Point::Request(0), |(method, path)| Point::First(method, path)),
+        1 => Point::First("POST", "/etcdserverpb.KV/Txn?if="),
+        _ => Point::Request(rng.usize(..REQUESTS)),
+    }
+}
+
+/// A server that refuses with 409, 429 or 503 has not carried the request out. Etcd does not refuse as an API server does.
+fn fault(rng: &mut Rng, place: Point, has_http: bool) -> Fault {
+    let is_answer = matches!(place, Point::Answer(_));
+    let codes = if is_answer { &[500, 502, 504][..] } else { &[409, 429, 500, 503] };
+    match rng.u32(..if has_http { 5 } else { 4 }) {
+        0 | 1 => Fault::Cut,
+        2 if is_answer => Fault::CutMidAnswer,
+        2 => Fault::Late(Duration::from_millis(rng.u64(1..LATEST.as_millis() as u64))),
+        3 => Fault::Delay(millis(rng, 300)),
+        _ => Fault::Refuse(Refusal::of(*rng.choice(codes).unwrap_or(&500))),
+    }
+}

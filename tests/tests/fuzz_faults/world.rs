@@ -1,0 +1,161 @@
+//! Two nodes on one datastore, and which sandboxes they have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
+use fastrand::Rng;
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, pod_path};
+use integration_tests::content::Content;
+use integration_tests::etcd;
+use integration_tests::kubernetes::Client;
+use integration_tests::node::{Node, Sandbox};
+use integration_tests::store::Store;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// The nodes.
+const NODES: [&str; 2] = ["node1", "node2"];
+
+/// A world with its own randomness.
+pub(crate) struct World<'a> {
+    pub(crate) cluster: &'a Cluster<'a>,
+    pub(crate) nodes: Vec<Node>,
+    /// What is networked, by container id.
+    pub(crate) live: BTreeMap<String, Live>,
+    /// What was networked and was deleted, with its node. A runtime may delete it once more.
+    pub(crate) gone: Vec<(usize, Sandbox)>,
+    /// Blocks to which upstream's calls left a claim half-way.
+    pub(crate) claims: BTreeSet<String>,
+    pub(crate) rng: Rng,
+    /// Everything that was done, for the message of a failure.
+    pub(crate) history: Vec<String>,
+    /// Calico's objects, past all proxies.
+    pub(crate) datastore: Datastore,
+    pub(crate) runtime: Runtime,
+    /// Where pods are, if they are in Kubernetes.
+    client: Option<Client>,
+    sandboxes: usize,
+}
+
+/// A sandbox whose ADD succeeded.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) node: usize,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// What ADD answered.
+    pub(crate) result: Value,
+}
+
+/// Both families, and everything in the log.
+fn families() -> Value {
+    json!({ "log_level": "debug", "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" } })
+}
+
+/// Few addresses in small blocks, so that nodes meet in them.
+fn content() -> Content {
+    let pools = Content::ready().pool("pool4", "10.65.0.0/26", 29).pool("pool6", "fd00:65::/122", 125);
+    NODES.iter().fold(pools, |content, node| content.node(node))
+}
+
+impl<'a> World<'a> {
+    /// A world of plain containers.
+    pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> World<'a> {
+        cluster.load(&content());
+        let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, families()).unwrap();
+        let config = EtcdConfig {
+            endpoints: vec![etcd::ENDPOINT.into()],
+            credentials: None,
+            tls: None,
+            deadline: Duration::from_secs(10),
+        };
+        World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
+    }
+
+    /// A world of pods.
+    pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
+        cluster.load(&content());
+        let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
+            panic!("objects of Kubernetes")
+        };
+        let caller = (api, &control_plane.account);
+        let node = |name: &&str| Node::on_api_server(cluster.host, name, &cluster.store, caller, families()).unwrap();
+        let config = KubernetesConfig {
+            kubeconfig: vec![api.admin_kubeconfig()],
+            deadline: Duration::from_secs(10),
+            group: Some(objects.group()),
+            ..KubernetesConfig::default()
+        };
+        let client = Some(api.admin().clone());
+        let config = DatastoreConfig::Kubernetes(Box::new(config));
+        World::new(cluster, NODES.iter().map(node).collect(), config, client, seed)
+    }
+
+    fn new(
+        cluster: &'a Cluster<'a>,
+        nodes: Vec<Node>,
+        config: DatastoreConfig,
+        client: Option<Client>,
+        seed: u64,
+    ) -> World<'a> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        World {
+            cluster,
+            nodes,
+            live: BTreeMap::new(),
+            gone: Vec::new(),
+            claims: BTreeSet::new(),
+            rng: Rng::with_seed(seed),
+            history: Vec::new(),
+            datastore: runtime.block_on(async { Datastore::open(&config) }).unwrap(),
+            runtime,
+            client,
+            sandboxes: 0,
+        }
+    }
+
+    /// Lives through so many rounds, and checks after each.
+    pub(crate) fn live_through(mut self, rounds: usize) {
+        for number in 0..rounds {
+            self.history.push(format!("=== round {number}"));
+            if let Err(error) = self.round() {
+                panic!("{error:#}\n{}\n{:#?}", self.history.join("\n"), self.cluster.store.dump());
+            }
+        }
+    }
+
+    /// Whether containers are pods of Kubernetes.
+    pub(crate) fn has_pods(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// A sandbox on a node for a new pod.
+    pub(crate) fn sandbox(&mut self, node: usize) -> Sandbox {
+        let name = self.client.is_some().then(|| format!("pod{}", self.sandboxes + 1));
+        if let (Some(client), Some(name)) = (&self.client, &name) {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
+                "spec": { "nodeName": NODES[node], "containers": [{ "name": "c", "image": "none" }] },
+            });
+            client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap();
+        }
+        self.sandbox_of(node, name.as_deref())
+    }
+
+    /// A sandbox on a node for a pod that is there.
+    pub(crate) fn sandbox_of(&mut self, node: usize, pod: Option<&str>) -> Sandbox {
+        self.sandboxes += 1;
+        self.nodes[node].sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name))).unwrap()
+    }
+
+    /// Deletes the object of a sandbox's pod.
+    pub(crate) fn delete_pod(&self, sandbox: &Sandbox) {
+        if let (Some(client), Some((_, name))) = (&self.client, &sandbox.pod) {
+            let deleted = client.delete(&pod_path(name)).unwrap();
+            assert!(matches!(deleted.code, 200 | 404), "{deleted:?}");
+        }
+    }
+}

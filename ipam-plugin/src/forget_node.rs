@@ -17,7 +17,6 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use crate::affinity::remove_host;
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::release_addresses::release_addresses;
 
 /// What went with a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,8 +65,7 @@ pub async fn forget_node<S: Store, C: Clock>(
 ) -> Result<Forgotten, ForgetError> {
     let name = node.key.name.as_str();
     let mut forgotten = Forgotten::default();
-    let requests = held::by_node(store, &node.value, endpoints).await?;
-    forgotten.addresses += release_addresses(store, clock, &requests).await?.released.len();
+    forgotten.addresses += held::release_listed(store, clock, &node.value, endpoints).await?;
     forgotten.addresses += held::release_tunnels(store, clock, name).await?;
     for endpoint in endpoints {
         gone(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;

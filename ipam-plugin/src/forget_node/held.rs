@@ -1,16 +1,17 @@
 //! The addresses that a node and its endpoints hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{Allocation, Block, HandleId, ReleaseRequest, any_pool_of};
+use libcalico::ipam::{Allocation, Block, Claim, HandleId, OldHandle, ReleaseRequest, any_pool_of};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::release::{ReleasePrelude, release};
+use crate::release_addresses::{OpenGate, release_batch};
 
 /// What the handles of a node's tunnel addresses are called before its name (IPAM-22).
 const TUNNELS: [&str; 5] = [
@@ -21,28 +22,88 @@ const TUNNELS: [&str; 5] = [
     "wireguard-v6-tunnel-addr",
 ];
 
-/// Requests for the addresses of these endpoints and those that the node says its tunnels have, as far as they are held by
-/// this node: an endpoint that was left behind does not take an address from whoever has it now.
-pub(super) async fn by_node<S: Store>(
+/// Gives back the addresses that these endpoints list, and those that the node says its tunnels have, as far as this node
+/// still holds them for these pods and tunnels. Tells how many.
+///
+/// An endpoint that was left behind may list an address that somebody else has by now. Virtual machines outlive their
+/// node, and garbage collection looks for them.
+pub(super) async fn release_listed<S: Store, C: Clock>(
     store: &S,
+    clock: &C,
     node: &Node,
     endpoints: &[Entry<WorkloadEndpoint>],
-) -> Result<Vec<ReleaseRequest>, StoreError> {
-    let texts = endpoints.iter().flat_map(|endpoint| endpoint.value.spec.ip_networks.iter().map(String::as_str));
-    let addresses: BTreeSet<IpAddr> = texts.chain(tunnels(node)).filter_map(address).collect();
+) -> Result<usize, IpamError> {
+    let listed = Listed::new(node, endpoints);
+    let addresses: BTreeSet<IpAddr> = listed.by_address.keys().chain(&listed.tunnels).copied().collect();
     if addresses.is_empty() {
-        return Ok(Vec::new());
+        return Ok(0);
     }
-    let is_wanted = |allocation: &Allocation<'_>| {
-        let holder = allocation.attributes().and_then(|attributes| attributes.get("node"));
-        !allocation.is_cooling()
-            && addresses.contains(&allocation.ip)
-            && holder.is_none_or(|holder| *holder == node.metadata.name)
-    };
     let blocks = blocks_of(store, &addresses).await?;
-    let held = blocks.iter().flat_map(|block| block.value.allocated().filter(is_wanted));
-    let request = |held: Allocation<'_>| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence };
-    Ok(held.map(request).collect())
+    let outcome = release_batch(store, clock, &OpenGate, &blocks, |block| listed.requests(block), blocks.len()).await?;
+    for (block, error) in outcome.failed {
+        match error {
+            IpamError::Store(StoreError::Corrupt { reason, .. }) => {
+                tracing::warn!(%block, %reason, "leaving a block alone that cannot be read");
+            }
+            error => return Err(error),
+        }
+    }
+    Ok(outcome.released.len())
+}
+
+/// The addresses that a node and its endpoints list.
+struct Listed<'a> {
+    node: &'a str,
+    by_address: BTreeMap<IpAddr, Vec<&'a Entry<WorkloadEndpoint>>>,
+    tunnels: BTreeSet<IpAddr>,
+}
+
+impl<'a> Listed<'a> {
+    fn new(node: &'a Node, endpoints: &'a [Entry<WorkloadEndpoint>]) -> Self {
+        let mut by_address = BTreeMap::<_, Vec<_>>::new();
+        for endpoint in endpoints {
+            for ip in endpoint.value.spec.ip_networks.iter().filter_map(|text| address(text)) {
+                by_address.entry(ip).or_default().push(endpoint);
+            }
+        }
+        Listed { node: &node.metadata.name, by_address, tunnels: tunnels(node).filter_map(address).collect() }
+    }
+
+    /// Requests for the addresses of a block that are to be given back, each as it is held now.
+    fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
+        let wanted = block.allocated().filter(|held| !held.is_cooling() && self.is_wanted(held));
+        wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
+    }
+
+    fn is_wanted(&self, held: &Allocation<'_>) -> bool {
+        let (Some(attribute), Some(handle)) = (held.attribute, held.handle()) else { return false };
+        if handle.may_be_of_machine() {
+            return false;
+        }
+        let (claim, node) = Claim::of(attribute);
+        let is_here = node == Some(self.node);
+        let mut endpoints = self.by_address.get(&held.ip).into_iter().flatten().map(|endpoint| &endpoint.value);
+        match claim {
+            Claim::Tunnel => is_here && self.tunnels.contains(&held.ip),
+            Claim::Pod { namespace, name } => {
+                is_here
+                    && endpoints.any(|endpoint| endpoint.metadata.namespace == namespace && endpoint.spec.pod == name)
+            }
+            // Only the handle tells whose the address is: a plain container's, or an allocation of before v3.
+            Claim::Unnamed => {
+                (is_here || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
+            }
+            Claim::HostReserved | Claim::Service { .. } | Claim::Machine { .. } | Claim::Foreign => false,
+        }
+    }
+}
+
+/// Tells whether the handle is of the endpoint's container, on whatever network, or the one of before v3.
+fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
+    let (namespace, spec) = (&endpoint.metadata.namespace, &endpoint.spec);
+    let container = handle.as_str().rsplit('.').next().unwrap_or_default();
+    let old = OldHandle::of_pod(namespace, &spec.pod);
+    (!container.is_empty() && container == spec.container_id) || old.is_some_and(|old| old.id() == handle)
 }
 
 /// Gives back what the handles of the node's tunnels hold.
@@ -67,7 +128,7 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// The blocks with these addresses: where the pools say, and for an address of none by the names of all blocks.
-async fn blocks_of<S: Store>(store: &S, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Entry<Block>>, StoreError> {
+async fn blocks_of<S: Store>(store: &S, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Cidr>, StoreError> {
     let pools: Vec<IpPool> =
         store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|entry| entry.value).collect();
     let block_of = |ip: IpAddr| any_pool_of(&pools, ip).and_then(|pool| pool.block_of(ip));
@@ -79,10 +140,5 @@ async fn blocks_of<S: Store>(store: &S, addresses: &BTreeSet<IpAddr>) -> Result<
         let answers = store.read(&batch).await?;
         wanted.extend(answers.listed_keys(&keys).filter(|cidr| unpooled.iter().any(|ip| cidr.contains(*ip))));
     }
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = wanted.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
-    let answers = store.read(&batch).await?;
-    answers.readable(&tickets, |key, reason| {
-        tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
-    })
+    Ok(wanted.into_iter().collect())
 }

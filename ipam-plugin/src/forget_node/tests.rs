@@ -4,14 +4,33 @@ use libcalico::api::{
     BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint, HostEndpointSpec, Node, ObjectKey,
     WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
 };
-use libcalico::store::Store;
+use libcalico::ipam::{Block, HandleId};
+use libcalico::store::{Kind, Store};
 
 use super::*;
-use crate::testing::Cluster;
+use crate::testing::{Cluster, Fault};
+
+/// Allocates an address on `node1` under `handle` with `attributes`.
+async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) -> IpAddr {
+    let mut request = cluster.request("node1", handle);
+    request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    cluster.assign(&request).await.unwrap().addresses[0].ip
+}
+
+/// Returns the handles that hold addresses, in order.
+fn holders(cluster: &Cluster) -> Vec<String> {
+    let blocks = cluster.store.pairs().list::<Block>(&None);
+    let held = blocks.iter().flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
+    let mut handles: Vec<String> = held.map(|handle| handle.to_string()).collect();
+    handles.sort();
+    handles
+}
 
 async fn endpoint(cluster: &Cluster, node: &str, pod: &str, ip: IpAddr) -> ObjectKey {
     let spec = WorkloadEndpointSpec {
         node: node.into(),
+        pod: pod.into(),
+        container_id: pod.into(),
         ip_networks: vec![format!("{ip}/32")],
         ..WorkloadEndpointSpec::default()
     };
@@ -78,6 +97,65 @@ async fn a_node_goes_with_all_that_is_its_own() {
     assert_eq!(held(unknown), [unknown], "nobody said whose it is: garbage collection's");
     assert_eq!(block(unknown).owner(), None);
     assert_eq!(held(other), [other]);
+}
+
+/// Every address is listed by an endpoint of the node, as one that was left behind lists it.
+#[tokio::test]
+async fn a_node_that_goes_takes_no_address_of_another_holder() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 28);
+    let pod = |name| [("namespace", "default"), ("pod", name), ("node", "node1")];
+    let on = |node| [("namespace", "default"), ("pod", "moved"), ("node", node)];
+    let launcher = [&pod("launcher")[..], &[("vmi-name", "db")]].concat();
+    let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
+    let hashed = HandleId::for_machine("net", "default", &"x".repeat(128)).to_string();
+    let allocations: [(&str, &str, &[(&str, &str)]); 11] = [
+        // The node's own.
+        ("web", "net.c1", &pod("web")),
+        ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
+        ("old", "default.old", &[]),
+        // The machine runs elsewhere by now, or stopped. Garbage collection looks for the machine.
+        ("launcher", "net.vmi.default.db", &launcher),
+        ("gone", "net.vmi.default.web", &[]),
+        ("hashed", &hashed, &[]),
+        ("left", "lb-5f3", &service),
+        ("second", "lb-77", &[]),
+        ("third", "net.c2", &pod("another")),
+        ("moved", "net.c3", &on("node2")),
+        ("fourth", "default.another", &[]),
+    ];
+    for (name, handle, attributes) in allocations {
+        let ip = allocate(&cluster, handle, attributes).await;
+        endpoint(&cluster, "node1", name, ip).await;
+    }
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(forgotten.endpoints, 11);
+    let mut others: Vec<String> = allocations[3..].iter().map(|(_, handle, _)| handle.to_string()).collect();
+    others.sort();
+    assert_eq!(holders(&cluster), others);
+    assert_eq!(forgotten.addresses, 3);
+}
+
+#[tokio::test]
+async fn an_address_that_changes_hands_before_the_write_stays() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 29);
+    let ip = allocate(&cluster, "net.c1", &[("namespace", "default"), ("pod", "web"), ("node", "node1")]).await;
+    endpoint(&cluster, "node1", "web", ip).await;
+    let block = format!("{ip}/29").parse::<Cidr>().unwrap();
+    let mut is_taken_over = false;
+    // Handle and sequence number stay.
+    cluster.store.before_each(move |_, writes, pairs| {
+        if writes.is_some() && !std::mem::replace(&mut is_taken_over, true) {
+            let mut taken = pairs.get::<Block>(&block).unwrap();
+            taken.attributes[0].active_owner.insert("node".into(), "node2".into());
+            pairs.put(Block::path(&block), taken.encode().unwrap());
+        }
+        Fault::None
+    });
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(holders(&cluster), ["net.c1"]);
+    assert_eq!(forgotten.addresses, 0);
 }
 
 #[tokio::test]

@@ -1,18 +1,20 @@
 //! DEL: takes back what ADD gave, whatever of it is still there.
 //!
-//! Traffic is cut before an address is released, so that no two containers ever answer for it; the kernel then takes
-//! its 12 to 50 ms to delete the interface while the datastore is written. A datastore out of reach does not keep the
-//! container: what is owed goes into the journal (design decision 7). One that answers "not ready" does, as upstream.
+//! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers ever
+//! answer for one and no two endpoints ever list it; the kernel takes its 12 to 50 ms to delete the interface meanwhile. A
+//! datastore out of reach, or one that refuses to write the endpoint, does not keep the container: what is owed goes into
+//! the journal (design decision 7). One that answers "not ready" does, as upstream.
 
 use futures::future::join;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::MachinePod;
-use libcalico::store::{Entry, Store};
+use libcalico::store::Entry;
 use netconf::{CniError, Code};
 
 use crate::attach::{self, Recorded};
+use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
 use crate::kubernetes::{Facts, FactsError};
@@ -32,11 +34,11 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
-    let is_named = !found.is_empty();
+    let (is_named, is_shared) = (!found.is_empty(), is_of_another_interface(session, &others)?);
     let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
-        None if is_of_another_interface(session, &others)? => Recorded::OtherInterface,
+        None if is_shared => Recorded::OtherInterface,
         None => Recorded::Nothing,
     };
     let removal = attach::remove(session, recorded).await?;
@@ -46,8 +48,8 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let is_superseded = is_named && endpoint.is_none();
     let machine = if is_superseded { Ok(None) } else { machine(session, known.kubernetes).await };
     let machine = machine.map(|machine| session.machine = machine);
-    let prelude = known.release.filter(|_| !matches!(recorded, Recorded::OtherInterface));
-    let released = release(session, prelude, endpoint).await.and(machine);
+    let prelude = known.release.filter(|_| !is_shared);
+    let released = release(session, prelude, known.listings).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -57,7 +59,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
             owed::settle_some(session).await;
             Ok(())
         }
-        Err(ReleaseError::OutOfReach(error)) => keep(session, &error),
+        Err(ReleaseError::Postponed(error)) => keep(session, &error),
         Err(ReleaseError::Refused(error)) => Err(error),
     }
 }
@@ -65,7 +67,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 /// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200). So does
 /// that of a pod of the same name that was made since, and is not networked yet (CNI-262).
 fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let ours = endpoint::is_of_container(entry, &session.call.container_id, session.pod_uid());
+    let ours = endpoint::is_of_container(&entry.value, &session.call.container_id, Some(session.pod_uid()));
     if !ours {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
@@ -73,12 +75,14 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
     ours
 }
 
-/// Whether what is named after the container alone, its handle and the host's end of its interface, is in use by an
-/// endpoint of it under another name. Upstream frees the addresses of that one.
+/// Returns true if an endpoint of the container under another interface's name uses what is named after the container alone,
+/// its handle and for a plain container the host's end. Upstream frees the addresses of that endpoint.
 fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]) -> Result<bool, CniError> {
+    let is_same = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &session.call.container_id, None);
     let shared = !others.is_empty()
         && match session.facts.orchestrator {
             Orchestrator::Cni(_) => true,
+            Orchestrator::Kubernetes(_) if !session.is_on_kubernetes() && others.iter().any(is_same) => true,
             // On Kubernetes every endpoint is called eth0, whatever the interface is.
             Orchestrator::Kubernetes(_) => attach::is_of_another_interface(session)?,
         };
@@ -91,35 +95,28 @@ fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
 async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
     let facts = facts.map_err(|error| match error.is_unavailable() {
-        true => ReleaseError::OutOfReach(error.into()),
+        true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })?;
     kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
-        true => ReleaseError::OutOfReach(error.into()),
+        true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })
 }
 
-/// Addresses first: an endpoint without addresses is easier to find again than addresses without an endpoint. Where each
-/// write is a round trip the two go side by side: the container's handle leads to its addresses either way.
+/// The endpoint first: an address is free only when its endpoint does not list it. The endpoint is written while the blocks
+/// are read.
 async fn release(
     session: &Session,
     prelude: Option<ReleasePrelude>,
-    endpoint: Option<Entry<WorkloadEndpoint>>,
+    known: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
-    let addresses = ipam::release(session, prelude);
-    let endpoint = async {
-        let Some(entry) = endpoint else { return Ok(()) };
-        endpoint::delete(&session.store, entry, |entry| is_ours(session, entry))
-            .await
-            .map_err(|error| ReleaseError::of_store("delete the WorkloadEndpoint", error))
-    };
-    if session.store.has_transactions() {
-        addresses.await?;
-        return endpoint.await;
-    }
-    let (addresses, endpoint) = Box::pin(join(addresses, endpoint)).await;
-    addresses.and(endpoint)
+    let endpoints = EndpointsOf::new(&session.store, session.is_on_kubernetes(), session.facts.clone())
+        .or_unnamed(session.pod_uid())
+        .known(known);
+    let given_up = async { endpoints.give_up().await.map_err(ReleaseError::of) };
+    let (given_up, released) = Box::pin(join(given_up, ipam::release(session, prelude, &endpoints))).await;
+    released.and(given_up)
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {

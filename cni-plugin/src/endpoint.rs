@@ -1,5 +1,8 @@
 //! The WorkloadEndpoint: validated, written together with the profile it needs, and read back as a result.
 
+mod listing;
+mod unlist;
+
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::is_detached;
@@ -10,13 +13,12 @@ use netconf::{Call, CniError, CniResult, Code};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+pub use self::listing::Listing;
+pub use self::unlist::EndpointsOf;
 use crate::session::{Session, store_error};
 
 /// How often a write that broke off is looked after.
 const TRIES: u32 = 3;
-
-/// How often an endpoint that others write meanwhile is deleted.
-const DELETE_TRIES: u32 = 6;
 
 /// An endpoint that was there before.
 pub type Existing = Entry<WorkloadEndpoint>;
@@ -119,40 +121,14 @@ impl From<CniError> for WriteFailure {
     }
 }
 
-/// Deletes an endpoint while it is `ours`: its name may pass to another container meanwhile, and it stays then. One
-/// that is gone already is success.
-pub async fn delete<S: Store>(
-    store: &S,
-    mut entry: Existing,
-    ours: impl Fn(&Existing) -> bool,
-) -> Result<(), StoreError> {
-    for _ in 0..DELETE_TRIES {
-        if !ours(&entry) {
-            return Ok(());
-        }
-        match store.delete::<WorkloadEndpoint>(&entry.key, Some(&entry.revision)).await {
-            Ok(()) => {
-                tracing::info!(endpoint = %entry.key, "deleted the endpoint");
-                return Ok(());
-            }
-            Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        entry = match store.get::<WorkloadEndpoint>(&entry.key).await {
-            Ok(entry) => entry,
-            Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+/// Returns true if an endpoint is this container's. An endpoint that names no container is anybody's, unless it is known to be
+/// of another pod of the same name than the one with the uid `unnamed` (CNI-262, [`Session::pod_uid`]), or `unnamed` is `None`.
+pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed: Option<&str>) -> bool {
+    let (holder, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
+    match holder.is_empty() {
+        true => unnamed.is_some_and(|wanted| wanted.is_empty() || wanted == uid),
+        false => holder == container_id,
     }
-    Err(StoreError::Conflict { key: entry.key.to_string() })
-}
-
-/// Whether an endpoint is of this container. One that names no container is anybody's, unless it is known to be of another
-/// pod of the same name than the one with `pod_uid`: see [`Session::pod_uid`] (CNI-262).
-pub fn is_of_container(entry: &Existing, container_id: &str, pod_uid: &str) -> bool {
-    let holder = &entry.value.spec.container_id;
-    holder == container_id || (holder.is_empty() && (pod_uid.is_empty() || pod_uid == entry.value.metadata.uid))
 }
 
 fn profile_exists(cause: &StoreError, write: &Write) -> bool {

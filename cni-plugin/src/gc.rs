@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use datastore::Datastore;
 use ipam_plugin::cni::Leaked;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
@@ -12,8 +13,9 @@ use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
 use crate::dataplane::{DataplaneError, Endpoint, HostLinkProof, Teardown};
+use crate::endpoint::EndpointsOf;
 use crate::session::{Question, Session, store_error};
-use crate::{endpoint, ipam, owed};
+use crate::{ipam, owed};
 
 /// What the runtime says exists.
 struct Valid {
@@ -54,12 +56,14 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         }
         removed.is_ok()
     });
-    failures.extend(ipam::gc(session, leaked, &keeping).await);
+    // Nor while an endpoint lists it.
     for entry in stale {
-        let name = entry.key.to_string();
-        let deleted = endpoint::delete(&session.store, entry, |entry| is_stale(session, &valid, entry)).await;
-        failures.extend(deleted.err().map(|error| format!("delete WorkloadEndpoint {name}: {error}")));
+        if let Err(error) = endpoints_of(session, &entry).give_up().await {
+            failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
+            keeping.insert(entry.value.spec.container_id);
+        }
     }
+    failures.extend(ipam::gc(session, leaked, &keeping).await);
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
@@ -95,6 +99,23 @@ fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -
         && !valid.attachments.contains(&attachment)
         && (spec.profiles.contains(&session.call.conf.name)
             || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
+}
+
+/// The endpoint itself, as long as it is of the container that is gone.
+fn endpoints_of<'s>(session: &'s Session, entry: &Entry<WorkloadEndpoint>) -> EndpointsOf<'s, Datastore> {
+    let spec = &entry.value.spec;
+    let namespace = entry.key.namespace.clone().unwrap_or_default();
+    let pod = PodFacts { namespace, name: spec.pod.clone(), ..PodFacts::default() };
+    let facts = EndpointFacts {
+        node: spec.node.clone(),
+        container_id: spec.container_id.clone(),
+        endpoint: String::new(),
+        orchestrator: Orchestrator::Kubernetes(pod),
+    };
+    let in_pods = session.is_on_kubernetes();
+    // A pod says more than its endpoint does.
+    let known = (!in_pods).then(|| vec![entry.clone().into()]);
+    EndpointsOf::new(&session.store, in_pods, facts).known(known)
 }
 
 /// Removes the host's end of an endpoint's interface, if a route proves it to be this endpoint's.

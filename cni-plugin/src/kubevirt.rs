@@ -5,6 +5,7 @@ use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::kubernetes_api::{self, Api};
 use ipam_plugin::kubevirt::{Detected, MachineError, detect, leave};
+use ipam_plugin::release::Listings;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
@@ -35,7 +36,7 @@ async fn detected(session: &Session, pod: Option<&Pod>) -> Result<Option<Detecte
 /// Takes a pod off its machine's addresses that left while the datastore was out of reach. To be called while its
 /// endpoint is there: a newer sandbox of the pod has it, and the addresses. A pod that is gone cannot be told from any
 /// other, and its machine's next pod takes its place.
-pub async fn settle(session: &Session, owed: &Debt) -> Result<(), CniError> {
+pub async fn settle<L: Listings>(session: &Session, owed: &Debt, listings: &L) -> Result<(), CniError> {
     let (namespace, endpoint) = &owed.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
     if !may_be_machine(&ids.pod) || !kubernetes_api::is_there(&session.call.conf, &session.datastore_config) {
@@ -53,7 +54,7 @@ pub async fn settle(session: &Session, owed: &Debt) -> Result<(), CniError> {
     let Some(api) = api.reached(&session.store) else { return Ok(()) };
     let Some(machine) = machine_of(session, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);
-    let left = leave(&session.store, &SystemClock::start(), &handle, &machine, &owed.node).await;
+    let left = leave(&session.store, &SystemClock::start(), &handle, &machine, &owed.node, listings).await;
     left.map_err(|error| cni_error(&error))
 }
 
@@ -66,7 +67,9 @@ async fn machine_of(
     let (namespace, endpoint) = &owed.endpoint;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
     match session.store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
-        Ok(entry) if !endpoint::is_of_container(&entry, &owed.container_id, &owed.pod_uid) => return Ok(None),
+        Ok(entry) if !endpoint::is_of_container(&entry.value, &owed.container_id, Some(&owed.pod_uid)) => {
+            return Ok(None);
+        }
         Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
         _ => {}
     }

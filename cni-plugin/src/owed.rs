@@ -1,14 +1,17 @@
 //! Pays what earlier DELs owe the datastore (design decision 7).
 
+use ipam_plugin::cni::cni_error;
 use ipam_plugin::lock::LockError;
-use libcalico::api::{ObjectKey, WorkloadEndpoint};
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
+use libcalico::api::WorkloadEndpoint;
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
 
+use crate::endpoint::EndpointsOf;
 use crate::journal::{Debt, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
-use crate::{endpoint, ipam, kubevirt};
+use crate::{ipam, kubevirt};
 
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
@@ -81,55 +84,50 @@ pub async fn settle_some(session: &Session) {
     }
 }
 
+/// The endpoint first, then the addresses: as in DEL.
 async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), CniError> {
-    let store = &session.store;
-    let shared = has_other_interface(store, owed).await.map_err(|error| store_error("list the endpoints", &error))?;
-    if shared {
+    let facts = facts_of(owed);
+    let (store, in_pods) = (&session.store, session.is_on_kubernetes());
+    let endpoints = EndpointsOf::new(store, in_pods, facts.clone()).or_unnamed(&owed.pod_uid);
+    endpoints.give_up().await.map_err(|error| cni_error(&error))?;
+    // In Kubernetes a pod has one endpoint, whatever its interface is called.
+    let is_shared = !in_pods && has_other_interface(store, &facts).await.map_err(unlisted)?;
+    if is_shared {
         tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
     } else {
-        ipam::release_owed(store, owed).await?;
-        Box::pin(kubevirt::settle(session, owed)).await?;
+        ipam::release_owed(store, owed, &endpoints).await?;
+        Box::pin(kubevirt::settle(session, owed, &endpoints)).await?;
     }
-    delete_endpoint(store, owed).await.map_err(|error| store_error("delete the WorkloadEndpoint", &error))?;
     locked.settle(owed).map_err(journal_error)?;
     tracing::info!(container = %owed.container_id, network = %owed.network, "settled what an earlier DEL could not");
     Ok(())
 }
 
-/// Whether a plain container has an endpoint under another interface's name. What is owed is named after the container
-/// alone, and is that one's then: as for a DEL that reached the datastore.
-async fn has_other_interface<S: Store>(store: &S, owed: &Debt) -> Result<bool, StoreError> {
+/// The attachment that a debt is of, by the name of its endpoint.
+fn facts_of(owed: &Debt) -> EndpointFacts {
     let (namespace, name) = &owed.endpoint;
-    let container = ContainerFacts { namespace: namespace.clone(), ..ContainerFacts::new(&owed.network) };
-    let facts = EndpointFacts {
-        node: owed.node.clone(),
-        container_id: owed.container_id.clone(),
-        endpoint: owed.ifname.clone(),
-        orchestrator: Orchestrator::Cni(container),
+    let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
+    let namespace = namespace.clone();
+    let orchestrator = match ids.pod.as_str() {
+        "" => Orchestrator::Cni(ContainerFacts { namespace, ..ContainerFacts::new(&owed.network) }),
+        pod => Orchestrator::Kubernetes(PodFacts { namespace, name: pod.into(), ..PodFacts::default() }),
     };
-    // A pod's is named otherwise, and so is one that cannot be named.
-    let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
-    if key.name != *name {
-        return Ok(false);
-    }
-    let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
-    Ok(endpoints.iter().any(|entry| facts.owns(&entry.key.name) && entry.key.name != *name))
+    let (node, container_id, endpoint) = (owed.node.clone(), owed.container_id.clone(), owed.ifname.clone());
+    EndpointFacts { node, container_id, endpoint, orchestrator }
 }
 
-async fn delete_endpoint<S: Store>(store: &S, owed: &Debt) -> Result<(), StoreError> {
-    let (namespace, name) = &owed.endpoint;
-    if name.is_empty() {
-        return Ok(());
-    }
-    match store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await {
-        // The pod's next sandbox may own the name by now.
-        Ok(entry) => {
-            let is_owed = |entry: &_| endpoint::is_of_container(entry, &owed.container_id, &owed.pod_uid);
-            endpoint::delete(store, entry, is_owed).await
-        }
-        Err(StoreError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+/// Returns true if the container has an endpoint under another interface's name: handle and host's end are named after the
+/// container alone, and are that interface's then, as for a DEL that reached the datastore.
+async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, StoreError> {
+    let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
+    let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
+    Ok(endpoints.iter().any(|entry| {
+        facts.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == facts.container_id
+    }))
+}
+
+fn unlisted(error: StoreError) -> CniError {
+    store_error("list the endpoints", &error)
 }
 
 fn journal_error(error: JournalError) -> CniError {
@@ -144,7 +142,6 @@ fn journal_error(error: JournalError) -> CniError {
 mod tests {
     use datastore::Local;
     use datastore::config::LocalConfig;
-    use libcalico::conversion::PodFacts;
 
     use super::*;
 
@@ -186,9 +183,13 @@ mod tests {
             (facts("c1", "eth0", plain()), false),
             (facts("c", "eth1", plain()), false),
             (facts("c2", "eth1", plain()), false),
-            (facts("c1", "eth1", pod()), false),
+            (facts("c1", "eth1", pod()), true),
+            (facts("c1", "eth0", pod()), false),
+            (facts("c2", "eth1", pod()), false),
         ] {
-            assert_eq!(has_other_interface(&store, &debt_of(&owes)).await.unwrap(), expected, "{owes:?}");
+            let owed = facts_of(&debt_of(&owes));
+            assert_eq!(owed.key(), owes.key());
+            assert_eq!(has_other_interface(&store, &owed).await.unwrap(), expected, "{owes:?}");
         }
     }
 
@@ -204,7 +205,7 @@ mod tests {
         store.create(&endpoint.key(), &endpoint).await.unwrap();
         for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
             let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
-            delete_endpoint(&store, &owed).await.unwrap();
+            EndpointsOf::new(&store, false, facts_of(&owed)).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
             let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
             assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
         }

@@ -12,13 +12,14 @@ use ipam_plugin::{datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::names::InterfaceAlias;
 use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
+use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::journal::Journal;
 use crate::kubernetes;
@@ -133,6 +134,8 @@ pub struct Known {
     pub cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, whatever their interface.
     pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The same, as far as they list addresses, for a DEL; `None` where that could not be read.
+    pub listings: Option<Vec<Listing>>,
     /// The profile named after the network, if asked for.
     pub profile: Option<Entry<Profile>>,
     /// What the allocator needs first, if asked for.
@@ -157,6 +160,13 @@ impl Session {
         let endpoints = match (question, self.facts.select()) {
             (Question::Cluster | Question::Allocator(_), _) | (_, Err(_)) => None,
             (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
+        };
+        // The same request as the endpoint's.
+        let pod = match (question, &self.facts.orchestrator) {
+            (Question::Release(_), Orchestrator::Kubernetes(pod)) if self.is_on_kubernetes() => {
+                Some(batch.get::<Pod>(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone())))
+            }
+            _ => None,
         };
         let profile = match question {
             Question::Endpoint | Question::Assign(..) => {
@@ -191,9 +201,14 @@ impl Session {
         let known = answers.and_then(|answers| {
             let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
             endpoints.retain(|entry| self.facts.owns(&entry.key.name));
+            let listings = match &pod {
+                Some(ticket) => answers.get(ticket).ok().and_then(|pod| self.listings_of(pod)),
+                None => Some(endpoints.iter().cloned().map(Listing::from).collect()),
+            };
             Ok(Box::new(Known {
                 cluster: answers.get(&cluster)?,
                 endpoints,
+                listings,
                 profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
                 assign: assign.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
                 release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
@@ -217,6 +232,10 @@ impl Session {
             }
             (Err(error), _) => Err(error),
         }
+    }
+
+    fn listings_of(&self, pod: Option<Entry<Pod>>) -> Option<Vec<Listing>> {
+        pod.map(|pod| Listing::of_pod(pod, &self.facts.node).ok()).into_iter().collect()
     }
 
     async fn answer(

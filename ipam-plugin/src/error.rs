@@ -118,6 +118,14 @@ pub enum IpamError {
     /// A release was refused.
     #[error("update conflict: {0}")]
     Release(#[from] ReleaseError),
+    /// An endpoint did not give up the addresses that were to be released, so they are held still.
+    #[error("{endpoint} may still list the addresses: {cause}")]
+    StillListed {
+        /// The endpoint, as error messages name objects.
+        endpoint: String,
+        /// Why it could not be read or written.
+        cause: StoreError,
+    },
     /// A handle refused.
     #[error(transparent)]
     Handle(#[from] HandleError),

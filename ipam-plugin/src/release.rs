@@ -1,6 +1,8 @@
 //! [`release`]: gives back everything that handles hold (IPAM-147).
 
 mod absent;
+mod listings;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +16,9 @@ use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_count;
+
+pub use self::listings::{Leaving, Listings, NoListings, leaving_of};
+pub use self::turn::Turn;
 
 /// The handles of a container, as read.
 #[derive(Debug, Clone)]
@@ -119,6 +124,18 @@ pub async fn release<S: Store, C: Clock>(
     clock: &C,
     prelude: ReleasePrelude,
 ) -> Result<ReleasedHandles, IpamError> {
+    release_unlisted(store, clock, prelude, &NoListings, &mut Turn::default()).await
+}
+
+/// [`release`] after `listings` gave the addresses up, in its `turn` among the processes of the node. Endpoints are asked when the
+/// blocks were read, so that a caller can have them written meanwhile.
+pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
+    store: &S,
+    clock: &C,
+    prelude: ReleasePrelude,
+    listings: &L,
+    turn: &mut Turn<'_>,
+) -> Result<ReleasedHandles, IpamError> {
     let ids: Vec<HandleId> = prelude.handles.iter().map(|handle| handle.key.clone()).collect();
     let mut budget = Budget::new(clock, OPERATION);
     let mut prelude = prelude;
@@ -129,6 +146,11 @@ pub async fn release<S: Store, C: Clock>(
         if state.is_owned() {
             released.is_owned = true;
             break;
+        }
+        listings.unlist(&state.leaving()).await?;
+        if turn.take() {
+            prelude = state.prelude;
+            continue;
         }
         let plan = state.plan(clock.now())?;
         match store.write(&plan.writes).await {
@@ -202,6 +224,15 @@ impl State {
         let mut blocks = self.blocks.values().flatten();
         self.prelude.unless_owned
             && blocks.any(|block| self.prelude.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
+    }
+
+    /// What the handles hold in blocks that can be read.
+    fn leaving(&self) -> Vec<Leaving> {
+        let is_held = |handle: Option<HandleId>| {
+            handle.is_some_and(|handle| self.prelude.handles.iter().any(|entry| entry.key == handle))
+        };
+        let allocated = self.blocks.values().flatten().flat_map(|block| block.value.allocated());
+        allocated.filter(|held| !held.is_cooling() && is_held(held.handle())).map(|held| Leaving::of(&held)).collect()
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {

@@ -173,7 +173,7 @@ pub enum WriteOp {
     /// Only if still at this revision.
     Update(Vec<u8>, Revision),
     /// Only if still at this revision, and of the object its `status`. Where a status is written apart from the rest, the
-    /// rest stays as it is; elsewhere it is an update.
+    /// rest stays as it is; elsewhere it is an update. Of an endpoint that is a pod: the addresses, and not the sandbox.
     UpdateStatus(Vec<u8>, Revision),
     /// Only if still at this revision; without one, whatever is there (but something must be).
     Delete(Option<Revision>),

@@ -18,6 +18,9 @@ const AFFINITY_OBJECTS: &str = "blockaffinities/";
 const PODS: &str = "pods/";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
+/// How the problem of an address that an endpoint lists and that is free ends.
+pub const HELD_BY_NO_ONE: &str = "held by no one";
+
 /// What the datastore says about addresses.
 #[derive(Debug, Default)]
 pub struct Accounts {
@@ -157,7 +160,7 @@ impl Accounts {
             }
         }
         for (address, endpoint) in self.used.iter().filter(|(address, _)| !self.held.contains_key(*address)) {
-            problems.push(format!("{address}: used by {endpoint}, held by no one"));
+            problems.push(format!("{address}: used by {endpoint}, {HELD_BY_NO_ONE}"));
         }
         for (cidr, host) in &self.blocks {
             if let Some(host) = host
@@ -202,7 +205,7 @@ mod tests {
                     let mut accounts = Accounts::of(&recorded_on(folder, &name, step));
                     // With host-local, or without IPAM, the addresses are not Calico's.
                     let foreign = name.starts_with("host-local") || name == "annot-noipam-hwaddr";
-                    accounts.problems.retain(|p| !foreign || !p.ends_with("held by no one"));
+                    accounts.problems.retain(|p| !foreign || !p.ends_with(HELD_BY_NO_ONE));
                     assert_eq!(accounts.problems, Vec::<String>::new(), "{folder}/{name} step {step}");
                 }
             }
@@ -242,7 +245,7 @@ mod tests {
             }),
             ("counts 2", &|c| c.get_mut(&handle).unwrap()["block"]["10.65.166.128/26"] = json!(2)),
             ("counts 0", &|c| drop(c.remove(&handle))),
-            ("held by no one", &|c| c.get_mut(&endpoint).unwrap()["spec"]["ipNetworks"][0] = json!("10.65.1.1/32")),
+            (HELD_BY_NO_ONE, &|c| c.get_mut(&endpoint).unwrap()["spec"]["ipNetworks"][0] = json!("10.65.1.1/32")),
             ("has no affinity", &|c| drop(c.remove("/calico/ipam/v2/host/node1/ipv4/block/10.65.166.128-26"))),
         ];
         for (words, break_it) in broken {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, HELD_BY_NO_ONE};
 use crate::content::{Content, NETWORK, conf, container_id};
 use crate::etcd::{self, Etcd};
 use crate::golden::compare::{Difference, differences};
@@ -253,6 +253,17 @@ impl<'h> Cluster<'h> {
     #[track_caller]
     pub fn assert_in_order(&self) {
         self.checked_accounts();
+    }
+
+    /// No endpoint lists an address that is free.
+    ///
+    /// # Panics
+    /// When one does.
+    #[track_caller]
+    pub fn assert_listed_is_held(&self) {
+        let mut problems = self.accounts().problems;
+        problems.retain(|problem| problem.ends_with(HELD_BY_NO_ONE));
+        assert_eq!(problems, Vec::<String>::new());
     }
 
     #[track_caller]

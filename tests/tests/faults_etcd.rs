@@ -91,6 +91,29 @@ faults! {
     del_killed fault_at_each_point_of_del Fault::Kill;
 }
 
+/// The endpoint gives the addresses up first, as in DEL.
+#[test]
+fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_an_endpoint() {
+    on_etcd(|faulty| {
+        faulty.conf["cniVersion"] = json!("1.1.0");
+        let owed = |faulty: &mut Faulty<'_>| {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            faulty.proxy.go_away();
+            faulty.call("DEL", &pod).run().unwrap().success();
+            pod
+        };
+        let pod = owed(faulty);
+        for point in points(faulty.requests("STATUS", &pod)) {
+            let pod = owed(faulty);
+            faulty.faulted("STATUS", &pod, point, Fault::Kill);
+            assert!(faulty.proxy.fired(), "{point:?} was not reached");
+            faulty.run("STATUS", &pod);
+            faulty.cluster.assert_nothing_left();
+        }
+    });
+}
+
 /// A slow datastore is not a failing one.
 #[test]
 fn a_delay_makes_no_verb_fail() {

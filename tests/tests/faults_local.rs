@@ -50,6 +50,7 @@ fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
 /// What a runtime does after any end of an ADD or DEL, and that nothing is leaked, broken or held twice.
 fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     assert_eq!(local(cluster).integrity().unwrap(), "ok");
+    cluster.assert_listed_is_held();
     cluster.delete(pod, &conf(cluster));
     cluster.assert_nothing_left();
     *pods += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_api_server};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
-use integration_tests::proxy::{Fault, Point};
+use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -69,6 +69,31 @@ fn a_warm_add_and_its_del() {
             assert_within("a DEL with nothing left", &of("DEL", &first), 5, 2);
             [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
         }
+    });
+}
+
+/// The pod is read and patched again, and the block is read meanwhile: each conflict is two requests and two round trips.
+#[test]
+fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
+    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
+        let [first, calm, once, twice] = &pods[..] else { panic!("four pods") };
+        let conf = cluster.conf("node1", json!({}));
+        pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+        let conflict = (Point::First("PATCH", "/pods/"), Fault::Refuse(Refusal::of(409)));
+        for (pod, conflicts) in [(calm, 0), (once, 1), (twice, 2)] {
+            let mut faults = vec![conflict; conflicts];
+            faults.push((Point::EveryRequest, Fault::Delay(HELD)));
+            control_plane.proxy.arm_all(&faults);
+            let audit = control_plane.servers.api.audit().unwrap();
+            cluster.verb("DEL", pod, &conf).run().unwrap().success();
+            assert_eq!(control_plane.proxy.requests().len(), 8 + 2 * conflicts, "{:?}", control_plane.proxy.requests());
+            // What the proxy answers itself is in no audit log, and takes no time.
+            assert_within("DEL", &audit.of(&control_plane.account.user).unwrap(), 8 + conflicts, 4 + conflicts);
+        }
+        cluster.delete(first, &conf);
+        cluster.assert_nothing_left();
     });
 }
 

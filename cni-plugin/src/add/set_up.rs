@@ -6,7 +6,7 @@ use libcalico::api::{Profile, WorkloadEndpoint};
 use netconf::CniError;
 use tokio::task::yield_now;
 
-use super::undo::{detach, erase, give_back, leave};
+use super::undo::{detach, give_back, leave};
 use crate::attach::{self, Attachment};
 use crate::dataplane::{MacAddr, NetnsFd};
 use crate::endpoint::{EndpointWrite, Existing, WriteFailure};
@@ -76,14 +76,7 @@ async fn side_by_side(
         (Ok(endpoint), Ok(attachment)) => Ok((attachment, endpoint)),
         (Err(failure), Ok(attachment)) => Err(detach(session, lease, &attachment, failure).await),
         (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error.into())),
-        (Err(_), Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await),
-        (Ok(_), Err(error)) => Err(match erase(session, &endpoint).await {
-            Ok(()) => give_back(session, lease, ATTACHING, error.into()).await,
-            Err(left) => {
-                tracing::warn!(error = %left, "cannot take the endpoint of a failed ADD back");
-                leave(ATTACHING, error.into())
-            }
-        }),
+        (_, Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await),
     };
     session.timings.stage("dataplane");
     outcome

@@ -1,11 +1,9 @@
 //! Taking back what an ADD that failed has done, in the reverse order.
 
-use libcalico::api::WorkloadEndpoint;
-use libcalico::store::{Store, StoreError};
 use netconf::CniError;
 
 use crate::attach::Attachment;
-use crate::endpoint::{self, WriteFailure};
+use crate::endpoint::WriteFailure;
 use crate::ipam::{self, Lease};
 use crate::session::Session;
 
@@ -33,16 +31,6 @@ pub(super) fn leave(step: &str, error: CniError) -> CniError {
     )
 }
 
-/// Takes back an endpoint that was just written, unless it is another sandbox's by now.
-pub(super) async fn erase(session: &Session, endpoint: &WorkloadEndpoint) -> Result<(), StoreError> {
-    let written = match session.store.get::<WorkloadEndpoint>(&endpoint.key()).await {
-        Err(StoreError::NotFound { .. }) => return Ok(()),
-        found => found?,
-    };
-    let call = &session.call;
-    endpoint::delete(&session.store, written, |entry| entry.value.spec.container_id == call.container_id).await
-}
-
 /// Takes the interface away.
 pub(super) async fn undo(session: &Session, attachment: &Attachment, error: CniError) -> CniError {
     match attachment.undo(session).await {
@@ -51,6 +39,7 @@ pub(super) async fn undo(session: &Session, attachment: &Attachment, error: CniE
     }
 }
 
+/// Takes back the endpoint, if it was written, and then the addresses.
 pub(super) async fn give_back(session: &Session, lease: &Lease, step: &str, error: CniError) -> CniError {
     let outcome = match ipam::give_back(session, lease).await {
         Ok(()) => format!("failed while {step}; the addresses were released"),

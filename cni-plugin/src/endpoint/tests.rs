@@ -2,7 +2,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, ProfileReach, default_profile};
+use ipam_plugin::release::{Leaving, Listings};
+use libcalico::api::IpNat;
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach, default_profile};
 use libcalico::store::{Answers, ReadBatch, Revision};
 
 use super::*;
@@ -51,14 +53,17 @@ impl Store for Breaking {
     }
 }
 
-fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
-    let facts = EndpointFacts {
+fn facts(container_id: &str) -> EndpointFacts {
+    EndpointFacts {
         node: "node1".into(),
         container_id: container_id.into(),
         endpoint: "eth0".into(),
         orchestrator: Orchestrator::Cni(ContainerFacts::new("net1")),
-    };
-    let mut endpoint = facts.create(&[address.parse().unwrap()]).unwrap();
+    }
+}
+
+fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
+    let mut endpoint = facts(container_id).create(&[address.parse().unwrap()]).unwrap();
     endpoint.spec.interface_name = "calic1".into();
     endpoint
 }
@@ -127,10 +132,56 @@ async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, false, false).inner;
         let stale = written_twice(&store, holder).await;
-        delete(&store, stale.clone(), |entry| is_of_container(entry, "c1", "")).await.unwrap();
+        let given_up = async || {
+            let known = Some(vec![stale.clone().into()]);
+            EndpointsOf::new(&store, false, facts("c1")).known(known).give_up().await.unwrap();
+        };
+        given_up().await;
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
         assert_eq!(list.len(), left, "held by {holder}");
         // What is gone already is no error.
-        delete(&store, stale, |entry| is_of_container(entry, "c1", "")).await.unwrap();
+        given_up().await;
     }
+}
+
+#[tokio::test]
+async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Breaking::new(&directory, false, false).inner;
+    let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
+    let pod = |container_id: &str| EndpointFacts {
+        orchestrator: Orchestrator::Kubernetes(names.clone()),
+        ..facts(container_id)
+    };
+    let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+    let mut endpoint = pod("c2").create(&addresses).unwrap();
+    let nat = |internal: &str| IpNat { internal_ip: internal.into(), external_ip: "192.0.2.1".into() };
+    endpoint.spec.ip_nats = vec![nat("10.0.0.1"), nat("10.0.0.2")];
+    store.create(&endpoint.key(), &endpoint).await.unwrap();
+    let listed = async || {
+        let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.ok()?.value;
+        Some((found.spec.ip_networks.join(","), found.spec.ip_nats.len(), found.spec.container_id))
+    };
+    let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: Some(("ns".into(), "web".into())) }];
+
+    // By the pod that the allocation names, whatever the call says.
+    for of_call in [pod("c1"), facts("c1")] {
+        EndpointsOf::new(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
+        assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
+    }
+    EndpointsOf::new(&store, false, facts("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
+    assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
+
+    // Read before another process wrote it.
+    let known = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+    let endpoints =
+        EndpointsOf::new(&store, false, pod("c1")).known(Some(known.into_iter().map(Listing::from).collect()));
+    let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
+    store.update(&found.key, &found.value, &found.revision).await.unwrap();
+    endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
+    assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
+
+    // Its own is deleted.
+    EndpointsOf::new(&store, false, pod("c2")).unlist(&[]).await.unwrap();
+    assert_eq!(listed().await, None);
 }

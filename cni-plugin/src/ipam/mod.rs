@@ -17,10 +17,11 @@ use ipam_plugin::error::IpamError;
 use ipam_plugin::kubevirt;
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::release::{Leaving, Listings, ReleasePrelude, Turn};
 use libcalico::api::WorkloadEndpoint;
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
@@ -29,6 +30,7 @@ use pod_cidr::Subnets;
 
 use crate::annotations::Addresses;
 use crate::attach::host_link_of;
+use crate::endpoint::EndpointsOf;
 use crate::journal::Debt;
 use crate::session::{Session, store_error};
 
@@ -55,17 +57,21 @@ pub struct Allocator {
 /// Why a release did not happen.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore went out of reach: the debt can be noted.
-    OutOfReach(CniError),
+    /// The datastore went out of reach, or an endpoint does not give the addresses up: the debt can be noted.
+    Postponed(CniError),
     /// It answered, or a foreign plugin did, and said no.
     Refused(CniError),
 }
 
 impl ReleaseError {
-    /// Tells the two apart; `doing` completes "cannot …".
-    pub fn of_store(doing: &str, error: StoreError) -> Self {
-        let told = store_error(doing, &error);
-        if error.is_unavailable() { ReleaseError::OutOfReach(told) } else { ReleaseError::Refused(told) }
+    /// Tells the two apart.
+    pub fn of(error: IpamError) -> Self {
+        let told = cni::cni_error(&error);
+        match error {
+            IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::Postponed(told),
+            IpamError::StillListed { .. } => ReleaseError::Postponed(told),
+            _ => ReleaseError::Refused(told),
+        }
     }
 }
 
@@ -135,17 +141,24 @@ pub async fn forget_ahead(session: &Session, prelude: Option<&mut Prelude>) {
     }
 }
 
-/// Gives back exactly what a failed ADD was given: what the container held before stays.
+/// Gives back exactly what a failed ADD was given: what the container held before stays. The endpoint gives it up first.
 pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError> {
+    let endpoints = EndpointsOf::new(&session.store, session.is_on_kubernetes(), session.facts.clone());
+    let call = call_of(session);
+    // What is held for a virtual machine may be listed by an endpoint of it that is in use.
+    let is_leaving = lease.is_kept && call.as_ref().is_none_or(|call| call.machine.is_none());
+    let leaving = lease.addresses.iter().filter(|_| is_leaving).map(|ip| Leaving { ip: *ip, pod: None });
+    let leaving: Vec<_> = leaving.collect();
+    endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !lease.is_kept {
         return Ok(());
     }
-    let Some(call) = call_of(session) else { return release_foreign(session) };
+    let Some(call) = call else { return release_foreign(session) };
     let handle = call.handle();
     if let Some(machine) = &call.machine {
         // The machine keeps them; the pod does not.
         let clock = SystemClock::start();
-        let left = Box::pin(kubevirt::leave(&session.store, &clock, &handle, machine, &call.node)).await;
+        let left = Box::pin(kubevirt::leave(&session.store, &clock, &handle, machine, &call.node, &endpoints)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
     let requests: Vec<_> = lease
@@ -160,22 +173,23 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
         .map_err(|error| cni::cni_error(&error))
 }
 
-/// DEL: releases everything the container holds. Nothing held is success.
-pub async fn release(session: &Session, prelude: Option<ReleasePrelude>) -> Result<(), ReleaseError> {
+/// DEL: releases everything the container holds, once its endpoints gave it up. Nothing held is success.
+pub async fn release<L: Listings>(
+    session: &Session,
+    prelude: Option<ReleasePrelude>,
+    endpoints: &L,
+) -> Result<(), ReleaseError> {
     let (Some(call), Some(prelude)) = (call_of(session), prelude) else {
+        // The journal notes no addresses of a foreign plugin: the runtime has to come again.
+        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni::cni_error(&error)))?;
         return release_foreign(session).map_err(ReleaseError::Refused);
     };
-    cni::release_call(&session.store, &SystemClock::start(), &call, prelude).await.map_err(|error| {
-        let told = cni::cni_error(&error);
-        match error {
-            IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::OutOfReach(told),
-            _ => ReleaseError::Refused(told),
-        }
-    })
+    let released = cni::release_call(&session.store, &SystemClock::start(), &call, prelude, endpoints).await;
+    released.map_err(ReleaseError::of)
 }
 
-/// Releases what the container of a journal's entry holds.
-pub async fn release_owed<S: Store>(store: &S, owed: &Debt) -> Result<(), CniError> {
+/// Releases what the container of a journal's entry holds, once its endpoints gave it up.
+pub async fn release_owed<S: Store, L: Listings>(store: &S, owed: &Debt, endpoints: &L) -> Result<(), CniError> {
     // A foreign plugin keeps the addresses.
     if owed.handles.is_empty() {
         return Ok(());
@@ -184,7 +198,9 @@ pub async fn release_owed<S: Store>(store: &S, owed: &Debt) -> Result<(), CniErr
     let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
     let prelude =
         ReleasePrelude::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
-    let released = cni::release_handles(store, &SystemClock::start(), prelude, old.as_ref(), &owed.node).await;
+    let (clock, mut turn) = (SystemClock::start(), Turn::default());
+    let (old, node) = (old.as_ref(), owed.node.as_str());
+    let released = cni::release_handles(store, &clock, prelude, old, node, endpoints, &mut turn).await;
     released.map(drop).map_err(|error| cni::cni_error(&error))
 }
 
@@ -237,12 +253,23 @@ pub async fn leaked(session: &Session, valid: &BTreeSet<String>) -> Result<Leake
     Ok(cni::leaked(&blocks, &session.call.conf.name, &session.facts.node, valid))
 }
 
-/// GC: gives back what leaked, but for what containers in `keep` hold; one text per failure.
+/// GC: gives back what leaked, but for what containers in `keep` hold, once endpoints gave it up; one text per failure.
 pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>) -> Vec<String> {
     if !is_calico(session) {
         return gc_foreign(session).err().map(|error| error.to_string()).into_iter().collect();
     }
-    let collected = leaked.release(&session.store, &SystemClock::start(), keep).await;
+    let endpoints = |container: &str| {
+        // Of any interface: what leaked is of the whole container.
+        let orchestrator = Orchestrator::Cni(ContainerFacts::new(&session.call.conf.name));
+        let facts = EndpointFacts {
+            node: session.facts.node.clone(),
+            container_id: container.to_owned(),
+            endpoint: String::new(),
+            orchestrator,
+        };
+        EndpointsOf::new(&session.store, session.is_on_kubernetes(), facts)
+    };
+    let collected = leaked.release(&session.store, &SystemClock::start(), keep, endpoints).await;
     for handle in &collected.released {
         tracing::info!(%handle, "released addresses of a container that is gone");
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::Leaked;
+use ipam_plugin::release::NoListings;
 use ipam_plugin::{cni, node_name};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Entry, Store};
@@ -113,7 +114,8 @@ async fn give_back(conf: &NetConf, acts: bool) -> Result<Released, String> {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok(Released { what, besides });
     }
-    let collected = leaked.release(&store, &clock, &BTreeSet::new()).await;
+    // No pod is connected any more, see `none_is_used`.
+    let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, error)) = collected.failed.first() {
         return Err(format!("{handle}: {error}"));
     }

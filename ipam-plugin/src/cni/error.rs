@@ -21,6 +21,7 @@ fn code(error: &IpamError) -> Code {
         IpamError::PoolName { .. } | IpamError::PoolFamily { .. } => Code::INVALID_CONFIG,
         IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
+        IpamError::StillListed { .. } => Code::TRY_AGAIN,
         _ => Code::INTERNAL,
     }
 }

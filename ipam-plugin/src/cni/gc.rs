@@ -7,7 +7,7 @@ use libcalico::store::{Entry, Store};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::release::{ReleasePrelude, release};
+use crate::release::{Leaving, Listings, NoListings, ReleasePrelude, Turn, release_unlisted};
 use crate::release_addresses::release_addresses;
 
 /// What was collected.
@@ -29,8 +29,8 @@ pub struct Leaked {
 #[derive(Debug)]
 struct Leak {
     container: String,
-    pod: Option<(String, String)>,
-    addresses: Vec<ReleaseRequest>,
+    leaving: Vec<Leaving>,
+    requests: Vec<ReleaseRequest>,
 }
 
 /// Releases the handles of `network` on `node` whose container is not in `valid`.
@@ -42,7 +42,7 @@ pub async fn gc<S: Store, C: Clock>(
     valid: &BTreeSet<String>,
 ) -> Result<Collected, IpamError> {
     let blocks = store.list::<Block>(&None).await?;
-    Ok(leaked(&blocks, network, node, valid).release(store, clock, valid).await)
+    Ok(leaked(&blocks, network, node, valid).release(store, clock, valid, |_| NoListings).await)
 }
 
 /// What handles of `network` on `node` hold in `blocks` whose container is not in `valid`.
@@ -58,10 +58,11 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         let Some(container) = container.filter(|id| !id.contains('.') && !valid.contains(*id)) else { continue };
         let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
             container: container.to_owned(),
-            pod: noted("namespace").zip(noted("pod")),
-            addresses: Vec::new(),
+            leaving: Vec::new(),
+            requests: Vec::new(),
         });
-        leak.addresses.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
+        leak.leaving.push(Leaving::of(&held));
+        leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
     Leaked { node: node.to_owned(), leaks }
 }
@@ -79,14 +80,22 @@ impl Leaked {
 
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
-        self.leaks.values().filter_map(|leak| leak.pod.as_ref())
+        let leaving = self.leaks.values().flat_map(|leak| &leak.leaving);
+        leaving.filter_map(|address| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// Gives it back, but for that of containers in `keep`.
-    pub async fn release<S: Store, C: Clock>(self, store: &S, clock: &C, keep: &BTreeSet<String>) -> Collected {
+    /// Gives it back, but for that of containers in `keep`, after the listings of each container gave it up.
+    pub async fn release<S: Store, C: Clock, L: Listings>(
+        self,
+        store: &S,
+        clock: &C,
+        keep: &BTreeSet<String>,
+        listings_of: impl Fn(&str) -> L,
+    ) -> Collected {
         let mut outcome = Collected::default();
         for (handle, leak) in self.leaks.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
-            match collect(store, clock, &self.node, &handle, &leak.addresses).await {
+            let listings = listings_of(&leak.container);
+            match collect(store, clock, &self.node, &handle, &leak, &listings).await {
                 Ok(()) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
@@ -97,16 +106,18 @@ impl Leaked {
 
 /// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since
 /// they were seen (IPAM-184, W2).
-async fn collect<S: Store, C: Clock>(
+async fn collect<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     node: &str,
     handle: &HandleId,
-    leaked: &[ReleaseRequest],
+    leak: &Leak,
+    listings: &L,
 ) -> Result<(), IpamError> {
     let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
     if prelude.is_empty() {
-        return release_addresses(store, clock, leaked).await.map(|_| ());
+        listings.unlist(&leak.leaving).await?;
+        return release_addresses(store, clock, &leak.requests).await.map(|_| ());
     }
-    release(store, clock, prelude.on_node(node)).await.map(|_| ())
+    release_unlisted(store, clock, prelude.on_node(node), listings, &mut Turn::default()).await.map(|_| ())
 }

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::prelude::HandleState;
 use crate::read_blocks::read_blocks;
-use crate::release::{ReleasePrelude, release};
+use crate::release::{Listings, ReleasePrelude, Turn, release_unlisted};
 
 /// Makes a pod an owner of every address that its machine holds, and returns these, IPv4 first: the active owner, or
 /// the alternate one for the target of a migration (IPAM-53). None when it holds none yet. With them its handle, as read.
@@ -35,18 +35,20 @@ pub async fn take_over<S: Store, C: Clock>(
 /// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
 /// are given back (IPAM-55), unless another pod takes them over meanwhile. A machine that holds nothing is success. `node` is the
 /// one that the pod ran on.
-pub async fn leave<S: Store, C: Clock>(
+pub async fn leave<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     machine: &MachinePod,
     node: &str,
+    listings: &L,
 ) -> Result<(), IpamError> {
     let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
     change(store, clock, handle, clear).await?;
     if machine.is_going {
         let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
-        let released = release(store, clock, prelude.on_node(node).unless_owned()).await?;
+        let prelude = prelude.on_node(node).unless_owned();
+        let released = release_unlisted(store, clock, prelude, listings, &mut Turn::default()).await?;
         if !released.is_owned {
             tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));

@@ -1,7 +1,8 @@
 use libcalico::ipam::HandleId;
 
-use super::{ReleasePrelude, release};
-use crate::testing::{Cluster, Fault, assert_consistent, cidr};
+use super::{Leaving, ReleasePrelude, Turn, release, release_unlisted};
+use crate::error::IpamError;
+use crate::testing::{Cluster, Fault, Reluctant, assert_consistent, cidr};
 
 #[tokio::test]
 async fn two_handles_of_a_container_go_in_one_write() {
@@ -136,4 +137,28 @@ async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing
         assert_eq!((listed(0), listed(1)), (usize::from(cooldown == 0), 1));
         assert_ne!(cluster.one("node1", "net.e").await.unwrap(), "10.65.166.129".parse::<std::net::IpAddr>().unwrap());
     }
+}
+
+#[tokio::test]
+async fn addresses_stay_held_until_their_endpoints_gave_them_up() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let mut request = cluster.request("node1", "net.a");
+    request.attributes.extend([("namespace", "ns"), ("pod", "a")].map(|(key, text)| (key.into(), text.into())));
+    let ip = cluster.assign(&request).await.unwrap().addresses[0].ip;
+    let before = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
+    let endpoints = Reluctant::new(1);
+    let released = async || {
+        let prelude = ReleasePrelude::read(&cluster.store, &[HandleId::new("net.a")]).await.unwrap();
+        release_unlisted(&cluster.store, &cluster.clock, prelude, &endpoints, &mut Turn::default()).await
+    };
+    let error = released().await.unwrap_err();
+    assert!(matches!(error, IpamError::StillListed { .. }), "{error}");
+    assert_eq!(cluster.store.pairs().list::<libcalico::ipam::Block>(&None), before);
+    assert_eq!(cluster.handle("net.a").unwrap().block.len(), 1);
+
+    assert_eq!(released().await.unwrap().addresses, 1);
+    let leaving = Leaving { ip, pod: Some(("ns".into(), "a".into())) };
+    assert_eq!(endpoints.asked(), vec![vec![leaving]; 2]);
+    assert_consistent(&cluster.store.pairs(), true);
 }

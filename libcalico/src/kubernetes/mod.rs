@@ -56,7 +56,9 @@ pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatu
 pub use pod_addresses::{AddressAnnotations, PodAddresses};
 pub use pod_cidrs::{PodCidrError, PodCidrs};
 pub use pod_on_node::{PodOnNode, PodOnNodeKey};
-pub use pod_patch::{CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached};
+pub use pod_patch::{
+    CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
+};
 pub use quantity::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};

@@ -1,6 +1,8 @@
 //! What is written of a WorkloadEndpoint: annotations on its pod, by a strategic merge patch of `pods/status` (DS-80,
 //! DS-81, CNI-133, CNI-202).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::revision::{Foreign, ObjectRevision};
@@ -38,7 +40,13 @@ pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&st
 /// The patch of DEL: the addresses become empty and the sandbox stays, so that late DELs of it are still recognised.
 /// Goes through only if the pod is still what was read at `revision`.
 pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
-    let mut metadata = without_addresses();
+    relist(&[], revision)
+}
+
+/// The patch that takes addresses out of the annotations and leaves `ip_networks` in them. Names no sandbox: the pod may
+/// have another one by now. Goes through only if the pod is still what was read at `revision`.
+pub(super) fn relist(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
+    let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
         metadata.insert("resourceVersion".into(), revision.resource_version.as_str().into());
         if let Some(uid) = &revision.uid {
@@ -48,10 +56,27 @@ pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
     json!({ "metadata": metadata })
 }
 
+/// Returns the addresses that the plugin's annotations list, as they are written there: the first address first, each
+/// text once. The pod's status is not looked at.
+pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
+    let mut listed = Vec::<String>::new();
+    for text in [POD_IP, POD_IPS].iter().filter_map(|key| annotations.get(*key)).flat_map(|list| list.split(',')) {
+        if !text.is_empty() && !listed.iter().any(|known| known == text) {
+            listed.push(text.to_owned());
+        }
+    }
+    listed
+}
+
+/// Returns true if both annotations are there and list nothing: the patch of DEL would change nothing.
+pub fn lists_nothing(annotations: &BTreeMap<String, String>) -> bool {
+    [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
+}
+
 /// Whether the patch of DEL had been written at `revision`. What addresses the endpoint has does not tell: those of the
 /// pod's status stay, and one whose pod has ended has none (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
-    ObjectRevision::parse(revision).foreign.metadata == without_addresses()
+    ObjectRevision::parse(revision).foreign.metadata == addresses(&[])
 }
 
 /// What an earlier DEL has written, if it is there: what the revision of a pod's endpoint keeps for [`is_detached`].
@@ -59,11 +84,12 @@ pub(super) fn detached(metadata: &Map<String, Value>) -> Foreign {
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
     let is_detached = [POD_IP, POD_IPS].into_iter().all(is_empty);
-    Foreign { metadata: if is_detached { without_addresses() } else { Map::new() }, ..Foreign::default() }
+    Foreign { metadata: if is_detached { addresses(&[]) } else { Map::new() }, ..Foreign::default() }
 }
 
-fn without_addresses() -> Map<String, Value> {
-    Map::from_iter([("annotations".into(), json!({POD_IP: "", POD_IPS: ""}))])
+fn addresses(ip_networks: &[String]) -> Map<String, Value> {
+    let first = ip_networks.first().map(String::as_str).unwrap_or_default();
+    Map::from_iter([("annotations".into(), json!({POD_IP: first, POD_IPS: ip_networks.join(",")}))])
 }
 
 #[cfg(test)]
@@ -88,6 +114,35 @@ mod tests {
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
         assert_eq!(detach(None), json!({"metadata": {"annotations": annotations}}));
+    }
+
+    #[test]
+    fn relisting_leaves_the_other_addresses_and_names_no_sandbox() {
+        let left = ["10.244.1.9/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];
+        let revision = ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..Default::default() };
+        let annotations = json!({POD_IP: "10.244.1.9/32", POD_IPS: "10.244.1.9/32,fd00:10:244:1::3/128"});
+        assert_eq!(
+            relist(&left, Some(&revision)),
+            json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
+        );
+        assert_eq!(relist(&[], Some(&revision)), detach(Some(&revision)));
+    }
+
+    #[test]
+    fn listed_addresses_are_those_of_both_annotations() {
+        for (pod_ip, pod_ips, expected) in [
+            (Some("10.0.0.1/32"), Some("10.0.0.1/32,fd00::1/128"), &["10.0.0.1/32", "fd00::1/128"][..]),
+            (Some("10.0.0.2/32"), Some("10.0.0.1/32"), &["10.0.0.2/32", "10.0.0.1/32"]),
+            (Some("10.0.0.1"), None, &["10.0.0.1"]),
+            (Some(""), Some(""), &[]),
+            (None, None, &[]),
+        ] {
+            let texts = [(POD_IP, pod_ip), (POD_IPS, pod_ips)];
+            let annotations: BTreeMap<_, _> =
+                texts.iter().filter_map(|(key, text)| Some(((*key).to_owned(), (*text)?.to_owned()))).collect();
+            assert_eq!(listed_addresses(&annotations), expected, "{annotations:?}");
+            assert_eq!(lists_nothing(&annotations), pod_ip == Some(""), "{annotations:?}");
+        }
     }
 
     #[test]

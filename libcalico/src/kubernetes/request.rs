@@ -96,11 +96,11 @@ impl Preconditions {
 /// The request for a write of `kind`.
 pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, TranscodeError> {
     let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
-    if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
-        return Err(unsupported(write, "the kind has no status there"));
-    }
     if kind == StoredKind::Endpoint {
         return patch(location, write);
+    }
+    if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
+        return Err(unsupported(write, "the kind has no status there"));
     }
     if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
         let node: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
@@ -136,8 +136,10 @@ fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
     }
     let body = match &write.op {
         WriteOp::Create(bytes) => attach(write, bytes, None)?,
-        WriteOp::Update(bytes, revision) | WriteOp::UpdateStatus(bytes, revision) => {
-            attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?
+        WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,
+        WriteOp::UpdateStatus(bytes, revision) => {
+            let (_, networks) = endpoint_part(write, bytes)?;
+            pod_patch::relist(&networks, Some(&ObjectRevision::parse(revision)))
         }
         WriteOp::Delete(revision) => pod_patch::detach(revision.as_ref().map(ObjectRevision::parse).as_ref()),
     };
@@ -145,9 +147,13 @@ fn patch(location: Location, write: &Write) -> Result<Request, TranscodeError> {
 }
 
 fn attach(write: &Write, bytes: &[u8], uid: Option<&str>) -> Result<Value, TranscodeError> {
-    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
-    let (container, networks) = written_part(&endpoint);
+    let (container, networks) = endpoint_part(write, bytes)?;
     Ok(pod_patch::attach(&container, &networks, uid))
+}
+
+fn endpoint_part(write: &Write, bytes: &[u8]) -> Result<(String, Vec<String>), TranscodeError> {
+    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
+    Ok(written_part(&endpoint))
 }
 
 fn body(

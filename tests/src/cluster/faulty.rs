@@ -77,10 +77,10 @@ impl<'a> Faulty<'a> {
         self.outcome(&self.call(verb, pod), point, fault)
     }
 
-    /// Runs a call with a fault.
+    /// Runs a call with a fault. Whatever becomes of the call, no endpoint lists a free address.
     ///
     /// # Panics
-    /// When the plugin fails in another way than the CNI specification's.
+    /// When one does, or when the plugin fails in another way than the CNI specification's.
     #[track_caller]
     pub fn outcome(&self, call: &Call, point: Point, fault: Fault) -> Outcome {
         self.proxy.arm(Some((point, fault)));
@@ -90,6 +90,9 @@ impl<'a> Faulty<'a> {
         let outcome = wait(child, started, DEADLINE).unwrap();
         if outcome.exit == Some(1) {
             outcome.error();
+        }
+        if self.conf["ipam"]["type"] == "calico-ipam" {
+            self.cluster.assert_listed_is_held();
         }
         outcome
     }

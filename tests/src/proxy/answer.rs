@@ -43,6 +43,7 @@ impl Refusal {
     pub(super) fn response(self, method: &Method) -> Response<Relayed> {
         let reason = match self.code {
             401 => "Unauthorized",
+            403 => "Forbidden",
             409 if method == Method::POST => "AlreadyExists",
             409 => "Conflict",
             410 => "Expired",

@@ -17,7 +17,7 @@ use super::on_faulty_api;
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
 /// The request is not carried out.
-const BEFORE: [Fault; 8] = [
+const BEFORE: [Fault; 9] = [
     refused(401),
     refused(409),
     refused(410),
@@ -26,10 +26,11 @@ const BEFORE: [Fault; 8] = [
     refused(500),
     refused(503),
     Fault::Cut,
+    Fault::Kill,
 ];
 
 /// The request is carried out, and the client does not hear of it.
-const AFTER: [Fault; 3] = [refused(500), Fault::Cut, Fault::CutMidAnswer];
+const AFTER: [Fault; 4] = [refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill];
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })

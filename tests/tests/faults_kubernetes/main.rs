@@ -4,6 +4,7 @@
 mod api_group;
 mod control_plane;
 mod each_request;
+mod listed;
 mod objects;
 
 use std::sync::Arc;

@@ -163,6 +163,25 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
     assert_eq!(entries(), Vec::<PathBuf>::new());
 }
 
+/// The endpoint gives the address up first, as in DEL.
+#[test]
+fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_the_annotations() {
+    on_group(ApiGroup::V3, |faulty, _| {
+        let mut owed = outage(faulty, 25).into_iter();
+        let bystander = faulty.pod();
+        owed.next().unwrap().note();
+        let requests = faulty.requests("STATUS", &bystander);
+        for point in (0..requests).map(Point::Request) {
+            let owed = owed.next().expect("a call that pays has no more than 24 requests");
+            owed.note();
+            faulty.faulted("STATUS", &bystander, point, Fault::Kill);
+            assert!(faulty.proxy.fired(), "{point:?}");
+            faulty.run("STATUS", &bystander);
+            assert!(entries().is_empty() && !is_held(faulty, &owed.pod), "{point:?}");
+        }
+    });
+}
+
 /// The pod has another sandbox by the time the old one's debt is paid: its endpoint is the same annotations.
 #[test]
 fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {

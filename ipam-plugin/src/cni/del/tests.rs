@@ -6,9 +6,9 @@ use libcalico::ipam::{Block, Handle, HandleId};
 
 use super::super::{IpamCall, Pod};
 use super::{del, release_call};
-use crate::release::ReleasePrelude;
+use crate::release::{NoListings, ReleasePrelude};
 use crate::request::Namespace;
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, held};
+use crate::testing::{Cluster, Fault, MemoryStore, Reluctant, assert_consistent, call, held};
 
 /// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
@@ -134,7 +134,7 @@ async fn an_outage_under_the_old_handle_is_told_as_one() {
         let call = of_pod("ns", "web");
         let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
         cluster.store.before_each(|_, _, _| Fault::Refused);
-        let error = release_call(&cluster.store, &cluster.clock, &call, prelude).await.unwrap_err();
+        let error = release_call(&cluster.store, &cluster.clock, &call, prelude, &NoListings).await.unwrap_err();
         assert!(matches!(&error, crate::error::IpamError::Store(cause) if cause.is_unavailable()), "{error}");
     }
 }
@@ -149,5 +149,20 @@ async fn del_releases_all_under_the_containers_own_handle() {
         // Named so that its old handle is its own.
         delete(&cluster, &of_pod("net", "c1")).await;
         assert!(held(&cluster.store.pairs()).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
+    for cluster in clusters() {
+        hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
+        let call = of_pod("ns", "web");
+        let endpoints = Reluctant::new(1);
+        for (is_refused, left) in [(true, 1), (false, 0)] {
+            let prelude = ReleasePrelude::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
+            let released = release_call(&cluster.store, &cluster.clock, &call, prelude, &endpoints).await;
+            assert_eq!(released.is_err(), is_refused);
+            assert_eq!(held(&cluster.store.pairs()).len(), left);
+        }
     }
 }

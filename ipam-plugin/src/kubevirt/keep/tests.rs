@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 use libcalico::store::Kind;
 
 use super::*;
+use crate::release::NoListings;
 use crate::testing::{Cluster, Fault, MemoryStore, held};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
@@ -54,7 +55,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
                 }
                 if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
             });
-            _ = leave(&cluster.store, &cluster.clock, &handle, &machine, "node1").await;
+            _ = leave(&cluster.store, &cluster.clock, &handle, &machine, "node1", &NoListings).await;
             cluster.store.calm();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {

@@ -1,0 +1,247 @@
+//! An address is free only when its endpoint, the pod's annotations, does not list it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use integration_tests::cluster::{Faulty, NAMESPACE, Pod, handle, pod_path};
+use integration_tests::command::ip;
+use integration_tests::kernel;
+use integration_tests::kubernetes::Client;
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::on_faulty_api;
+
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
+
+/// More often than a plugin tries.
+const OFTEN: usize = 12;
+
+/// No PATCH gets through.
+const REFUSALS: [Fault; 5] = [refused(401), refused(403), refused(409), refused(500), Fault::Cut];
+
+const fn refused(code: u16) -> Fault {
+    Fault::Refuse(Refusal { code, retry_after: None })
+}
+
+fn entries() -> Vec<PathBuf> {
+    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
+}
+
+fn object(client: &Client, pod: &Pod) -> Value {
+    client.get(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap()
+}
+
+/// The annotations that the plugin writes: containerID, podIP, podIPs.
+fn annotations(client: &Client, pod: &Pod) -> [Value; 3] {
+    let object = object(client, pod);
+    ["containerID", "podIP", "podIPs"]
+        .map(|key| object["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")].clone())
+}
+
+/// What a tenant may do at any time.
+fn annotate(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
+    let annotations: Value =
+        annotations.iter().map(|(key, text)| (format!("cni.projectcalico.org/{key}"), json!(text))).collect();
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    client.patch(&pod_path(pod.object.as_ref().unwrap()), &patch).unwrap().success().unwrap();
+}
+
+/// What kubelet does when all containers have ended.
+fn finish(client: &Client, pod: &Pod) {
+    let status = json!({ "status": { "phase": "Succeeded" } });
+    client.patch(&format!("{}/status", pod_path(pod.object.as_ref().unwrap())), &status).unwrap().success().unwrap();
+}
+
+/// Makes the pod anew, with another uid and these annotations.
+fn replace(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
+    let name = pod.object.as_ref().unwrap();
+    client.delete(&pod_path(name)).unwrap().success().unwrap();
+    let spec = json!({ "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] });
+    let metadata = json!({ "name": name, "namespace": NAMESPACE });
+    let new = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+    client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &new).unwrap().success().unwrap();
+    annotate(client, pod, annotations);
+}
+
+fn address(result: &Value) -> String {
+    result["ips"][0]["address"].as_str().unwrap().to_owned()
+}
+
+fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
+    faulty.cluster.accounts().held.values().any(|holder| *holder == handle(pod))
+}
+
+fn patches(faulty: &Faulty<'_>) -> usize {
+    faulty.proxy.requests().iter().filter(|request| request.starts_with("PATCH")).count()
+}
+
+#[test]
+fn del_whose_patch_is_refused_keeps_the_address_until_a_later_call_releases_it() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        for fault in REFUSALS {
+            let (pod, next) = (faulty.pod(), faulty.pod());
+            let address = address(&faulty.run("ADD", &pod));
+            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
+            faulty.call("DEL", &pod).run().unwrap().success();
+            assert!(faulty.proxy.fired(), "{fault:?}");
+            assert_eq!(kernel::host().unwrap()["links"], json!({}), "{fault:?}");
+            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(address), json!(address)]);
+            assert!(is_held(faulty, &pod), "{fault:?}: {address} is free, and the pod's annotations list it");
+            assert_eq!(entries().len(), 1, "{fault:?}");
+            // A later call cannot pay either.
+            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
+            _ = faulty.call("STATUS", &next).run().unwrap();
+            assert!(is_held(faulty, &pod) && entries().len() == 1, "{fault:?}");
+
+            faulty.run("STATUS", &next);
+            assert_eq!(entries(), Vec::<PathBuf>::new(), "{fault:?}");
+            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+            faulty.cluster.assert_nothing_left();
+        }
+    });
+}
+
+#[test]
+fn del_of_a_pod_that_has_ended_releases_although_its_patch_is_refused() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        for fault in REFUSALS {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            finish(admin, &pod);
+            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
+            faulty.call("DEL", &pod).run().unwrap().success();
+            assert!(faulty.proxy.fired() && !is_held(faulty, &pod), "{fault:?}");
+            assert_eq!(entries(), Vec::<PathBuf>::new(), "{fault:?}");
+            faulty.cluster.remove_pod(&pod);
+        }
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        finish(admin, &pod);
+        faulty.run("DEL", &pod);
+        assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+    });
+}
+
+#[test]
+fn del_of_a_pod_that_is_gone_or_replaced_sends_no_patch() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        for is_replaced in [false, true] {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            let uid = object(admin, &pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+            match is_replaced {
+                true => replace(admin, &pod, &[("podIPs", "192.0.2.9/32")]),
+                false => admin.delete(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().map(drop).unwrap(),
+            }
+            faulty.proxy.arm(None);
+            let args = format!("{};K8S_POD_UID={uid}", pod.args());
+            faulty.call("DEL", &pod).env("CNI_ARGS", args).run().unwrap().success();
+            assert_eq!(patches(faulty), 0, "{:?}", faulty.proxy.requests());
+            assert!(!is_held(faulty, &pod));
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}
+
+/// Whatever a tenant writes into the annotations: what the container holds leaves the list, and nothing else does.
+#[test]
+fn del_takes_its_address_alone_off_the_annotations_of_another_sandbox() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        for is_replaced in [false, true] {
+            let pod = faulty.pod();
+            let address = address(&faulty.run("ADD", &pod));
+            let uid = object(admin, &pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+            let both = format!("{address},192.0.2.9/32");
+            let edits = [("containerID", "f00d"), ("podIP", &*address), ("podIPs", &*both)];
+            match is_replaced {
+                true => replace(admin, &pod, &edits),
+                false => annotate(admin, &pod, &edits),
+            }
+            let args = format!("{};K8S_POD_UID={uid}", pod.args());
+            let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
+            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+            call.run().unwrap().success();
+            assert!(is_held(faulty, &pod) && entries().len() == 1, "{address} is free and listed");
+            assert_eq!(annotations(admin, &pod), [json!("f00d"), json!(address), json!(both)]);
+
+            faulty.proxy.arm(None);
+            call.run().unwrap().success();
+            assert_eq!(annotations(admin, &pod), [json!("f00d"), json!("192.0.2.9/32"), json!("192.0.2.9/32")]);
+            assert!(!is_held(faulty, &pod) && entries().is_empty());
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}
+
+/// The endpoint of an address is that of the pod that the allocation names, whichever pod CNI_ARGS names.
+#[test]
+fn del_takes_the_address_off_the_pod_that_the_allocation_names() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        let bystander = faulty.pod();
+        for args in [bystander.args(), String::new()] {
+            let pod = faulty.pod();
+            let address = address(&faulty.run("ADD", &pod));
+            let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
+            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+            _ = call.run().unwrap();
+            assert!(is_held(faulty, &pod), "{address} is free and listed");
+            faulty.proxy.arm(None);
+            call.run().unwrap().success();
+            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+            assert!(!is_held(faulty, &pod));
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}
+
+#[test]
+fn gc_whose_patch_is_refused_keeps_the_address() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        faulty.conf["cni.dev/valid-attachments"] = json!([]);
+        faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+        let error = faulty.call("GC", &pod).run().unwrap().error();
+        assert!(error.details.contains("pod1"), "{error:?}");
+        assert!(is_held(faulty, &pod), "the address is free, and the pod's annotations list it");
+        faulty.run("GC", &pod);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// Each fault at each request of an ADD that cannot make its interface.
+#[test]
+fn add_that_fails_leaves_no_free_address_in_the_annotations() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        let failing = |faulty: &mut Faulty<'_>| {
+            let pod = faulty.pod();
+            ip(&format!("link add other0 type veth peer name eth0 netns {}", pod.name)).unwrap();
+            pod
+        };
+        let pod = failing(faulty);
+        faulty.proxy.arm(None);
+        faulty.call("ADD", &pod).run().unwrap().error();
+        let requests = faulty.proxy.requests().len();
+        assert!(!is_held(faulty, &pod));
+        ip("link delete other0").unwrap();
+        let at_request = |n| [refused(403), Fault::Cut, Fault::Kill].map(|fault| (Point::Request(n), fault));
+        let at_answer = |n| [Fault::Cut, Fault::Kill].map(|fault| (Point::Answer(n), fault));
+        for (point, fault) in (0..requests).flat_map(|n| [&at_request(n)[..], &at_answer(n)].concat()) {
+            let pod = failing(faulty);
+            faulty.faulted("ADD", &pod, point, fault);
+            ip("link delete other0").unwrap();
+            faulty.run("DEL", &pod);
+            faulty.cluster.assert_nothing_left();
+            faulty.cluster.remove_pod(&pod);
+        }
+    });
+}

@@ -85,13 +85,13 @@ fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Valu
     cluster.store.delete(&format!("{HANDLES}{from}")).unwrap();
 }
 
-/// What blocks and handles say.
+/// Returns the addresses in blocks and the counts of handles.
 fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(String, String), u64>) {
     let Accounts { held, counted, .. } = cluster.accounts();
     (held, counted)
 }
 
-/// What others hold, and the container that is named after each.
+/// Has others hold addresses, and returns a container that is named after each.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
     let plain = cluster.pod(1);

@@ -119,7 +119,7 @@ impl Reading {
         pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
-    /// What is to be noted with `address` for the pod or container that reports it: an endpoint that has it, or a pod whose
+    /// Returns the attributes of the pod or container that reports `address`: an endpoint that has it, or a pod whose
     /// status has. Which handle held it cannot be told.
     pub(super) fn reporter(&self, address: IpAddr) -> Option<BTreeMap<String, String>> {
         let endpoint = self.endpoints_of(address).next();

@@ -4,8 +4,8 @@ use super::{Attribute, Block, HandleId, ReleaseRequest};
 
 /// The handle that releases before v3 gave a container: `<namespace>.<pod>`, or the id of a plain container alone.
 ///
-/// Whoever names a namespace or a pod chooses this text, and it may be the handle of something else: of another container, a
-/// tunnel, a Service. So its allocations are the pod's only where they name the pod, or have no attributes, as before v3.
+/// The names of a namespace and a pod are chosen by a tenant, and their text may be the handle of something else: of another
+/// container, a tunnel, a Service. So its allocations are the pod's only where they name the pod, or have no attributes, as before v3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldHandle {
     id: HandleId,

@@ -36,7 +36,7 @@ impl Repair {
     }
 }
 
-/// What to do about a block that contradicts itself.
+/// Decides how a block that contradicts itself is repaired.
 pub(super) fn step(block: Cidr, reading: &Reading) -> Step {
     Step { target: format!("block {block}"), verdict: verdict(block, reading) }
 }

@@ -39,7 +39,7 @@ async fn delete(cluster: &Cluster, call: &IpamCall) {
     del(&cluster.store, &cluster.clock, call, prelude).await.unwrap();
 }
 
-/// What is stored of addresses.
+/// Returns all blocks and handles.
 fn stored(cluster: &Cluster) -> (Vec<Block>, BTreeMap<HandleId, Handle>) {
     let pairs = cluster.store.pairs();
     (

@@ -1,5 +1,5 @@
-//! What can be done with a block that contradicts itself (IPAM-64): DEL gives back what is its container's, and a repair puts
-//! the block in order.
+//! Operations on a block that contradicts itself (IPAM-64): DEL gives back what is its container's, and a repair puts the
+//! block in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ impl Block {
     /// The block with every ordinal either allocated or once in the free list; `None` where nothing is to be repaired, or the
     /// block is larger than any may be.
     ///
-    /// What is allocated stays allocated. An ordinal that is not, or whose allocation points at no attribute, is allocated to
+    /// An allocated ordinal stays allocated. An ordinal that is not, or whose allocation points at no attribute, is allocated to
     /// the pod that reports its address, with the attributes that `reporter` gives, and free when no pod does. An address
     /// whose time of release cannot be read rests from now on.
     pub fn repaired(
@@ -102,7 +102,7 @@ impl Block {
 }
 
 impl Attribute {
-    /// Whether the time of the release cannot be read.
+    /// Returns true when the time of the release cannot be read.
     fn rests_since_nobody_knows(&self) -> bool {
         self.released_at.as_deref().is_some_and(|text| parse_stored(text).is_none())
     }

@@ -9,7 +9,7 @@ use super::*;
 
 const CAPACITY: usize = 8;
 
-/// What goes wrong in a block, at a place.
+/// A damage to a block, at a place.
 #[derive(Debug, Clone)]
 enum Damage {
     /// An ordinal is in the free list, once more.

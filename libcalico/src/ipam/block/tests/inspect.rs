@@ -108,7 +108,7 @@ fn contradictions_are_named_and_stop_every_operation_but_a_release_by_handle() {
     }
 }
 
-/// Whoever gives up an empty block lets it be made anew, with every address free.
+/// An empty block may be given up, and is then made anew with every address free.
 #[test]
 fn a_block_that_contradicts_itself_is_never_empty() {
     let damages: [fn(&mut Block); 3] =

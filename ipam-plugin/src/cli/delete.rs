@@ -96,7 +96,7 @@ mod tests {
     fn a_node_gives_up_what_it_has() {
         let shell = Shell::with_pool();
         let (used, tunnel) = (shell.allocate("a"), shell.allocate("b"));
-        shell.endpoint("web", &used);
+        shell.endpoint("a", &used);
         let error = shell.error(&["delete", "node", "node1"]);
         assert!(error.starts_with("node node1 has 1 endpoints") && error.contains("--force"), "{error}");
         assert!(shell.stored::<Node>(&ObjectKey::global("node1")).is_some());
@@ -104,7 +104,7 @@ mod tests {
         let ran = shell.run(&["delete", "node", "node1", "--force"]);
         assert_eq!(ran.notices, "1 addresses released, 1 endpoints deleted, 1 blocks given up\n");
         assert_eq!(shell.stored::<Node>(&ObjectKey::global("node1")), None);
-        let endpoint = ObjectKey::namespaced("default", "node1-k8s-web-eth0");
+        let endpoint = ObjectKey::namespaced("default", "node1-k8s-a-eth0");
         assert_eq!(shell.stored::<WorkloadEndpoint>(&endpoint), None);
         assert_eq!(shell.json(&["show", "--ip", &used])["state"], "free");
         assert_eq!(shell.json(&["show", "--ip", &tunnel])["state"], "inUse", "it carries no type: a pod's");

@@ -99,6 +99,9 @@ async fn a_node_goes_with_all_that_is_its_own() {
     assert_eq!(held(other), [other]);
 }
 
+/// Attributes of an allocation: names and values.
+type Attributes<'a> = &'a [(&'a str, &'a str)];
+
 /// Every address is listed by an endpoint of the node, as one that was left behind lists it.
 #[tokio::test]
 async fn a_node_that_goes_takes_no_address_of_another_holder() {
@@ -109,7 +112,7 @@ async fn a_node_that_goes_takes_no_address_of_another_holder() {
     let launcher = [&pod("launcher")[..], &[("vmi-name", "db")]].concat();
     let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
     let hashed = HandleId::for_machine("net", "default", &"x".repeat(128)).to_string();
-    let allocations: [(&str, &str, &[(&str, &str)]); 11] = [
+    let allocations: [(&str, &str, Attributes<'_>); 11] = [
         // The node's own.
         ("web", "net.c1", &pod("web")),
         ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),

@@ -1,4 +1,4 @@
-//! Events of Kubernetes about objects without a namespace.
+//! Events of Kubernetes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use time::format_description::well_known::Rfc3339;
 /// Name of the program in Events.
 const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about objects without a namespace.
-const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// Severity of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +23,10 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// Returns an Event about `object`, which is an `involvedObject` with a name.
+/// Returns an Event about `object`, which is an `involvedObject` with a name. The Event is in the namespace of its object.
 pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &str, now: SystemTime) -> Value {
     let name = object["name"].as_str().unwrap_or_default();
+    let namespace = object["namespace"].as_str().unwrap_or(NAMESPACE);
     let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let at = at.format(&Rfc3339).unwrap_or_default();
     // As client-go names them: no two in one nanosecond.
@@ -33,7 +34,7 @@ pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": { "name": format!("{name}.{nanoseconds:x}"), "namespace": NAMESPACE },
+        "metadata": { "name": format!("{name}.{nanoseconds:x}"), "namespace": namespace },
         "involvedObject": object,
         "reason": reason,
         "message": message,
@@ -54,7 +55,8 @@ pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), 
     if let Value::String(message) = &mut event["message"] {
         *message = printable::line(message).into_owned();
     }
-    let request = Request::post(format!("/api/v1/namespaces/{NAMESPACE}/events"))
+    let namespace = event["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE);
+    let request = Request::post(format!("/api/v1/namespaces/{namespace}/events"))
         .header(CONTENT_TYPE, "application/json")
         .body(event.to_string().into_bytes())
         .map_err(kube::Error::HttpError)?;

@@ -1,4 +1,5 @@
-//! Events that tell what garbage collection took from a node: one for each node and pass.
+//! Events: what garbage collection took from a node, one for each node and pass; and an address that a pod uses and IPAM does not
+//! have for it, one for each pod and address.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,11 +7,12 @@ use std::time::SystemTime;
 
 use futures::StreamExt;
 use futures::stream;
-use libcalico::ipam::gc::Suspect;
+use libcalico::ipam::gc::{Conflict, Rival, Suspect};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::gate::Gate;
-use crate::events::{self, Severity};
+use crate::events::{self, NAMESPACE, Severity};
 
 /// As many addresses as are named in one event; a pass may take thousands.
 const NAMED: usize = 10;
@@ -39,22 +41,47 @@ impl Events {
         let told =
             by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
         let written: Vec<_> = told.map(|event| self.write(client, gate, event)).collect();
-        stream::iter(written).buffer_unordered(AT_ONCE).collect::<()>().await;
+        stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
     }
 
-    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) {
-        // An event is a write too: one who leads no more tells nothing.
-        if self.forbidden.load(Ordering::Relaxed) || !gate.is_open() {
-            return;
+    /// Tells of a conflict of the pod with this uid. Returns whether it is told, or cannot be by this role: there is one event for
+    /// each pod and address, whoever leads.
+    pub(super) async fn tell_conflict(
+        &self,
+        client: &kube::Client,
+        gate: &Gate,
+        conflict: &Conflict,
+        uid: &str,
+        rival: &Rival,
+    ) -> bool {
+        let event = conflict_event(conflict, uid, rival, SystemTime::now());
+        self.write(client, gate, event).await
+    }
+
+    /// Returns false for an event that is to be written another time.
+    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) -> bool {
+        // A quota, or a namespace that goes, forbids events there and nowhere else.
+        let everywhere = event["metadata"]["namespace"] == NAMESPACE;
+        if everywhere && self.forbidden.load(Ordering::Relaxed) {
+            return true;
+        }
+        // An event is a write too: a replica that no longer leads tells nothing.
+        if !gate.is_open() {
+            return false;
         }
         match events::post(client, event).await {
-            Ok(()) => {}
+            Ok(()) => true,
+            Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                if !self.forbidden.swap(true, Ordering::Relaxed) {
+                if everywhere && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
                 }
+                true
             }
-            Err(error) => tracing::debug!(%error, "cannot create an event"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot create an event");
+                false
+            }
         }
     }
 }
@@ -85,6 +112,25 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
     // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, Severity::Normal, reason, &message, now)
+}
+
+/// Length of the part of a pod's name that the name of an Event begins with, in bytes.
+const LONGEST_NAME: usize = 200;
+
+/// Returns the Event about a conflict. Its name is that of the pod and the address: another replica, or this one after a restart,
+/// finds that the Event exists.
+fn conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
+    let Conflict { namespace, name, address, .. } = conflict;
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
+    let message = format!(
+        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new pods start \
+         gives its successor an address of its own"
+    );
+    let mut event = events::event(&pod, Severity::Warning, "AddressNotAllocated", &message, now);
+    let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);
+    let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{uid}/{address}").as_bytes());
+    event["metadata"]["name"] = json!(format!("{short}.{}", digest.simple()));
+    event
 }
 
 #[cfg(test)]
@@ -151,8 +197,33 @@ pub(super) mod tests {
         });
         let gate = Gate::new(crate::runtime::Leadership::always(), Arc::new(AtomicBool::new(true)), stop, 0);
         let client = kube::Client::new(service, "default");
-        Events::default().write(&client, &gate, json!({ "message": "a\n\x1b[2Kb" })).await;
+        Events::default()
+            .write(&client, &gate, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" }))
+            .await;
         assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
+    }
+
+    /// A tenant may forbid events of their own pods.
+    #[tokio::test]
+    async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_back() {
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let paths = asked.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let code = if path.contains("tenant") { 403 } else { 201 };
+            paths.lock().unwrap().push(path);
+            let body = kube::client::Body::from(format!(r#"{{"kind":"Status","code":{code}}}"#).into_bytes());
+            async move { Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(body).unwrap()) }
+        });
+        let client = kube::Client::new(service, "default");
+        let ready = Arc::new(AtomicBool::new(true));
+        let gate = Gate::new(crate::runtime::Leadership::always(), ready, CancellationToken::new(), 0);
+        let (events, suspect) = (Events::default(), suspect(1, Some("a")));
+        let conflict =
+            Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
+        assert!(events.tell_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
+        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
         },
     };
     let network_status = said.network_status.as_deref();
-    let facts = PodFacts::read(&PodWords { node: &pod.node, reason: &pod.reason, network_status, addresses });
-    PodFacts { node: &pod.node, addresses: facts.addresses, ended: facts.ended }
+    let (node, reason, host_network) = (&*pod.node, &*pod.reason, pod.host_network);
+    PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses })
 }
 
 /// Whether a node still belongs to Flannel.

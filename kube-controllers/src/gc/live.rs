@@ -73,6 +73,11 @@ impl Reader<'_> {
         (other, sight)
     }
 
+    /// A pod as it is now.
+    pub(super) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
+        pods::one(&self.api(), key).await
+    }
+
     /// Whether a node is there, in Calico and in Kubernetes.
     pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };

@@ -1,6 +1,7 @@
 //! One pass: what nobody holds any more goes, phase after phase. A phase that fails keeps no other (B-17).
 
 mod blocks;
+mod conflicts;
 mod leaks;
 
 use std::collections::HashSet;
@@ -72,6 +73,7 @@ impl Collector {
         self.apply(&settings);
         let changes = self.known.index().examine(self.now(), scope);
         self.note(&changes);
+        self.count_conflicts();
         if !self.gate.is_open() {
             return;
         }
@@ -97,6 +99,8 @@ impl Collector {
             let mended = self.handles.mend(&calico, &self.gate, settings.gc, self.now(), grace).await;
             self.metrics.mended(mended, self.handles.wrong());
         }
+        // After a restore there may be thousands of these.
+        self.tell_conflicts().await;
     }
 
     /// When the next pass is to be, if nothing happens before.

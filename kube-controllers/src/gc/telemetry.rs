@@ -25,6 +25,7 @@ pub(super) struct PassMetrics {
     duration: HistogramVec,
     last_full: IntGauge,
     awaited: IntGaugeVec,
+    conflicts: IntGaugeVec,
 }
 
 impl PassMetrics {
@@ -36,7 +37,12 @@ impl PassMetrics {
         let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
         let awaited =
             Opts::new("kube_controllers_gc_awaited", "1 for kinds that must be known before anything is judged.");
+        let conflicts = Opts::new(
+            "kube_controllers_gc_conflicting_addresses",
+            "Addresses that running pods report and that IPAM has free, or for another, for two minutes.",
+        );
         let own = PassMetrics {
+            conflicts: IntGaugeVec::new(conflicts, &["held"])?,
             awaited: IntGaugeVec::new(awaited, &["kind"])?,
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
@@ -65,12 +71,20 @@ impl PassMetrics {
         metrics.register(own.duration.clone())?;
         metrics.register(own.last_full.clone())?;
         metrics.register(own.awaited.clone())?;
+        metrics.register(own.conflicts.clone())?;
         Ok(own)
     }
 
     /// Whether a kind is still awaited.
     pub(super) fn awaits(&self, kind: &str, awaited: bool) {
         self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
+    }
+
+    /// How many addresses of running pods are free, and how many are for another.
+    pub(super) fn conflicts(&self, free: usize, another: usize) {
+        for (held, n) in [("free", free), ("another", another)] {
+            self.conflicts.with_label_values(&[held]).set(i64::try_from(n).unwrap_or(i64::MAX));
+        }
     }
 
     /// A phase could not do something.

@@ -101,6 +101,12 @@ impl<'a> Claim<'a> {
         (claim, noted(owner, "node"))
     }
 
+    /// The pods that are noted as owners, the active and the alternate one: namespace and name.
+    pub fn owners(attribute: &'a Attribute) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let owners = [&attribute.active_owner, &attribute.alternate_owner].into_iter();
+        owners.filter_map(|owner| Some((noted(owner, "namespace")?, noted(owner, "pod")?)))
+    }
+
     /// A number for everything that is noted with an allocation. Handle and sequence number do not change when a virtual
     /// machine that comes back takes its address over; this does (B-07).
     pub fn fingerprint(attribute: &Attribute) -> u32 {

@@ -23,6 +23,8 @@ pub struct PodFacts<'a> {
     pub addresses: ReportedAddresses,
     /// Whether its containers are gone for good.
     pub ended: Option<Ended>,
+    /// Whether it runs, in a network of its own, and nobody deletes it.
+    pub runs: bool,
 }
 
 /// A pod's own words, from which [`PodFacts`] are read.
@@ -32,6 +34,8 @@ pub struct PodWords<'n, 'a> {
     pub node: &'n str,
     /// `status.reason`.
     pub reason: &'a str,
+    /// `spec.hostNetwork`.
+    pub host_network: bool,
     /// The annotation [`NETWORK_STATUS`], if there is one.
     pub network_status: Option<&'a str>,
     /// The rest.
@@ -42,14 +46,15 @@ impl<'a> PodFacts<'a> {
     /// Reads what `words` say. Of a pod on no node, of one that has reported no address yet, and of one with an address that
     /// cannot be read not all addresses are known (KC-434, KC-435).
     pub fn read(words: &PodWords<'a, '_>) -> Self {
-        let PodWords { node, reason, addresses, .. } = *words;
+        let PodWords { node, reason, host_network, addresses, .. } = *words;
         let evicted = addresses.phase == "Failed" && reason == "Evicted";
         let ended = match (evicted, addresses.has_ended()) {
             (true, _) => Some(Ended::Evicted),
             (false, true) => Some(Ended::Finished),
             (false, false) => None,
         };
-        PodFacts { node, addresses: reported(words), ended }
+        let runs = addresses.phase == "Running" && !addresses.deleting && !host_network;
+        PodFacts { node, addresses: reported(words), ended, runs }
     }
 
     /// Reads a pod. How it ended is not told apart.
@@ -64,9 +69,8 @@ impl<'a> PodFacts<'a> {
             annotations: AddressAnnotations::of(said),
         };
         let network_status = said.get(NETWORK_STATUS).map(String::as_str);
-        let PodFacts { addresses, ended, .. } =
-            PodFacts::read(&PodWords { node: &pod.spec.node_name, reason: "", network_status, addresses });
-        PodFacts { node: &pod.spec.node_name, addresses, ended }
+        let (node, host_network) = (&pod.spec.node_name, pod.spec.host_network);
+        PodFacts::read(&PodWords { node, reason: "", host_network, network_status, addresses })
     }
 
     /// What the pod says about `address`.
@@ -83,22 +87,22 @@ fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
     let told = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
     let mut all_known = !words.node.is_empty() && !mangled;
-    let mut addresses: Vec<IpAddr> = Vec::new();
+    let mut of_kubelet: Vec<IpAddr> = Vec::new();
     for address in told.parse_reported().map(single) {
         all_known &= address.is_some();
-        addresses.extend(address);
+        of_kubelet.extend(address);
     }
-    all_known &= !addresses.is_empty();
-    let noted = told.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
-    for (n, address) in noted.enumerate() {
-        if n == MOST_NOTED {
-            all_known = false;
+    all_known &= !of_kubelet.is_empty();
+    let mut noted: Vec<IpAddr> = Vec::new();
+    let texts = told.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
+    for (n, address) in texts.enumerate() {
+        all_known &= address.is_some() && n < MOST_NOTED;
+        if n >= MOST_NOTED {
             break;
         }
-        all_known &= address.is_some();
-        addresses.extend(address);
+        noted.extend(address);
     }
-    if all_known { ReportedAddresses::new(addresses) } else { ReportedAddresses::at_least(addresses) }
+    ReportedAddresses::of(of_kubelet, noted, all_known)
 }
 
 /// One address; a network may hold any of its addresses.
@@ -123,63 +127,84 @@ fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
 /// The addresses that a pod reports, in as few bytes as most pods need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedAddresses {
-    /// These, ascending, and perhaps others: the pod has not told all, or told what cannot be read.
-    AtLeast(Box<[IpAddr]>),
-    /// One of IPv4.
+    /// One of IPv4, by its status.
     V4(Ipv4Addr),
-    /// One of each family.
+    /// One of each family, by its status.
     Dual(Ipv4Addr, Ipv6Addr),
-    /// Any others, ascending.
-    Many(Box<[IpAddr]>),
+    /// Any others.
+    Several {
+        /// Those of the status, then those that annotations alone note.
+        addresses: Box<[IpAddr]>,
+        /// How many the status has.
+        of_kubelet: u16,
+        /// Whether the pod has no others. It may have told not all yet, or told what cannot be read.
+        all: bool,
+    },
 }
 
 /// None is known.
 impl Default for ReportedAddresses {
     fn default() -> Self {
-        ReportedAddresses::AtLeast(Box::default())
+        ReportedAddresses::Several { addresses: Box::default(), of_kubelet: 0, all: false }
     }
 }
 
 impl ReportedAddresses {
-    /// These addresses, in any order.
-    pub fn new(addresses: Vec<IpAddr>) -> Self {
-        let addresses = ascending(addresses);
-        match addresses[..] {
-            [IpAddr::V4(v4)] => ReportedAddresses::V4(v4),
-            [IpAddr::V4(v4), IpAddr::V6(v6)] => ReportedAddresses::Dual(v4, v6),
-            _ => ReportedAddresses::Many(addresses),
-        }
+    /// These addresses of the status, in any order, and no others.
+    pub fn new(of_kubelet: Vec<IpAddr>) -> Self {
+        Self::of(of_kubelet, Vec::new(), true)
     }
 
-    /// These addresses, in any order, and perhaps others.
-    pub fn at_least(addresses: Vec<IpAddr>) -> Self {
-        ReportedAddresses::AtLeast(ascending(addresses))
+    /// The addresses of the status, those of annotations, and whether these are all.
+    fn of(mut of_kubelet: Vec<IpAddr>, mut noted: Vec<IpAddr>, all: bool) -> Self {
+        of_kubelet.sort_unstable();
+        of_kubelet.dedup();
+        noted.retain(|address| !of_kubelet.contains(address));
+        noted.sort_unstable();
+        noted.dedup();
+        match of_kubelet[..] {
+            [IpAddr::V4(v4)] if all && noted.is_empty() => ReportedAddresses::V4(v4),
+            [IpAddr::V4(v4), IpAddr::V6(v6)] if all && noted.is_empty() => ReportedAddresses::Dual(v4, v6),
+            _ => {
+                let counted = u16::try_from(of_kubelet.len()).unwrap_or(u16::MAX);
+                of_kubelet.extend(noted);
+                ReportedAddresses::Several { addresses: of_kubelet.into(), of_kubelet: counted, all }
+            }
+        }
     }
 
     /// Whether `address` is one of them; `None` when that is not known.
     pub fn contain(&self, address: IpAddr) -> Option<bool> {
         match self {
-            ReportedAddresses::AtLeast(known) => known.binary_search(&address).is_ok().then_some(true),
             ReportedAddresses::V4(v4) => Some(address == *v4),
             ReportedAddresses::Dual(v4, v6) => Some(address == *v4 || address == *v6),
-            ReportedAddresses::Many(all) => Some(all.binary_search(&address).is_ok()),
+            ReportedAddresses::Several { addresses, all, .. } => match addresses.contains(&address) {
+                true => Some(true),
+                false => all.then_some(false),
+            },
         }
+    }
+
+    /// Those of the status, which no tenant writes.
+    pub fn of_kubelet(&self) -> impl Iterator<Item = IpAddr> {
+        let (one, other, rest): (Option<IpAddr>, Option<IpAddr>, &[IpAddr]) = match self {
+            ReportedAddresses::V4(v4) => (Some((*v4).into()), None, &[]),
+            ReportedAddresses::Dual(v4, v6) => (Some((*v4).into()), Some((*v6).into()), &[]),
+            ReportedAddresses::Several { addresses, of_kubelet, .. } => {
+                (None, None, addresses.get(..usize::from(*of_kubelet)).unwrap_or_default())
+            }
+        };
+        one.into_iter().chain(other).chain(rest.iter().copied())
     }
 
     /// Bytes outside the value itself.
     #[cfg(feature = "gc")]
     pub(super) fn heap(&self) -> usize {
         match self {
-            ReportedAddresses::AtLeast(addresses) | ReportedAddresses::Many(addresses) => size_of_val(&**addresses),
+            ReportedAddresses::Several { addresses, .. } => size_of_val(&**addresses),
             ReportedAddresses::V4(_) | ReportedAddresses::Dual(..) => 0,
         }
     }
-}
-
-fn ascending(mut addresses: Vec<IpAddr>) -> Box<[IpAddr]> {
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses.into()
 }
 
 #[cfg(test)]
@@ -214,7 +239,8 @@ mod tests {
                 annotations: AddressAnnotations::of(&annotations),
             };
             let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
-            let facts = PodFacts::read(&PodWords { node: self.node, reason: self.reason, network_status, addresses });
+            let (node, reason, host_network) = (self.node, self.reason, false);
+            let facts = PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses });
             let sight = facts.sight(address.parse().unwrap());
             (sight.has, sight.ended)
         }

@@ -84,7 +84,8 @@ fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     (lists, gets)
 }
 
-async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
+/// One pod, by its name.
+pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     match api.whole::<Box<RawValue>>(PODS, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,

@@ -1,3 +1,4 @@
+mod conflicts;
 mod ended;
 
 use std::collections::BTreeMap;
@@ -54,24 +55,32 @@ fn leaky() -> Index {
     index
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
-    let dir = tempfile::tempdir().unwrap();
-    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
-    let asked = Arc::new(AtomicUsize::new(0));
+fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index) -> Collector {
     let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), Mode::Etcd).settings;
     let context = Context {
-        kubernetes: failing(asked.clone()),
-        calico: Arc::new(Datastore::open(&DatastoreConfig::Local(local)).unwrap()),
+        kubernetes,
+        calico,
         mode: Mode::Etcd,
         settings: tokio::sync::watch::channel(Arc::new(settings)).1,
         leadership: Leadership::always(),
         metrics: Metrics::new(),
         stop: CancellationToken::new(),
     };
-    let known = Known::new(Mode::Etcd, leaky(), &mut Feeds::default());
+    let known = Known::new(Mode::Etcd, index, &mut Feeds::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
-    let mut collector = Collector::new(context, known, metrics);
+    Collector::new(context, known, metrics)
+}
+
+fn local(dir: &tempfile::TempDir) -> Arc<Datastore> {
+    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+    Arc::new(Datastore::open(&DatastoreConfig::Local(local)).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut collector = collector(failing(asked.clone()), local(&dir), leaky());
     assert_eq!(collector.known.index().suspects(Duration::ZERO, 10).len(), 1);
     timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);

@@ -74,6 +74,7 @@ impl Index {
         for node in nodes {
             self.drop_unused_node(node);
         }
+        self.examine_reports(now, scope);
         changes
     }
 
@@ -192,7 +193,7 @@ impl Index {
         Some(Change { kind, block, address: self.address_of(tracked)?, handle })
     }
 
-    fn address_of(&self, tracked: &Tracked) -> Option<IpAddr> {
+    pub(super) fn address_of(&self, tracked: &Tracked) -> Option<IpAddr> {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
@@ -303,7 +304,8 @@ impl Index {
     /// When something is to be done although nothing changes: a candidate's or an empty block's time has come, or something
     /// that failed is to be tried again. What is to be done now already is not in it.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now)).min()
+        let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
+        next.chain(self.next_conflict(now)).min()
     }
 
     /// Whether anything changed that was not examined yet.
@@ -348,7 +350,7 @@ impl HolderFacts for Cached<'_> {
     fn pod(&self) -> Sight<PodSight<'_>> {
         match self.state() {
             Some(SubjectState::Absent) => Sight::Absent,
-            Some(SubjectState::Pod { node, addresses, ended }) => Sight::Present(PodSight {
+            Some(SubjectState::Pod { node, addresses, ended, .. }) => Sight::Present(PodSight {
                 node: self.index.node_name(*node),
                 has: addresses.contain(self.address),
                 ended: *ended,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::balance::Balance;
+use super::conflicts::Conflicts;
 use super::leaks::Leaks;
 use super::numbers::Numbers;
 use super::rows::{BlockRow, HandleRow, NodeRow, Subject, Tracked};
@@ -79,11 +80,17 @@ pub struct Index {
     pub(super) dirty_nodes: BTreeSet<Row>,
     pub(super) leaks: Leaks,
     pub(super) balance: Balance,
+    pub(super) conflicts: Conflicts,
+    /// Owners that allocations for virtual machines name, by the row of the address.
+    pub(super) owners: HashMap<Row, Owners>,
     pub(super) numbers: Numbers,
     pub(super) lists: HashMap<Feed, u8>,
     /// Machines and instances that the list under way named. They share a row, so the row cannot tell.
     pub(super) named: HashMap<Feed, HashSet<Row>>,
 }
+
+/// Pods that an allocation for a virtual machine names as its owners: namespace and name.
+type Owners = Box<[(Box<str>, Box<str>)]>;
 
 impl Index {
     /// Knows nothing yet.

@@ -9,6 +9,7 @@
 //! whoever asks must not before they are.
 
 mod balance;
+mod conflicts;
 mod examine;
 mod handles;
 mod index;
@@ -23,6 +24,7 @@ mod verify;
 mod watchlist;
 
 pub use balance::{GoneNode, Surrender};
+pub use conflicts::{Conflict, Rival, rival};
 pub use examine::{Change, ChangeKind, Scope};
 pub use handles::OrphanHandles;
 pub use index::{Feed, Index, PoolNumbers, Settings, UnreadableBlock};

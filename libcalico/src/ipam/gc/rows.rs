@@ -82,6 +82,8 @@ pub(super) struct BlockRow {
     pub(super) pool: Row,
     /// Tracked addresses, by ordinal.
     pub(super) tracked: Box<[Row]>,
+    /// Ordinals that were allocated without a handle, which nobody tracks.
+    pub(super) nameless: Box<[u16]>,
     /// Taken ordinals, resting and host-reserved ones included.
     pub(super) taken: u16,
     /// Those that are not host-reserved.
@@ -122,6 +124,8 @@ pub(super) enum SubjectState {
         node: Row,
         addresses: ReportedAddresses,
         ended: Option<Ended>,
+        /// [`crate::ipam::PodFacts::runs`].
+        runs: bool,
     },
     /// A machine may be a VirtualMachine, an instance of its own, or both.
     Machine {

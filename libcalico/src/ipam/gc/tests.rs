@@ -3,6 +3,7 @@
 mod annotations;
 mod churn;
 mod cluster;
+mod conflicts;
 mod going;
 mod history;
 mod scenarios;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::index::Index;
 use super::leaks::Stage;
 use super::numbers::{Counts, CountsByPlace};
-use super::rows::{CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
+use super::rows::{BlockRow, CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
 use super::table::{NONE, Row};
 use crate::ipam::ClaimKind;
 
@@ -27,7 +27,8 @@ pub struct Size {
 impl Index {
     /// How large the index is, counted from its parts.
     pub fn size(&self) -> Size {
-        let blocks: usize = self.blocks.iter().map(|(_, block)| size_of_val(&*block.tracked)).sum();
+        let lists = |block: &BlockRow| size_of_val(&*block.tracked) + size_of_val(&*block.nameless);
+        let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
         let subjects = self.subjects.iter().map(|(_, subject)| {
             let state = if let SubjectState::Pod { addresses, .. } = &subject.state { addresses.heap() } else { 0 };
             subject.name.len() + state
@@ -47,8 +48,15 @@ impl Index {
             self.networks.bytes(),
             self.pools.bytes(),
         ];
-        let rest =
-            [self.dirty.capacity() * size_of::<Row>(), self.leaks.bytes(), self.balance.bytes(), self.numbers.bytes()];
+        let names = self.owners.values().flatten().map(|(namespace, pod)| 32 + namespace.len() + pod.len());
+        let rest = [
+            self.dirty.capacity() * size_of::<Row>(),
+            self.leaks.bytes(),
+            self.balance.bytes(),
+            self.numbers.bytes(),
+            self.conflicts.bytes(),
+            self.owners.capacity() * (size_of::<(Row, usize, usize)>() + 1) + names.sum::<usize>(),
+        ];
         Size {
             addresses: self.tracked.len(),
             blocks: self.blocks.len(),
@@ -133,6 +141,8 @@ impl Index {
                 format!("{} is not cold", block.cidr)
             })?;
         }
+        self.conflicts.verify(self.blocks.len(), |row| self.subjects.get(row).is_some())?;
+        ensure(self.owners.keys().all(|row| self.tracked.get(*row).is_some()), || "owners of nothing".into())?;
         self.balance.verify(|row| self.blocks.get(row).is_some(), |row| self.nodes.get(row).is_some())
     }
 

@@ -56,10 +56,21 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
         }
     }
 
-    /// What has looked wrong, and the same, for `grace`.
+    /// What has looked wrong, and the same, for `grace`, and did not fail a moment ago.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<K> {
         let due = |watched: &Watched<S>| now >= watched.since.saturating_add(grace).max(watched.again);
         self.watched.iter().filter(|(_, watched)| due(watched)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// What has looked wrong, and the same, for `grace`.
+    pub fn settled(&self, now: Duration, grace: Duration) -> impl Iterator<Item = &K> {
+        let settled = move |watched: &Watched<S>| now >= watched.since.saturating_add(grace);
+        self.watched.iter().filter(move |(_, watched)| settled(watched)).map(|(key, _)| key)
+    }
+
+    /// What looks wrong.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.watched.keys()
     }
 
     /// When the next one is due.

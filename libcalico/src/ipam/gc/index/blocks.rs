@@ -26,11 +26,14 @@ struct Told<'a> {
     claim: Claim<'a>,
     node: Option<&'a str>,
     fingerprint: u32,
+    /// Of an address for a virtual machine, the pods that are noted as its owners.
+    owners: Box<[(Box<str>, Box<str>)]>,
 }
 
 /// What a block says as a whole.
 struct Summary<'a> {
     told: Vec<Told<'a>>,
+    nameless: Vec<u16>,
     taken: u16,
     used: u16,
     cold: i64,
@@ -80,12 +83,14 @@ impl Index {
             in_node: 0,
             pool,
             tracked: Box::default(),
+            nameless: Box::default(),
             taken: 0,
             used: 0,
             cold: NEVER,
             list: 0,
         });
         self.count_block(row, 1);
+        self.conflicts.block_came(cidr);
         row
     }
 
@@ -98,7 +103,9 @@ impl Index {
         self.disown(row);
         let cold = self.blocks.get(row).map_or(NEVER, |block| block.cold);
         self.balance.forget_block(row, cold);
-        self.blocks.remove(row);
+        if let Some(block) = self.blocks.remove(row) {
+            self.conflicts.block_went(block.cidr);
+        }
     }
 
     /// Files the block under its owner, both ways (B-22), and with it the addresses that name no node.
@@ -139,6 +146,7 @@ impl Index {
         let Some(block) = self.blocks.get_mut(row) else { return };
         let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner.node());
         (block.taken, block.used, block.cold, block.list) = (summary.taken, summary.used, summary.cold, list);
+        block.nameless = summary.nameless.as_slice().into();
         self.balance.set_cold(row, cold, summary.cold);
         if was != (summary.taken, summary.used) {
             self.unbalance(node);
@@ -203,7 +211,12 @@ impl Index {
         };
         tracked.set(Tracked::NUMBERED, told.sequence.is_some());
         tracked.set(Tracked::NAMES_NODE, told.node.is_some());
-        self.track(tracked)
+        let row = self.track(tracked);
+        if !told.owners.is_empty() {
+            self.owners.insert(row, told.owners.clone());
+        }
+        self.holder_came(row);
+        row
     }
 
     pub(in super::super) fn find_handle(&self, handle: &str) -> Option<Row> {
@@ -226,7 +239,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         return Err(UnreadableBlock::TooLarge(block.cidr));
     }
     block.verify()?;
-    let mut summary = Summary { told: Vec::new(), taken: 0, used: 0, cold: NEVER };
+    let mut summary = Summary { told: Vec::new(), nameless: Vec::new(), taken: 0, used: 0, cold: NEVER };
     for allocation in block.allocated() {
         let Some(attribute) = allocation.attribute else { continue };
         summary.taken = summary.taken.saturating_add(1);
@@ -238,11 +251,18 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
             continue;
         }
         let handle = attribute.handle_id.as_deref().map(HandleId::cut).filter(|handle| !handle.is_empty());
-        let Some(handle) = handle else { continue };
-        let (claim, node) = Claim::of(attribute);
         let (ordinal, sequence) = (allocation.ordinal as u16, allocation.sequence);
+        let Some(handle) = handle else {
+            summary.nameless.push(ordinal);
+            continue;
+        };
+        let (claim, node) = Claim::of(attribute);
         let fingerprint = Claim::fingerprint(attribute);
-        summary.told.push(Told { ordinal, handle, sequence, claim, node, fingerprint });
+        let owners = match claim {
+            Claim::Machine { .. } => Claim::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect(),
+            _ => Box::default(),
+        };
+        summary.told.push(Told { ordinal, handle, sequence, claim, node, fingerprint, owners });
     }
     Ok(summary)
 }

@@ -29,6 +29,8 @@ impl Index {
     pub(in super::super) fn untrack(&mut self, row: Row) {
         self.clear_leak(row);
         self.count(row, -1);
+        self.holder_went(row);
+        self.owners.remove(&row);
         let Some(tracked) = self.tracked.get(row).cloned() else { return };
         self.unlink_handle(row, &tracked);
         self.unlink_subject(row, &tracked);

@@ -10,7 +10,8 @@ impl Index {
     pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodFacts<'_>) {
         let row = self.subject_row(ClaimKind::Pod, namespace, name);
         let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
-        let state = SubjectState::Pod { node, addresses: facts.addresses.clone(), ended: facts.ended };
+        let PodFacts { addresses, ended, runs, .. } = facts.clone();
+        let state = SubjectState::Pod { node, addresses, ended, runs };
         self.set_state(row, Feed::Pods, state);
     }
 
@@ -99,6 +100,7 @@ impl Index {
                 self.drop_unused_node(old);
             }
             self.mark_subject(row);
+            self.pod_changed(row);
         }
         self.drop_unused_subject(row);
     }

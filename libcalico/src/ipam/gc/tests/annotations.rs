@@ -40,7 +40,7 @@ impl<'a> Said<'a> {
             annotations: AddressAnnotations::of(&self.annotations),
         };
         let network_status = self.annotations.get(NETWORK_STATUS).map(String::as_str);
-        PodFacts::read(&PodWords { node: self.node, reason: "", network_status, addresses })
+        PodFacts::read(&PodWords { node: self.node, reason: "", host_network: false, network_status, addresses })
     }
 }
 

@@ -32,7 +32,8 @@ impl Pod {
     pub(super) fn facts(&self) -> PodFacts<'_> {
         let addresses =
             if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::default() };
-        PodFacts { node: &self.node, addresses, ended: self.ended }
+        let runs = self.reported && self.ended.is_none();
+        PodFacts { node: &self.node, addresses, ended: self.ended, runs }
     }
 }
 

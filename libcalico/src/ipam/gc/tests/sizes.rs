@@ -41,7 +41,7 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
                 };
                 let address = block.assign(1, &request, &Reservations::none()).unwrap()[0];
                 let addresses = ReportedAddresses::new(vec![address]);
-                index.put_pod(&namespace, &pod, &PodFacts { node: &node, addresses, ended: None });
+                index.put_pod(&namespace, &pod, &PodFacts { node: &node, addresses, ended: None, runs: true });
             }
             index.put_block(&block).unwrap();
         }

@@ -1,0 +1,91 @@
+//! Addresses that running pods report, and that IPAM has free or for another: told, and never touched.
+
+use futures::StreamExt;
+use futures::stream;
+use libcalico::api::ObjectKey;
+use libcalico::ipam::gc::{Conflict, Rival, rival};
+use libcalico::ipam::{Block, Sight};
+use libcalico::store::{Store, StoreError};
+
+use super::Collector;
+use crate::gc::facts::pod_facts;
+use crate::gc::live::Reader;
+
+/// What a fresh look at a conflict found.
+enum Look {
+    /// Both sides are as the feeds told: the pod's uid, and for whom its block has the address.
+    Same(String, Rival),
+    /// There is no conflict.
+    Over,
+    /// One side could not be read.
+    Unknown,
+}
+
+impl Collector {
+    /// Counts them, on each replica.
+    pub(super) fn count_conflicts(&self) {
+        let (free, another) = self.known.index().conflicting(self.now());
+        self.metrics.conflicts(free, another);
+    }
+
+    /// Tells of those that nobody was told of, one event for each pod and address.
+    pub(super) async fn tell_conflicts(&self) {
+        let conflicts = self.known.index().conflicts(self.now());
+        let told = conflicts.into_iter().map(|conflict| self.tell_conflict(conflict));
+        stream::iter(told).buffer_unordered(self.parallel()).collect::<()>().await;
+    }
+
+    async fn tell_conflict(&self, conflict: Conflict) {
+        let look = self.look_at(&conflict).await;
+        let told = match &look {
+            Look::Same(uid, rival) => {
+                self.events.tell_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, rival).await
+            }
+            Look::Over | Look::Unknown => false,
+        };
+        let now = self.now();
+        let mut index = self.known.index();
+        match look {
+            Look::Over => index.conflict_over(&conflict),
+            Look::Same(_, rival) if told => {
+                let Conflict { namespace, name, address, block } = &conflict;
+                tracing::warn!(%address, pod = format!("{namespace}/{name}"), %block, ipam_has_it = %rival,
+                    "a running pod uses an address that IPAM does not have for it: two pods may get it");
+                index.conflict_told(&conflict);
+            }
+            Look::Same(..) | Look::Unknown => index.conflict_untold(&conflict, now),
+        }
+    }
+
+    /// A feed may lag behind, so the pod and the block are read again.
+    async fn look_at(&self, conflict: &Conflict) -> Look {
+        let Conflict { namespace, name, address, block } = conflict;
+        let reader = Reader {
+            kubernetes: &self.context.kubernetes,
+            calico: &self.context.calico,
+            gate: &self.gate,
+            parallel: 1,
+        };
+        let pod = match reader.pod(&ObjectKey::namespaced(namespace, name)).await {
+            Sight::Present(pod) => pod,
+            Sight::Absent => return Look::Over,
+            Sight::Unknown => return Look::Unknown,
+        };
+        let facts = pod_facts(&pod);
+        if !facts.runs || !facts.addresses.of_kubelet().any(|reported| reported == *address) {
+            return Look::Over;
+        }
+        self.gate.pace(1).await;
+        match self.context.calico.get::<Block>(block).await {
+            Ok(found) => match rival(&found.value, *address, namespace, name) {
+                Some(rival) => Look::Same(pod.uid, rival),
+                None => Look::Over,
+            },
+            Err(StoreError::NotFound { .. }) => Look::Over,
+            Err(error) => {
+                tracing::warn!(%block, %error, "cannot look at the block of an address that a pod uses");
+                Look::Unknown
+            }
+        }
+    }
+}

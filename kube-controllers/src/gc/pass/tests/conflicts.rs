@@ -1,0 +1,151 @@
+//! Addresses that running pods report and that IPAM does not have for them are told of once, and nothing is taken.
+
+use std::sync::Mutex;
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use libcalico::ipam::{PodFacts, ReportedAddresses};
+use libcalico::store::Store;
+use serde_json::{Value, json};
+use tokio::time::advance;
+
+use super::*;
+
+const BLOCK: &str = "10.0.0.0/29";
+
+/// An API server with one pod, which keeps the events that are written.
+#[derive(Clone)]
+struct Server {
+    pod: Arc<Mutex<Value>>,
+    events: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Server {
+    fn client(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: hyper::Request<Body>| {
+            let server = server.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let (code, answer) = server.answer(&parts.method, parts.uri.path(), &body);
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(answer).unwrap())
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    fn answer(&self, method: &hyper::Method, path: &str, body: &[u8]) -> (u16, Value) {
+        match (method.as_str(), path) {
+            ("GET", "/api/v1/namespaces/ns/pods") => {
+                (200, json!({"kind": "PodList", "metadata": {}, "items": [*self.pod.lock().unwrap()]}))
+            }
+            ("POST", "/api/v1/namespaces/ns/events") => {
+                let event: Value = serde_json::from_slice(body).unwrap();
+                let mut events = self.events.lock().unwrap();
+                if events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {
+                    return (409, json!({"kind": "Status", "code": 409, "reason": "AlreadyExists"}));
+                }
+                events.push(event);
+                (201, json!({}))
+            }
+            _ => panic!("{method} {path}"),
+        }
+    }
+
+    fn told(&self) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        events.iter().map(|event| event["message"].as_str().unwrap().split(", so").next().unwrap().to_owned()).collect()
+    }
+}
+
+/// A pod that runs and reports 10.0.0.5.
+fn pod() -> Value {
+    json!({
+        "metadata": {"name": "lost", "namespace": "ns", "uid": "u1"},
+        "spec": {"nodeName": "node-a"},
+        "status": {"phase": "Running", "podIP": "10.0.0.5", "podIPs": [{"ip": "10.0.0.5"}]},
+    })
+}
+
+/// A replica whose feeds told of the pod, and of a block that has the address free.
+async fn replica(server: &Server, calico: &Arc<Datastore>) -> Collector {
+    let mut index = Index::new(libcalico::ipam::gc::Settings::default());
+    let block = Block::new(BLOCK.parse().unwrap(), &Owner::Host("node-a".into()), OffsetDateTime::now_utc()).unwrap();
+    if calico.get::<Block>(&block.cidr).await.is_err() {
+        calico.create(&block.cidr, &block).await.unwrap();
+    }
+    index.put_block(&block).unwrap();
+    let addresses = ReportedAddresses::new(vec!["10.0.0.5".parse().unwrap()]);
+    index.put_pod("ns", "lost", &PodFacts { node: "node-a", addresses, ended: None, runs: true });
+    collector(server.client(), calico.clone(), index)
+}
+
+fn shown(collector: &Collector) -> bool {
+    let line = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1\n";
+    collector.context.metrics.text().unwrap().contains(line)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, calico) = (Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() }, local(&dir));
+    let mut replicas = [replica(&server, &calico).await, replica(&server, &calico).await];
+    for (wait, told, counted) in [(0, 0, false), (115, 0, false), (5, 1, true), (300, 1, true)] {
+        advance(Duration::from_secs(wait)).await;
+        for replica in &mut replicas {
+            replica.pass(Scope::Changed).await;
+            assert_eq!(shown(replica), counted, "after {wait} s more");
+        }
+        assert_eq!(server.told().len(), told, "after {wait} s more");
+    }
+    assert_eq!(server.told(), ["this pod uses 10.0.0.5, which IPAM has free"]);
+    let event = server.events.lock().unwrap()[0].clone();
+    let of = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "lost", "uid": "u1"});
+    assert_eq!((&event["involvedObject"], &event["type"]), (&of, &json!("Warning")));
+    let block = calico.get::<Block>(&BLOCK.parse().unwrap()).await.unwrap();
+    assert_eq!(block.value.allocated().count(), 0, "nothing is written to IPAM");
+}
+
+/// The feeds lag behind.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
+    for change in [
+        (|pod: &mut Value| pod["status"]["podIPs"] = json!([{"ip": "10.0.0.6"}])) as fn(&mut Value),
+        |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z"),
+        |pod| pod["spec"]["hostNetwork"] = json!(true),
+        |pod| pod["status"]["phase"] = json!("Succeeded"),
+        |_| {},
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, calico) = (Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() }, local(&dir));
+        let mut replica = replica(&server, &calico).await;
+        let mut now = pod();
+        change(&mut now);
+        if now == pod() {
+            // The block has the address for the pod meanwhile.
+            let mut block = calico.get::<Block>(&BLOCK.parse().unwrap()).await.unwrap();
+            let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            let (handle, requester) = (HandleId::new("net.lost"), Owner::Host("node-a".into()));
+            let request = AssignRequest {
+                handle: Some(&handle),
+                attributes: &attributes,
+                requester: &requester,
+                check_affinity: true,
+            };
+            block.value.assign_address("10.0.0.5".parse().unwrap(), &request).unwrap();
+            calico.update(&block.key, &block.value, &block.revision).await.unwrap();
+        } else {
+            now["status"]["podIP"] = now["status"]["podIPs"][0]["ip"].clone();
+        }
+        *server.pod.lock().unwrap() = now;
+        replica.pass(Scope::Changed).await;
+        advance(Duration::from_secs(121)).await;
+        replica.pass(Scope::Changed).await;
+        assert_eq!(server.told(), Vec::<String>::new());
+        // Its two minutes begin anew.
+        replica.pass(Scope::Changed).await;
+        assert!(!shown(&replica));
+    }
+}

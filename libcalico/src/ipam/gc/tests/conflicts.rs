@@ -1,0 +1,185 @@
+//! Addresses that running pods report, and that IPAM has free or for another.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::super::*;
+use super::cluster::Cluster;
+use super::scenarios::{cluster, examine};
+use crate::ipam::{AssignRequest, HandleId, Owner, OwnerSlot, PodFacts, ReportedAddresses};
+
+const TWO_MINUTES: Duration = Duration::from_secs(120);
+const ALMOST: Duration = Duration::from_nanos(119_999_999_999);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// What `ns/<name>` reports; `runs` unless it is on the host's network, does not run yet, or is being deleted.
+fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
+    let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
+    cluster.index.put_pod("ns", name, &PodFacts { node: "n1", addresses, ended: None, runs });
+}
+
+/// Which conflicts have lasted, after an examination.
+fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
+    examine(cluster);
+    let found = cluster.index.conflicts(cluster.now);
+    found.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
+}
+
+/// The same when `time` has gone by.
+fn after(cluster: &mut Cluster, time: Duration) -> Vec<(String, IpAddr)> {
+    examine(cluster);
+    cluster.now += time;
+    lasting(cluster)
+}
+
+#[test]
+fn an_address_that_a_running_pod_reports_and_ipam_has_free_is_in_conflict_after_two_minutes() {
+    let mut cluster = cluster();
+    report(&mut cluster, "lost", &["10.0.0.5"], true);
+    assert_eq!(after(&mut cluster, ALMOST), []);
+    assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_nanos(1)));
+    cluster.now += Duration::from_nanos(1);
+    assert_eq!(lasting(&mut cluster), [("lost".to_owned(), ip("10.0.0.5"))]);
+    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0));
+    let conflict = cluster.index.conflicts(cluster.now).remove(0);
+    assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
+    cluster.index.conflict_untold(&conflict, cluster.now);
+    assert_eq!(lasting(&mut cluster), [], "not at once again");
+    assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
+    assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
+    cluster.index.conflict_told(&conflict);
+    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "told once");
+    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "counted still");
+}
+
+#[test]
+fn an_address_that_ipam_has_for_another_is_in_conflict() {
+    let mut cluster = cluster();
+    // p has 10.0.0.0.
+    report(&mut cluster, "older", &["10.0.0.0"], true);
+    assert_eq!(after(&mut cluster, TWO_MINUTES), [("older".to_owned(), ip("10.0.0.0"))]);
+    assert_eq!(cluster.index.conflicting(cluster.now), (0, 1));
+}
+
+#[test]
+fn a_pod_that_does_not_run_of_its_own_network_or_goes_is_in_no_conflict() {
+    let mut cluster = cluster();
+    report(&mut cluster, "host-network-or-going", &["10.0.0.5"], false);
+    // In no block: of another IPAM plugin, or of a host.
+    report(&mut cluster, "foreign", &["10.0.0.16", "192.168.7.7"], true);
+    assert_eq!(after(&mut cluster, TWO_MINUTES), []);
+    assert_eq!(cluster.index.conflicting(cluster.now), (0, 0));
+}
+
+#[test]
+fn what_was_right_for_a_moment_begins_anew() {
+    for act in [
+        (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
+        |c| report(c, "lost", &["10.0.0.6"], true),
+        |c| c.index.pod_gone("ns", "lost"),
+        // Both events come before anybody looks.
+        |c| {
+            let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
+            let mut held = free.clone();
+            let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            let (handle, requester) = (HandleId::new("net.lost"), Owner::Host("n1".into()));
+            let request = AssignRequest {
+                handle: Some(&handle),
+                attributes: &attributes,
+                requester: &requester,
+                check_affinity: true,
+            };
+            held.assign_address(ip("10.0.0.5"), &request).unwrap();
+            c.index.put_block(&held).unwrap();
+            c.index.put_block(&free).unwrap();
+        },
+    ] {
+        let mut cluster = cluster();
+        report(&mut cluster, "lost", &["10.0.0.5"], true);
+        assert_eq!(after(&mut cluster, ALMOST), []);
+        act(&mut cluster);
+        cluster.hear_all();
+        report(&mut cluster, "lost", &["10.0.0.5"], true);
+        assert_eq!(after(&mut cluster, ALMOST), []);
+        assert_eq!(after(&mut cluster, Duration::from_nanos(1)).len(), 1);
+    }
+}
+
+/// A restored backup: the blocks are told anew, as they once were.
+#[test]
+fn conflicts_of_a_restored_datastore_are_found_and_end_with_the_repair() {
+    let mut cluster = cluster();
+    let backup = cluster.blocks.clone();
+    for name in ["a", "b", "c"] {
+        cluster.schedule(name, "n1");
+        assert!(cluster.add(name, false));
+        cluster.report(name);
+    }
+    assert_eq!(after(&mut cluster, TWO_MINUTES), []);
+    let later = std::mem::replace(&mut cluster.blocks, backup);
+    let tell = |cluster: &mut Cluster| {
+        cluster.index.list_begins(Feed::Blocks);
+        for block in cluster.blocks.values() {
+            cluster.index.put_block(block).unwrap();
+        }
+        cluster.index.list_ends(Feed::Blocks);
+    };
+    tell(&mut cluster);
+    assert_eq!(after(&mut cluster, TWO_MINUTES).len(), 3);
+    cluster.blocks = later;
+    tell(&mut cluster);
+    assert_eq!(lasting(&mut cluster), []);
+    assert_eq!(cluster.index.conflicting(cluster.now), (0, 0));
+}
+
+#[test]
+fn a_block_that_comes_after_its_pods_is_compared_with_them() {
+    let mut cluster = cluster();
+    report(&mut cluster, "early", &["10.0.0.17"], true);
+    assert_eq!(after(&mut cluster, TWO_MINUTES), []);
+    cluster.claim("10.0.0.16/29", "n1");
+    cluster.hear_all();
+    assert_eq!(after(&mut cluster, ALMOST), []);
+    assert_eq!(after(&mut cluster, Duration::from_nanos(1)).len(), 1);
+    cluster.disclaim("10.0.0.16/29");
+    assert_eq!(lasting(&mut cluster), [], "it lies in no block");
+}
+
+/// Both pods of a migration have the machine's address.
+#[test]
+fn pods_of_a_virtual_machine_are_in_no_conflict_with_it() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    let handle = HandleId::for_machine("net", "ns", "vm");
+    let address = cluster.blocks.values().flat_map(|block| block.addresses_of(&handle)).next().unwrap();
+    let reporting = |cluster: &mut Cluster, pods: &[&str]| {
+        pods.iter().for_each(|pod| report(cluster, pod, &[&address.to_string()], true));
+        after(cluster, TWO_MINUTES)
+    };
+    assert_eq!(reporting(&mut cluster, &["virt-launcher-vm-2"]), []);
+    assert_eq!(reporting(&mut cluster, &["other"]), [("other".to_owned(), address)]);
+    cluster.run_machine("vm", "n1", OwnerSlot::Alternate);
+    assert_eq!(
+        reporting(&mut cluster, &["virt-launcher-vm-3"]).len(),
+        2,
+        "the first pod of the machine, and the other"
+    );
+    // No pod is noted, so that any of the namespace may have it.
+    let mut block = cluster.blocks.values().find(|block| block.cidr.contains(address)).cloned().unwrap();
+    block.set_owner(&handle, OwnerSlot::Alternate, &Default::default());
+    cluster.index.put_block(&block).unwrap();
+    assert_eq!(after(&mut cluster, TWO_MINUTES), []);
+}
+
+#[test]
+fn the_last_look_says_for_whom_a_block_has_an_address() {
+    let cluster = cluster();
+    let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
+    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "p"), None);
+    assert_eq!(rival(block, ip("10.0.0.3"), "ns", "p"), Some(Rival::Free));
+    assert_eq!(rival(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "for pod ns/p");
+}

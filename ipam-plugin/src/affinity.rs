@@ -1,11 +1,13 @@
 //! Giving up blocks: those of a pool that no longer selects the node, of a host, of a pool (IPAM-149..IPAM-151). Old claims
-//! get their labels.
+//! get their labels, and those that stand for nothing are finished or dropped.
 
 mod deselected;
+mod finish;
 mod labels;
 mod surrender;
 
 pub(crate) use self::deselected::{PoolView, release_if_deselected};
+pub use self::finish::{FinishedClaim, finish_claim};
 pub use self::labels::{add_labels, ensure_labels};
 pub use self::surrender::{
     Surrendered, release_empty_affinities, release_empty_block, release_host_affinities, release_pool_affinities,

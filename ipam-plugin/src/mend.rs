@@ -35,16 +35,9 @@ impl Mend {
                 known.deleted_affinity(&affinity.key);
             }
             Mend::Confirm { affinity, block } => {
-                let mut rewritten = block.value;
-                rewritten.count_write();
-                let writes = [
-                    set_state(&affinity, AffinityState::Pending)?,
-                    Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
-                ];
-                let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
-                let [pending, written] = exactly(revisions)?;
-                known.wrote_block(rewritten, written);
-                known.wrote_affinity(confirm(store, Entry { revision: pending, ..affinity }).await?);
+                let (affinity, block) = reconfirm(store, affinity, block).await?;
+                known.wrote_block(block.value, block.revision);
+                known.wrote_affinity(affinity);
             }
             Mend::GiveUp { affinity, block } => {
                 give_up(store, &affinity, &block).await?;
@@ -54,6 +47,24 @@ impl Mend {
         }
         Ok(())
     }
+}
+
+/// Confirms the claim to a block that is the owner's. The block is rewritten, so that a process that is releasing it finds out.
+pub(crate) async fn reconfirm<S: Store>(
+    store: &S,
+    affinity: Entry<BlockAffinity>,
+    block: Entry<Block>,
+) -> Result<(Entry<BlockAffinity>, Entry<Block>), StoreError> {
+    let mut rewritten = block.value;
+    rewritten.count_write();
+    let writes = [
+        set_state(&affinity, AffinityState::Pending)?,
+        Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
+    ];
+    let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
+    let [pending, revision] = exactly(revisions)?;
+    let affinity = confirm(store, Entry { revision: pending, ..affinity }).await?;
+    Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
 /// Releases a claim to an empty block. Nothing else may be known of the two than what was just read.

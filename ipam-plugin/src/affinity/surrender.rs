@@ -41,7 +41,15 @@ async fn host_affinities<S: Store, C: Clock>(
     owner: &Owner,
     only_empty: bool,
 ) -> Result<Surrendered, IpamError> {
-    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
+    let mut batch = ReadBatch::new();
+    let labelled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
+    // What a release from before the labels wrote: a list by owner does not find it, and it is the owner's all the same.
+    let unlabelled =
+        (!store.has_transactions()).then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
+    let answers = store.read(&batch).await?;
+    let mut claims = answers.list(&labelled);
+    let of_owner = unlabelled.iter().flat_map(|ticket| answers.list(ticket)).filter(|claim| claim.key.owner == *owner);
+    claims.extend(of_owner);
     surrender(store, clock, claims, only_empty).await
 }
 

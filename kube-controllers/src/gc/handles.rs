@@ -11,10 +11,12 @@ use datastore::Datastore;
 use datastore::watch::WatchEvent;
 use ipam_plugin::mend_handles::mend_handles;
 use libcalico::ipam::gc::OrphanHandles;
-use libcalico::ipam::{AffinitySelect, BlockAffinity, Handle, HandleId, Owner};
+use libcalico::ipam::{Handle, HandleId};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use super::Clock;
+use super::claims::Claims;
 use super::gate::Gate;
 use super::listen::Known;
 use crate::settings::Gc;
@@ -147,47 +149,30 @@ impl HandleAudit {
     }
 }
 
-/// Lists handles, and the nodes that have affinities. What is wrong is so since it was seen, by the index's time, which began
-/// at `began`.
-pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans, began: Instant) {
-    if timeout(LIST_DEADLINE, list_all(&calico, &known, &orphans, began)).await.is_err() {
-        tracing::warn!("handles could not be listed in time; they are looked at the next time");
+/// Lists handles, and affinities. What is wrong is so since it was seen, by `clock`.
+pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans, claims: Claims, clock: Clock) {
+    let all = async {
+        list_all(&calico, &known, &orphans, &clock).await;
+        claims.list(&calico, &known, &clock).await;
+    };
+    if timeout(LIST_DEADLINE, all).await.is_err() {
+        tracing::warn!("handles and affinities could not be listed in time; they are looked at the next time");
     }
     // When the next pass is to be depends on it.
     known.wake();
 }
 
-async fn list_all(calico: &Datastore, known: &Known, orphans: &Orphans, began: Instant) {
+async fn list_all(calico: &Datastore, known: &Known, orphans: &Orphans, clock: &Clock) {
     let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
     loop {
         match handles.next().await {
             WatchEvent::Restarted => orphans.get().list_begins(),
-            WatchEvent::Put(entry) => orphans.get().listed(&entry, &known.index(), began.elapsed()),
+            WatchEvent::Put(entry) => orphans.get().listed(&entry, &known.index(), clock.now()),
             WatchEvent::Gone(_) => {}
             WatchEvent::Synced => break,
         }
     }
-    orphans.get().list_ends(&known.index(), began.elapsed());
-    for node in claimants(calico).await {
-        known.index().affinity_names(&node);
-    }
-}
-
-/// The nodes that have affinities, with or without blocks.
-async fn claimants(calico: &Datastore) -> HashSet<String> {
-    let mut nodes = HashSet::new();
-    let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return nodes };
-    loop {
-        match affinities.next().await {
-            WatchEvent::Restarted => nodes.clear(),
-            WatchEvent::Put(entry) => match entry.key.owner {
-                Owner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
-                Owner::Host(_) | Owner::Virtual(_) => {}
-            },
-            WatchEvent::Gone(_) => {}
-            WatchEvent::Synced => return nodes,
-        }
-    }
+    orphans.get().list_ends(&known.index(), clock.now());
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! changed (`pass.rs`). What is leaked for certain by the caches is looked up in the API (`live.rs`) before it is released.
 //! Every replica judges; only the one that leads writes (`gate.rs`).
 
+mod claims;
+mod clock;
 mod events;
 mod facts;
 mod gate;
@@ -25,6 +27,7 @@ use libcalico::ipam::gc::{Index, Scope, Settings};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+pub use self::clock::Clock;
 use self::listen::Known;
 use self::metrics::IpamMetrics;
 use self::pass::Collector;
@@ -48,13 +51,22 @@ const AFTER_PANIC: Duration = Duration::from_secs(5);
 /// The controller.
 pub struct GarbageCollection {
     known: Known,
+    clock: Clock,
+}
+
+impl GarbageCollection {
+    /// The clock that grace periods are counted by.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
 }
 
 impl Controller for GarbageCollection {
     const NAME: &'static str = "gc";
 
     fn new(context: &Context, feeds: &mut Feeds) -> Self {
-        GarbageCollection { known: Known::new(context.mode, Index::new(Settings::default()), feeds) }
+        let known = Known::new(context.mode, Index::new(Settings::default()), feeds);
+        GarbageCollection { known, clock: Clock::start() }
     }
 
     async fn run(self, context: Context) {
@@ -74,7 +86,7 @@ impl Controller for GarbageCollection {
         // The gate closes with the process, so that a pass ends after the writes that are under way.
         tokio::select! {
             () = too_late => tracing::warn!("a pass of garbage collection was cut off"),
-            () = passes(Collector::new(context.clone(), self.known, metrics)) => {}
+            () = passes(Collector::new(context.clone(), self.known, self.clock, metrics)) => {}
         }
     }
 }
@@ -134,6 +146,7 @@ async fn wait(collector: &Collector, full_at: Instant) {
     settings.mark_unchanged();
     tokio::select! {
         () = collector.known.changed() => {}
+        () = collector.clock.jumps() => return,
         () = sleep_until(due) => return,
         () = leadership.gained(), if !leads => return,
         Ok(()) = settings.changed() => return,

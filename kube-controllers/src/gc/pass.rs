@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libcalico::ipam::HandleId;
 use libcalico::ipam::gc::{Change, ChangeKind, Scope};
+use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
-use tokio::time::Instant;
 
+use super::Clock;
+use super::claims::Claims;
 use super::events::Events;
 use super::gate::Gate;
 use super::handles::{self, HandleAudit};
@@ -30,14 +31,17 @@ pub(super) struct Collector {
     pub(super) metrics: PassMetrics,
     events: Events,
     handles: HandleAudit,
-    began: Instant,
+    claims: Claims,
+    pub(super) clock: Clock,
     config_read: Option<Duration>,
     /// Leaks that were told of in a report already.
     told: HashSet<(HandleId, IpAddr, Option<u64>)>,
+    /// Claims that were told of in a report already.
+    told_claims: HashSet<AffinityKey>,
 }
 
 impl Collector {
-    pub(super) fn new(context: Context, known: Known, metrics: PassMetrics) -> Self {
+    pub(super) fn new(context: Context, known: Known, clock: Clock, metrics: PassMetrics) -> Self {
         let limits = context.settings.borrow().gc_limits;
         let gate =
             Gate::new(context.leadership.clone(), known.ready(), context.stop.clone(), limits.requests_per_second);
@@ -48,15 +52,17 @@ impl Collector {
             metrics,
             events: Events::default(),
             handles: HandleAudit::default(),
-            began: Instant::now(),
+            claims: Claims::default(),
+            clock,
             config_read: None,
             told: HashSet::new(),
+            told_claims: HashSet::new(),
         }
     }
 
     /// The index's time.
     pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.clock.now()
     }
 
     fn settings(&self) -> Arc<Settings> {
@@ -93,11 +99,15 @@ impl Collector {
             Gc::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
-            let (calico, known, began) = (self.context.calico.clone(), self.known.clone(), self.began);
-            let of_all = |orphans| handles::list(calico.clone(), known, orphans, began);
+            let (calico, known) = (self.context.calico.clone(), self.known.clone());
+            let (claims, clock) = (self.claims.clone(), self.clock.clone());
+            let of_all = |orphans| handles::list(calico.clone(), known, orphans, claims, clock);
             self.handles.list_if_due(self.now(), grace, of_all);
             let mended = self.handles.mend(&calico, &self.gate, settings.gc, self.now(), grace).await;
             self.metrics.mended(mended, self.handles.wrong());
+            let (now, told) = (self.now(), &mut self.told_claims);
+            let failed = self.claims.finish(&calico, &self.gate, settings.gc, now, grace, told).await;
+            (0..failed).for_each(|_| self.metrics.failed("claims"));
         }
         // After a restore there may be thousands of these.
         self.tell_conflicts().await;
@@ -114,8 +124,9 @@ impl Collector {
         let of_index = index.next_deadline(now).map(|due| if acting { due } else { due.max(now + STANDBY) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
         let handles = grace.filter(|_| acting).map(|grace| self.handles.next_deadline(now, grace));
+        let claims = grace.filter(|_| acting).and_then(|grace| self.claims.next_deadline(now, grace));
         let cold = cold.filter(|_| acting && settings.gc == Gc::Reclaim);
-        let next = of_index.into_iter().chain(cold).chain(handles).min();
+        let next = of_index.into_iter().chain(cold).chain(handles).chain(claims).min();
         next.unwrap_or(Duration::MAX)
     }
 

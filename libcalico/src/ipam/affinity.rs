@@ -82,7 +82,7 @@ pub struct BlockAffinity {
 }
 
 /// Name of a claim.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AffinityKey {
     /// Who claims.
     pub owner: Owner,

@@ -13,7 +13,7 @@ use integration_tests::etcd::ENDPOINT as ETCD;
 use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::feed::Feeds;
-use kube_controllers::gc::GarbageCollection;
+use kube_controllers::gc::{Clock, GarbageCollection};
 use kube_controllers::runtime::{Leadership, Tenure};
 use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
 use kube_controllers::telemetry::Metrics;
@@ -280,6 +280,28 @@ impl Lab<'_> {
         handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
     }
 
+    /// A claim of a node, whatever its block says.
+    pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
+        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
+    }
+
+    /// Changes how far the claim to a block has come.
+    pub(crate) fn set_claim(&self, node: &str, cidr: &str, state: AffinityState) {
+        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        self.runtime.block_on(async {
+            let found = self.store.get::<BlockAffinity>(&key).await.unwrap();
+            let value = BlockAffinity { state, ..found.value };
+            self.store.update(&key, &value, &found.revision).await.unwrap();
+        });
+    }
+
+    /// The claims, with how far each has come.
+    pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
+        let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
+        claims.iter().map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
+    }
+
     /// The affinities: node and block.
     pub(crate) fn affinities(&self) -> Vec<(String, String)> {
         let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
@@ -313,6 +335,7 @@ pub(crate) struct Collecting {
     pub(crate) settings: watch::Sender<Arc<Settings>>,
     pub(crate) tenure: watch::Sender<Tenure>,
     metrics: Metrics,
+    clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -324,6 +347,7 @@ impl Collecting {
         let (tenure, leads) = watch::channel(Tenure::Always);
         let metrics = Metrics::new();
         let (token, shown) = (stop.clone(), metrics.clone());
+        let (sender, clock) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -338,12 +362,24 @@ impl Collecting {
                 };
                 let mut feeds = Feeds::default();
                 let collection = GarbageCollection::new(&context, &mut feeds);
+                sender.send(collection.clock()).unwrap();
                 let running = feeds.start(&context);
                 collection.run(context).await;
                 running.stopped().await;
             });
         });
-        Collecting { stop, settings, tenure, metrics, thread: Some(thread) }
+        let clock = clock.recv().unwrap();
+        Collecting { stop, settings, tenure, metrics, clock, thread: Some(thread) }
+    }
+
+    /// Puts the clock of grace periods forward until something is so.
+    #[track_caller]
+    pub(crate) fn as_time_goes_by(&self, step: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+        within(SOON * 4, what, || {
+            self.clock.put_forward(step);
+            thread::sleep(Duration::from_millis(200));
+            is_so()
+        });
     }
 
     /// What a scrape shows.

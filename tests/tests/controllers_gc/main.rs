@@ -1,6 +1,7 @@
 //! Garbage collection on real servers: what nobody holds any more goes within its grace period, and nothing else.
 
 mod blocks;
+mod claims;
 mod killed;
 mod lab;
 mod leaks;

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
+use libcalico::store::{Answers, Revision, Write, WriteError};
 
 /// Lets so many writes through.
 struct Counting(AtomicUsize);
@@ -70,4 +71,49 @@ async fn a_single_block_stays_when_nothing_may_be_written() {
         release_empty_block(&cluster.store, &cluster.clock, &gate, &owner, cidr("10.0.0.0/29")).await.unwrap_err();
     assert!(matches!(outcome, IpamError::Stopped), "{outcome}");
     assert!(cluster.block("10.0.0.0/29").is_some());
+}
+
+/// An API server on which no claim has labels.
+struct Unlabelled(MemoryStore);
+
+impl Store for Unlabelled {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        let mut lists = Vec::new();
+        for range in batch.ranges() {
+            let mut one = ReadBatch::new();
+            match range.prefix {
+                true => _ = one.list::<BlockAffinity>(&AffinitySelect::default()),
+                false => return self.0.read(batch).await,
+            }
+            let answers = self.0.read(&one).await?;
+            let none = !range.path.ends_with("/unlabelled/");
+            let mut all = ReadBatch::new();
+            let ticket = all.list::<BlockAffinity>(&AffinitySelect::default());
+            lists.push(if none { Vec::new() } else { answers.pairs(&ticket).to_vec() });
+        }
+        Ok(Answers::new(lists))
+    }
+
+    fn has_transactions(&self) -> bool {
+        self.0.has_transactions()
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        self.0.write(writes).await
+    }
+}
+
+/// Of releases before the labels.
+#[tokio::test]
+async fn claims_of_a_host_without_labels_are_given_up_and_those_of_others_stay() {
+    let cluster = cluster(MemoryStore::sequential());
+    let other = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+    cluster.store.put(&affinity_key("node2", "10.0.0.16/29"), &other);
+    let clock = cluster.clock;
+    let (store, owner) = (Unlabelled(cluster.store), Owner::Host("node1".into()));
+    let open = crate::release_addresses::OpenGate;
+    let outcome = release_host_affinities(&store, &clock, &open, &owner, true).await.unwrap();
+    assert_eq!(outcome.released, [cidr("10.0.0.0/29"), cidr("10.0.0.8/29")]);
+    let left: Vec<_> = store.0.pairs().paths().into_iter().filter(|path| path.contains("/ipam/")).collect();
+    assert_eq!(left, ["/calico/ipam/v2/host/node2/ipv4/block/10.0.0.16-29"]);
 }

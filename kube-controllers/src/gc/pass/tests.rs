@@ -68,7 +68,7 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index) -> 
     };
     let known = Known::new(Mode::Etcd, index, &mut Feeds::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
-    Collector::new(context, known, metrics)
+    Collector::new(context, known, Clock::start(), metrics)
 }
 
 fn local(dir: &tempfile::TempDir) -> Arc<Datastore> {

@@ -9,6 +9,7 @@
 //! whoever asks must not before they are.
 
 mod balance;
+mod claims;
 mod conflicts;
 mod examine;
 mod handles;
@@ -24,6 +25,7 @@ mod verify;
 mod watchlist;
 
 pub use balance::{GoneNode, Surrender};
+pub use claims::UnfinishedClaims;
 pub use conflicts::{Conflict, Rival, rival};
 pub use examine::{Change, ChangeKind, Scope};
 pub use handles::OrphanHandles;

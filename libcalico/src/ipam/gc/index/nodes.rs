@@ -122,6 +122,10 @@ impl Index {
         })
     }
 
+    pub(in super::super) fn is_there(&self, node: Row) -> bool {
+        self.status(node) == Some(NodeStatus::There)
+    }
+
     pub(in super::super) fn is_gone(&self, node: Row) -> bool {
         self.status(node) == Some(NodeStatus::Gone)
     }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::{Cluster, GRACE};
 use super::scenarios::{after_grace, cluster, examine};
-use crate::ipam::{Block, Evidence, Handle, HandleId, HandleRepair, SuspectHandle, repair};
+use crate::ipam::{
+    AffinityKey, AffinityState, Block, BlockAffinity, Evidence, Handle, HandleId, HandleRepair, Owner, SuspectHandle,
+    repair,
+};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -300,4 +303,50 @@ fn a_handle_that_is_written_has_its_time_anew() {
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
     assert!(wrong.is_empty());
+}
+
+#[test]
+fn claims_of_a_node_that_is_there_are_due_when_they_have_not_moved_for_the_grace_period() {
+    let cluster = cluster();
+    let (mut claims, at) = (UnfinishedClaims::default(), Duration::from_secs);
+    let entry = |node: &str, cidr: &str, state, revision: &str| {
+        let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        Entry { key, value: BlockAffinity { state, ..BlockAffinity::default() }, revision: Revision(revision.into()) }
+    };
+    use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
+    let list = |claims: &mut UnfinishedClaims, now: Duration, revision: &str| {
+        claims.list_begins();
+        for (node, cidr, state) in [
+            ("n1", "10.0.0.0/29", Confirmed),
+            ("n1", "10.0.0.8/29", Confirmed),
+            ("n1", "10.0.0.16/29", Unset),
+            ("n2", "10.0.0.8/29", Pending),
+            ("n2", "10.0.0.24/29", PendingDeletion),
+            ("gone", "10.0.0.32/29", Pending),
+        ] {
+            let revision = if node == "n2" { revision } else { "1" };
+            claims.listed(&entry(node, cidr, state, revision), &cluster.index, now);
+        }
+        let mut virtual_one = entry("n1", "10.0.0.40/29", Pending, "1");
+        virtual_one.key.owner = Owner::Virtual("load-balancer".into());
+        claims.listed(&virtual_one, &cluster.index, now);
+        claims.list_ends();
+    };
+    list(&mut claims, at(0), "1");
+    list(&mut claims, at(200), "2");
+    let due = |claims: &UnfinishedClaims, now, grace| {
+        let due = claims.due(at(now), at(grace)).into_iter();
+        due.map(|(key, revision)| format!("{} {} {revision}", key.owner, key.cidr)).collect::<Vec<_>>()
+    };
+    assert_eq!(due(&claims, 299, 1), [""; 0], "five minutes at least");
+    let of_n1 = ["host:n1 10.0.0.8/29 1", "host:n1 10.0.0.16/29 1"];
+    assert_eq!(due(&claims, 300, 1), of_n1, "one of another node, and one of no block");
+    assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "what moved begins anew");
+    assert_eq!(due(&claims, 500, 1).len(), 4);
+    assert_eq!(due(&claims, 899, 900), [""; 0]);
+    let key = claims.due(at(500), at(1)).remove(0).0;
+    claims.failed(&key, at(500));
+    assert_eq!((due(&claims, 500, 1).len(), due(&claims, 501, 1).len()), (3, 4));
+    claims.done(&key);
+    assert_eq!(due(&claims, 501, 1).len(), 3);
 }

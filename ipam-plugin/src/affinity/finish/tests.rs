@@ -1,0 +1,239 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use libcalico::ipam::Owner;
+use libcalico::store::Kind;
+
+use super::*;
+use crate::release_addresses::OpenGate;
+use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+
+const BLOCK: &str = "10.0.0.0/29";
+const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
+
+/// What is stored at the claimed range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum There {
+    Nothing,
+    Empty,
+    Used,
+    Nobodys,
+    Anothers,
+}
+
+fn cluster(store: MemoryStore, state: AffinityState, there: There) -> Cluster {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", BLOCK, 29);
+    if there != There::Nothing {
+        let owner = Owner::Host(if there == There::Anothers { "node2" } else { "node1" }.into());
+        let mut block = Block::new(cidr(BLOCK), &owner, crate::clock::Clock::now(&cluster.clock)).unwrap();
+        if there == There::Used || there == There::Nobodys {
+            let handle = libcalico::ipam::HandleId::new("net.a");
+            assert!(crate::testing::take_one(&mut block, "node1", &handle));
+            let mut counts = libcalico::ipam::Handle::default();
+            counts.increment(cidr(BLOCK), 1);
+            cluster.store.put(&handle, &counts);
+        }
+        if there == There::Nobodys {
+            block.clear_affinity();
+        }
+        cluster.store.put(&cidr(BLOCK), &block);
+    }
+    if there == There::Anothers {
+        let confirmed = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+        cluster.store.put(&affinity_key("node2", BLOCK), &confirmed);
+    }
+    cluster.store.put(&affinity_key("node1", BLOCK), &BlockAffinity { state, ..BlockAffinity::default() });
+    cluster
+}
+
+async fn seen(cluster: &Cluster) -> Revision {
+    cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap().revision
+}
+
+async fn finish(cluster: &Cluster, revision: &Revision) -> Result<FinishedClaim, IpamError> {
+    finish_claim(&cluster.store, &OpenGate, &affinity_key("node1", BLOCK), revision).await
+}
+
+#[tokio::test]
+async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
+    use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
+    use FinishedClaim::{Confirmed as Done, Dropped, GivenUp, Left};
+    for store in STORES {
+        for (state, there, expected) in [
+            (Pending, There::Nothing, Dropped),
+            (Pending, There::Empty, Done),
+            (Pending, There::Used, Done),
+            (Pending, There::Nobodys, Dropped),
+            (Pending, There::Anothers, Dropped),
+            (PendingDeletion, There::Nothing, Dropped),
+            (PendingDeletion, There::Empty, GivenUp),
+            (PendingDeletion, There::Used, Done),
+            (PendingDeletion, There::Nobodys, Dropped),
+            (PendingDeletion, There::Anothers, Dropped),
+            (Confirmed, There::Nothing, Dropped),
+            (Confirmed, There::Used, Left),
+            (Confirmed, There::Anothers, Dropped),
+            (Unset, There::Nothing, Dropped),
+            (Unset, There::Empty, Left),
+        ] {
+            let cluster = cluster(store(), state, there);
+            let before = (cluster.block(BLOCK), held(&cluster.store.pairs()));
+            let revision = seen(&cluster).await;
+            assert_eq!(finish(&cluster, &revision).await.unwrap(), expected, "{state:?} {there:?}");
+            let left = match expected {
+                Done => Some(Confirmed),
+                Dropped | GivenUp => None,
+                Left => Some(state),
+            };
+            assert_eq!(cluster.affinity("node1", BLOCK), left, "{state:?} {there:?}");
+            let sequence = |block: &Option<Block>| block.as_ref().map(|block| block.sequence_number);
+            let after = (cluster.block(BLOCK), held(&cluster.store.pairs()));
+            assert_eq!(after.1, before.1, "no address changes");
+            match expected {
+                GivenUp => assert_eq!(after.0, None),
+                // Whoever began to release the block finds that it was written.
+                Done => assert_eq!(sequence(&after.0), sequence(&before.0).map(|number| number + 1)),
+                Dropped | Left => assert_eq!(after.0, before.0),
+            }
+            assert!(finish(&cluster, &revision).await.is_ok_and(|again| again == Left), "done once");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_changed_since_it_was_seen_is_left() {
+    for there in [There::Nothing, There::Empty] {
+        let cluster = cluster(MemoryStore::sequential(), AffinityState::Pending, there);
+        let revision = seen(&cluster).await;
+        cluster.store.edit(|pairs| pairs.touch(&BlockAffinity::path(&affinity_key("node1", BLOCK))));
+        assert_eq!(finish(&cluster, &revision).await.unwrap(), FinishedClaim::Left);
+        assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
+    }
+}
+
+/// A claimant creates its block after the claim was dropped; upstream's then finds no claim to confirm.
+#[tokio::test]
+async fn a_block_that_came_after_all_has_its_claim_back() {
+    for store in STORES {
+        for at in 1..4 {
+            let cluster = cluster(store(), AffinityState::Pending, There::Nothing);
+            let revision = seen(&cluster).await;
+            let late = Block::new(cidr(BLOCK), &Owner::Host("node1".into()), crate::clock::Clock::now(&cluster.clock));
+            let late = late.unwrap().encode().unwrap();
+            cluster.store.before_each(move |nth, _, pairs| {
+                if nth == at {
+                    pairs.put(Block::path(&cidr(BLOCK)), late.clone());
+                }
+                Fault::None
+            });
+            let finished = finish(&cluster, &revision).await.unwrap();
+            cluster.store.calm();
+            if at < 3 {
+                assert_eq!(finished, FinishedClaim::Confirmed, "at {at}");
+                assert_consistent(&cluster.store.pairs(), true);
+            }
+        }
+    }
+}
+
+/// The node works on between any two requests.
+#[tokio::test]
+async fn an_add_of_the_node_between_any_two_requests_gets_its_address_and_its_claim() {
+    use AffinityState::{Confirmed, Pending, PendingDeletion};
+    let mut rivals = 0;
+    for store in STORES {
+        for (state, there) in [
+            (Pending, There::Nothing),
+            (Pending, There::Empty),
+            (PendingDeletion, There::Nothing),
+            (PendingDeletion, There::Empty),
+            (PendingDeletion, There::Used),
+            (Confirmed, There::Nothing),
+        ] {
+            for at in 0..6 {
+                let cluster = Arc::new(cluster(store(), state, there));
+                let revision = seen(&cluster).await;
+                let (count, rival) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+                // What an ADD of the node makes of this state, written in one go.
+                let (added, result) = (add_of_node(store, state, there).await, rival.clone());
+                cluster.store.before_each(move |_, _, pairs| {
+                    if count.fetch_add(1, Ordering::Relaxed) == at {
+                        *result.lock().unwrap() = Some(added.write(pairs));
+                    }
+                    Fault::None
+                });
+                finish(&cluster, &revision).await.unwrap();
+                cluster.store.calm();
+                if *rival.lock().unwrap() == Some(true) {
+                    rivals += 1;
+                    let held = held(&cluster.store.pairs());
+                    assert!(
+                        held.contains_key(&libcalico::ipam::HandleId::new("net.rival")),
+                        "{state:?} {there:?} at {at}"
+                    );
+                    assert_consistent(&cluster.store.pairs(), true);
+                }
+                cluster.one("node1", "net.next").await.unwrap();
+                assert_consistent(&cluster.store.pairs(), true);
+            }
+        }
+    }
+    assert!(rivals > 20, "{rivals} were in time");
+}
+
+/// The pairs that an ADD wrote.
+struct Added(Vec<(String, Vec<u8>)>, Option<Vec<u8>>);
+
+impl Added {
+    /// Writes them if the block still is as that ADD found it, as its compare-and-swap would.
+    fn write(&self, pairs: &mut crate::testing::Pairs) -> bool {
+        let block = pairs.get::<Block>(&cidr(BLOCK)).map(|block| block.encode().unwrap());
+        if block != self.1 {
+            return false;
+        }
+        self.0.iter().for_each(|(path, value)| pairs.put(path.clone(), value.clone()));
+        true
+    }
+}
+
+async fn add_of_node(store: fn() -> MemoryStore, state: AffinityState, there: There) -> Added {
+    let cluster = cluster(store(), state, there);
+    let before = cluster.block(BLOCK).map(|block| block.encode().unwrap());
+    cluster.one("node1", "net.rival").await.unwrap();
+    let key = affinity_key("node1", BLOCK);
+    let claim = cluster.store.get::<BlockAffinity>(&key).await.unwrap().value;
+    let id = libcalico::ipam::HandleId::new("net.rival");
+    Added(
+        vec![
+            (libcalico::ipam::Handle::path(&id), cluster.handle("net.rival").unwrap().encode().unwrap()),
+            (Block::path(&cidr(BLOCK)), cluster.block(BLOCK).unwrap().encode().unwrap()),
+            (BlockAffinity::path(&key), claim.encode().unwrap()),
+        ],
+        before,
+    )
+}
+
+/// Cut off anywhere, it is finished by the next.
+#[tokio::test]
+async fn a_finish_that_breaks_anywhere_is_finished_by_the_next() {
+    use AffinityState::{Pending, PendingDeletion};
+    for store in STORES {
+        for (state, there) in [(Pending, There::Nothing), (Pending, There::Used), (PendingDeletion, There::Empty)] {
+            for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)] {
+                for at in 0..5 {
+                    let cluster = cluster(store(), state, there);
+                    let revision = seen(&cluster).await;
+                    cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
+                    let _ = finish(&cluster, &revision).await;
+                    cluster.store.calm();
+                    if cluster.affinity("node1", BLOCK).is_some() {
+                        let revision = seen(&cluster).await;
+                        finish(&cluster, &revision).await.unwrap();
+                    }
+                    assert_consistent(&cluster.store.pairs(), true);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Claims of nodes that are there, begun and not ended, or for no block: they are finished or dropped (IPAM-121). The node's own
+//! next ADD would do it, and a node that has enough blocks makes none.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use datastore::Datastore;
+use datastore::watch::WatchEvent;
+use ipam_plugin::affinity::{FinishedClaim, finish_claim};
+use ipam_plugin::error::IpamError;
+use libcalico::ipam::gc::UnfinishedClaims;
+use libcalico::ipam::{AffinityKey, AffinitySelect, BlockAffinity, Owner};
+
+use super::Clock;
+use super::gate::Gate;
+use super::listen::Known;
+use crate::settings::Gc;
+
+/// Wrong claims: a list writes them down while passes finish them.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Claims(Arc<Mutex<UnfinishedClaims>>);
+
+impl Claims {
+    fn get(&self) -> MutexGuard<'_, UnfinishedClaims> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists affinities. The index is told the nodes that have some, with or without blocks.
+    pub(super) async fn list(&self, calico: &Datastore, known: &Known, clock: &Clock) {
+        let mut nodes = HashSet::new();
+        let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
+        loop {
+            match affinities.next().await {
+                WatchEvent::Restarted => {
+                    nodes.clear();
+                    self.get().list_begins();
+                }
+                WatchEvent::Put(entry) => {
+                    self.get().listed(&entry, &known.index(), clock.now());
+                    match entry.key.owner {
+                        Owner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
+                        Owner::Host(_) | Owner::Virtual(_) => {}
+                    }
+                }
+                WatchEvent::Gone(_) => {}
+                WatchEvent::Synced => break,
+            }
+        }
+        self.get().list_ends();
+        nodes.iter().for_each(|node| known.index().affinity_names(node));
+    }
+
+    /// When something is to be done.
+    pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
+        self.get().next_deadline(now, grace)
+    }
+
+    /// Finishes or drops what has been wrong for `grace`. Returns how many failed. `told` are those that a report told of.
+    pub(super) async fn finish(
+        &self,
+        calico: &Datastore,
+        gate: &Gate,
+        mode: Gc,
+        now: Duration,
+        grace: Duration,
+        told: &mut HashSet<AffinityKey>,
+    ) -> usize {
+        let due = self.get().due(now, grace);
+        told.retain(|key| self.get().is_wrong(key));
+        let mut failed = 0;
+        for (key, revision) in due {
+            let AffinityKey { owner, cidr: block } = &key;
+            if mode == Gc::Report {
+                if told.insert(key.clone()) {
+                    tracing::info!(%block, %owner, "would finish or drop a claim that nobody goes on with");
+                }
+                continue;
+            }
+            match finish_claim(calico, gate, &key, &revision).await {
+                Ok(FinishedClaim::Confirmed) => {
+                    tracing::info!(%block, %owner, "confirmed a claim that was not finished")
+                }
+                Ok(FinishedClaim::GivenUp) => tracing::info!(%block, %owner, "gave up an empty block, as was begun"),
+                Ok(FinishedClaim::Dropped) => {
+                    tracing::info!(%block, %owner, "dropped a claim for no block of the node")
+                }
+                Ok(FinishedClaim::Left) => {
+                    tracing::debug!(%block, %owner, "a claim is in order, or somebody changes it")
+                }
+                Err(IpamError::Stopped) => break,
+                Err(error) => {
+                    tracing::warn!(%block, %owner, %error, "cannot finish a claim; it is tried again");
+                    self.get().failed(&key, now);
+                    failed += 1;
+                    continue;
+                }
+            }
+            self.get().done(&key);
+        }
+        failed
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+use std::sync::atomic::AtomicBool;
+
+use datastore::DatastoreConfig;
+use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
+use libcalico::ipam::gc::{Index, Settings};
+use libcalico::ipam::{AffinityState, Block};
+use libcalico::store::Store;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::runtime::Leadership;
+
+const AT: fn(u64) -> Duration = Duration::from_secs;
+const GRACE: Duration = Duration::from_secs(20);
+
+fn gate(stop: &CancellationToken) -> Gate {
+    Gate::new(Leadership::always(), Arc::new(AtomicBool::new(true)), stop.clone(), 0)
+}
+
+/// A node with a pending claim to a block of its own, and one to a block that is not there; both were seen at once.
+async fn scene(directory: &tempfile::TempDir) -> (Datastore, Claims) {
+    let local = LocalConfig { path: directory.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+    let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
+    let mut index = Index::new(Settings::default());
+    index.put_kubernetes_node("node-a", false);
+    index.put_calico_node("node-a", Some("node-a"));
+    let (claims, owner) = (Claims::default(), Owner::Host("node-a".into()));
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    for cidr in ["10.0.0.0/29", "10.0.0.8/29"] {
+        store.create(&AffinityKey { owner: owner.clone(), cidr: cidr.parse().unwrap() }, &pending).await.unwrap();
+    }
+    let block = Block::new("10.0.0.0/29".parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
+    store.create(&block.cidr, &block).await.unwrap();
+    claims.get().list_begins();
+    for entry in store.list::<BlockAffinity>(&AffinitySelect::default()).await.unwrap() {
+        claims.get().listed(&entry, &index, AT(0));
+    }
+    claims.get().list_ends();
+    (store, claims)
+}
+
+async fn states(store: &Datastore) -> Vec<(String, AffinityState)> {
+    let all = store.list::<BlockAffinity>(&AffinitySelect::default()).await.unwrap();
+    all.iter().map(|entry| (entry.key.cidr.to_string(), entry.value.state)).collect()
+}
+
+#[tokio::test]
+async fn claims_of_a_node_are_finished_or_dropped_after_five_minutes_and_not_before() {
+    let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (store, claims) = scene(&directory).await;
+    let (gate, mut told) = (gate(&stop), HashSet::new());
+    claims.finish(&store, &gate, Gc::Reclaim, AT(299), GRACE, &mut told).await;
+    assert_eq!(states(&store).await.len(), 2);
+    assert_eq!(claims.next_deadline(AT(299), GRACE), Some(AT(300)));
+    assert_eq!(claims.finish(&store, &gate, Gc::Reclaim, AT(300), GRACE, &mut told).await, 0);
+    assert_eq!(states(&store).await, [("10.0.0.0/29".to_owned(), AffinityState::Confirmed)]);
+    assert_eq!(claims.get().due(AT(1000), GRACE), []);
+}
+
+#[tokio::test]
+async fn a_report_and_a_closed_gate_write_nothing() {
+    let (directory, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (store, claims) = scene(&directory).await;
+    let (gate, mut told) = (gate(&stop), HashSet::new());
+    let before = states(&store).await;
+    claims.finish(&store, &gate, Gc::Report, AT(300), GRACE, &mut told).await;
+    assert_eq!((states(&store).await, told.len()), (before.clone(), 2));
+    stop.cancel();
+    claims.finish(&store, &gate, Gc::Reclaim, AT(300), GRACE, &mut told).await;
+    assert_eq!(states(&store).await, before);
+    assert_eq!(claims.get().due(AT(300), GRACE).len(), 2, "they are left to whoever leads");
+}

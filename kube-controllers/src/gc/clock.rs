@@ -1,0 +1,53 @@
+//! [`Clock`]: the time that grace periods are counted in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Time since the start, which never goes back. Clones show the same time.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    began: Instant,
+    /// By how many milliseconds it was put forward.
+    ahead: Arc<AtomicU64>,
+    was_put: Arc<Notify>,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Clock { began: Instant::now(), ahead: Arc::default(), was_put: Arc::default() }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Acquire))
+    }
+
+    /// Puts it forward, for tests that no one waits minutes for.
+    pub fn put_forward(&self, by: Duration) {
+        self.ahead.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::AcqRel);
+        self.was_put.notify_one();
+    }
+
+    /// Waits until it is put forward.
+    pub(super) async fn jumps(&self) {
+        self.was_put.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_and_is_put_forward_on_top() {
+        let clock = Clock::start();
+        let same = clock.clone();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        same.put_forward(Duration::from_secs(300));
+        clock.jumps().await;
+        assert_eq!((clock.now(), same.now()), (Duration::from_secs(302), Duration::from_secs(302)));
+    }
+}

@@ -1,0 +1,68 @@
+//! Claims that nobody goes on with, and those of nodes that are gone and of releases before the labels.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use libcalico::ipam::AffinityState::{Confirmed, Pending, PendingDeletion};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use crate::lab::{self, COLLECTOR, Lab, SOON, to_pod, within};
+use crate::on_each_datastore;
+
+on_each_datastore!(claims_of_a_node_that_is_there_are_finished_or_dropped);
+
+/// The shortest time that a claim must have looked the same.
+const FIVE_MINUTES: Duration = Duration::from_secs(300);
+
+fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.node("node-b");
+    let used = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &used);
+    lab.set_claim("node-a", "10.0.0.0/26", Pending);
+    lab.claim("node-a", "10.0.0.64/26", Pending);
+    lab.block("10.0.0.128/26", Some("node-a"), &[]);
+    lab.set_claim("node-a", "10.0.0.128/26", PendingDeletion);
+    lab.claim("node-a", "10.0.0.192/26", Confirmed);
+    // In order.
+    lab.block("10.0.1.0/26", Some("node-b"), &[]);
+    let before = (lab.claims(), lab.blocks());
+    let collecting = lab.collect(lab.settings());
+    collecting.has_looked();
+    assert_eq!((lab.claims(), lab.blocks()), before, "nothing within five minutes");
+    let expected = BTreeMap::from([("10.0.0.0/26".to_owned(), Confirmed), ("10.0.1.0/26".to_owned(), Confirmed)]);
+    collecting.as_time_goes_by(FIVE_MINUTES, "claims in order", || lab.claims() == expected);
+    assert_eq!(lab.held().len(), 1);
+    let owners: Vec<String> = lab.blocks().into_iter().map(|(block, owner)| format!("{block} {owner:?}")).collect();
+    assert_eq!(owners, ["10.0.0.0/26 Some(\"host:node-a\")", "10.0.1.0/26 Some(\"host:node-b\")"]);
+}
+
+/// A list by node does not find them.
+#[test]
+fn claims_without_labels_of_a_node_that_is_gone_are_released() {
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        lab::on(Some(group), |lab| {
+            let group = lab.group.unwrap();
+            lab.pool("pool", "10.0.0.0/16", 26);
+            lab.node("node-a");
+            lab.block("10.0.0.0/26", Some("gone"), &[]);
+            lab.claim("gone", "10.0.0.64/26", Confirmed);
+            lab.block("10.0.0.128/26", Some("node-a"), &[]);
+            let audit = lab.servers.api.audit().unwrap();
+            for name in ["gone-10-0-0-0-26", "gone-10-0-0-64-26", "node-a-10-0-0-128-26"] {
+                let path = format!("/apis/{}/blockaffinities/{name}", group.api_version());
+                lab.admin().patch(&path, &json!({ "metadata": { "labels": null } })).unwrap().success().unwrap();
+            }
+            let _collecting = lab.collect(lab.settings());
+            within(SOON * 4, "what the node had is gone", || {
+                lab.affinities() == [("node-a".to_owned(), "10.0.0.128/26".to_owned())] && lab.blocks().len() == 1
+            });
+            let written = audit.of(COLLECTOR).unwrap();
+            let mut written =
+                written.iter().filter(|request| !matches!(request.verb.as_str(), "get" | "list" | "watch"));
+            assert!(!written.any(|request| request.to_string().contains("node-a")), "node-a is there");
+        });
+    }
+}

@@ -104,8 +104,10 @@ fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 /// What became of a Service whose status was to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// Its status says what it is to say.
-    Done,
+    /// Its status was written, at the version that was read.
+    Sent,
+    /// Its status said it already, as it was read.
+    Unchanged,
     /// It went meanwhile.
     Gone,
 }
@@ -196,7 +198,10 @@ impl Balancer {
                 return Ok(Next::After(LAG));
             }
             let held = self.addresses.held(handle).await?;
-            self.hide(key, &mut live, heard.iter().chain(&held)).await?;
+            let written = self.hide(key, &mut live, heard.iter().chain(&held)).await?;
+            if !self.is_current(key, &live, written).await? {
+                return Ok(Next::After(LAG));
+            }
         }
         self.addresses.release_all(handle).await?;
         Ok(Next::Done)
@@ -232,10 +237,14 @@ impl Balancer {
         }
         locked(&self.memory).set_unserved(key, assigned.is_err());
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
-        if self.write_status(key, &mut live, |service| status::show(service, &shown)).await? == Written::Gone {
+        let written = self.write_status(key, &mut live, |service| status::show(service, &shown)).await?;
+        if written == Written::Gone {
             return Ok(Next::After(LAG));
         }
         if !planned.release.is_empty() {
+            if !self.is_current(key, &live, written).await? {
+                return Ok(Next::After(LAG));
+            }
             self.addresses.release(&planned.release).await?;
         }
         match assigned {
@@ -290,14 +299,27 @@ impl Balancer {
         if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
             == before.as_ref().and_then(|status| status.load_balancer.as_ref())
         {
-            return Ok(Written::Done);
+            return Ok(Written::Unchanged);
         }
         match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
             Err(error) if is_not_found(&error) => Ok(Written::Gone),
             Err(error) => Err(failure(&format!("write status of Service {key}"), &error)),
             Ok(written) => {
                 *live = written;
-                Ok(Written::Done)
+                Ok(Written::Sent)
+            }
+        }
+    }
+
+    /// Tells whether the Service is as it was when its addresses were judged. Where its status needed no write, no answer of the
+    /// API server has told so: another writer may have given the Service an address that it asks for since.
+    async fn is_current(&self, key: &ObjectKey, judged: &KubernetesService, written: Written) -> Result<bool, Failure> {
+        match written {
+            Written::Sent => Ok(true),
+            Written::Gone => Ok(false),
+            Written::Unchanged => {
+                let version = |service: &KubernetesService| service.metadata.resource_version.clone();
+                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(judged)))
             }
         }
     }

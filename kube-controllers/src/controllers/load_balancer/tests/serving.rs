@@ -21,6 +21,8 @@ struct Server {
     written: Vec<(Vec<String>, Vec<String>)>,
     /// Reads of the namespace, which come right before an assignment, wait here for each other.
     meeting: Option<Arc<tokio::sync::Barrier>>,
+    /// Changes the Service once, right after it was read.
+    after_read: Option<fn(&mut Value)>,
 }
 
 struct Scene {
@@ -71,7 +73,13 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
         }
         (Method::GET, "/api/v1/namespaces/n/services") => {
             assert_eq!(parts.uri.query(), Some("fieldSelector=metadata.name%3Ds&limit=1"));
-            json!({"kind": "ServiceList", "metadata": {}, "items": [server.lock().unwrap().service]})
+            let mut server = server.lock().unwrap();
+            let answer = json!({"kind": "ServiceList", "metadata": {}, "items": [server.service]});
+            if let Some(change) = server.after_read.take() {
+                change(&mut server.service);
+                server.service["metadata"]["resourceVersion"] = json!("1000");
+            }
+            answer
         }
         (Method::PUT, "/api/v1/namespaces/n/services/s/status") => {
             let service: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();

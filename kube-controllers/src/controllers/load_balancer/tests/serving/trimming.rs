@@ -173,3 +173,33 @@ async fn two_writers_that_race_leave_one_address() {
     assert_eq!(scene.settle().await, 1, "who lost wrote nothing");
     assert_eq!((scene.held().await.len(), scene.held().await), (1, scene.shown()));
 }
+
+/// The other writer has assigned the address that the Service asks for by now, and the status needs no write.
+#[tokio::test]
+async fn address_of_another_writer_stays_where_the_service_changed_after_it_was_read() {
+    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    scene.assign(&["10.0.0.5", "10.0.0.9"]).await;
+    scene.publish(&["10.0.0.5"]);
+    scene.hear().await;
+    scene.server.lock().unwrap().after_read = Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
+    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG));
+    assert_eq!(scene.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
+    assert_eq!(scene.settle().await, 1);
+    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
+}
+
+#[tokio::test]
+async fn address_stays_where_the_service_is_managed_again_after_it_was_read() {
+    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    scene.assign(&["10.0.0.5"]).await;
+    scene.spec("loadBalancerClass", json!("other"));
+    scene.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
+    scene.hear().await;
+    scene.server.lock().unwrap().after_read = Some(|service| {
+        service["spec"]["loadBalancerClass"] = Value::Null;
+        service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5"}]}});
+    });
+    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG));
+    assert_eq!(scene.settle().await, 0);
+    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+}

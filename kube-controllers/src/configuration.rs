@@ -6,11 +6,11 @@ mod pace;
 mod tests;
 mod unreadable;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use libcalico::api::{KubeControllersConfiguration, ObjectKey, ObjectSelect};
+use libcalico::api::{KubeControllersConfiguration, KubeControllersConfigurationSpec, ObjectKey, ObjectSelect};
 use libcalico::store::{Entry, Store, StoreError};
 use time::OffsetDateTime;
 use tokio::sync::{mpsc, watch};
@@ -37,6 +37,8 @@ pub(crate) struct Configuration {
     mode: Mode,
     leadership: Leadership,
     unreadable: Unreadable,
+    /// The settings that were read to begin with.
+    found: Mutex<Option<KubeControllersConfigurationSpec>>,
 }
 
 type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
@@ -45,7 +47,8 @@ impl Configuration {
     /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing.
     pub(crate) fn new(clients: &Clients, environment: Environment, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients.clone();
-        Configuration { calico, environment, mode, leadership, unreadable: Unreadable::new(kubernetes, mode) }
+        let unreadable = Unreadable::new(kubernetes, mode);
+        Configuration { calico, environment, mode, leadership, unreadable, found: Mutex::default() }
     }
 
     /// Waits for settings to begin with; `None` when told to stop before. A configuration that cannot be read is waited for:
@@ -68,7 +71,10 @@ impl Configuration {
     /// What is in force to begin with. Without an object that is the default.
     async fn read(&self) -> Result<Settings, StoreError> {
         let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
-            Ok(entry) => entry.value.spec,
+            Ok(entry) => {
+                *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry.value.spec.clone());
+                entry.value.spec
+            }
             Err(StoreError::NotFound { .. }) => default_configuration(),
             Err(error) => return Err(error),
         };
@@ -81,6 +87,7 @@ impl Configuration {
     pub(crate) async fn follow(mut self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut known, mut pace) = (Known::default(), Pace::default());
+        known.begin(self.found.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut notes: Option<Vec<String>> = None;
         loop {
             let merged = known.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
@@ -133,7 +140,8 @@ impl Configuration {
                 value.status = serde_json::to_value(&merged.status).ok();
                 self.calico.update_status(&entry.key, &value, &entry.revision).await.map(|_| ())
             }
-            (Step::Create, ..) => self.create().await,
+            (Step::Create, ..) => self.create(known.last()).await,
+            (Step::Wait, ..) => return self.complain_if_unreadable().await,
             _ => return,
         };
         match outcome {
@@ -152,13 +160,16 @@ impl Configuration {
         }
     }
 
-    async fn create(&self) -> Result<(), StoreError> {
-        let mut object = KubeControllersConfiguration::new(NAME, default_configuration());
+    /// Makes the object, with the settings that it had before it went.
+    async fn create(&self, last: Option<&KubeControllersConfigurationSpec>) -> Result<(), StoreError> {
+        let spec = last.cloned().unwrap_or_else(default_configuration);
+        let mut object = KubeControllersConfiguration::new(NAME, spec);
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let status = merge(&self.environment, &object.spec, self.mode).status;
         object.status = serde_json::to_value(&status).ok();
         self.calico.create(&object.key(), &object).await?;
-        tracing::info!("made KubeControllersConfiguration({NAME}) with the default settings");
+        let settings = if last.is_some() { "settings that it had before it was deleted" } else { "default settings" };
+        tracing::info!("made KubeControllersConfiguration({NAME}) with the {settings}");
         Ok(())
     }
 }

@@ -1,15 +1,28 @@
 //! [`Known`]: what the watch has told of the one configuration, and what is to be done about it.
 
+use std::time::Duration;
+
 use datastore::watch::WatchEvent;
-use libcalico::api::{KubeControllersConfiguration, KubeControllersConfigurationStatus, ObjectKey};
+use libcalico::api::{
+    KubeControllersConfiguration, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, ObjectKey,
+};
 use libcalico::store::Entry;
+use tokio::time::Instant;
 
 use super::NAME;
+
+/// How long an object that was deleted is waited for. Tools that replace an object delete it and create it again; the default
+/// settings in between would delete host endpoints and assign addresses to Services.
+const REPLACED: Duration = Duration::from_secs(60);
 
 /// The object as it was last heard of.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     entry: Option<Entry<KubeControllersConfiguration>>,
+    /// What is in force after the object went.
+    last: Option<KubeControllersConfigurationSpec>,
+    /// Since when the object that was there is not.
+    gone: Option<Instant>,
     /// Whether the list that is under way has named it.
     named: bool,
     /// Whether a list was complete.
@@ -23,6 +36,8 @@ pub(super) enum Step {
     Nothing,
     /// The object.
     Create,
+    /// Nothing yet: the object went, and may come back, or cannot be read.
+    Wait,
     /// Its status.
     WriteStatus,
 }
@@ -33,18 +48,36 @@ impl Known {
         match event {
             WatchEvent::Restarted => self.named = false,
             WatchEvent::Put(entry) if entry.key.name == NAME => {
+                self.last = Some(entry.value.spec.clone());
                 self.entry = Some(entry);
-                self.named = true;
+                (self.named, self.gone) = (true, None);
             }
-            WatchEvent::Gone(key) if key.name == NAME => self.entry = None,
+            WatchEvent::Gone(key) if key.name == NAME => self.forget(),
             WatchEvent::Put(_) | WatchEvent::Gone(_) => {}
             WatchEvent::Synced => {
                 self.listed = true;
                 if !self.named {
-                    self.entry = None;
+                    self.forget();
                 }
             }
         }
+    }
+
+    fn forget(&mut self) {
+        self.entry = None;
+        if self.last.is_some() {
+            self.gone.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Takes note of settings that are in force before the watch begins.
+    pub(super) fn begin(&mut self, spec: Option<KubeControllersConfigurationSpec>) {
+        self.last = spec;
+    }
+
+    /// The settings of the object as it was last there.
+    pub(super) fn last(&self) -> Option<&KubeControllersConfigurationSpec> {
+        self.last.as_ref()
     }
 
     /// The object.
@@ -55,6 +88,7 @@ impl Known {
     /// What is to be written so that the object is there and has this status; without an object `status` is not asked for.
     pub(super) fn step(&self, status: Option<&KubeControllersConfigurationStatus>) -> Step {
         match (&self.entry, status) {
+            (None, _) if self.gone.is_some_and(|since| since.elapsed() < REPLACED) => Step::Wait,
             (None, _) if self.listed => Step::Create,
             (Some(entry), Some(status)) if !has_status(&entry.value, status) => Step::WriteStatus,
             _ => Step::Nothing,
@@ -73,6 +107,7 @@ mod tests {
     use libcalico::api::KubeControllersConfigurationSpec;
     use libcalico::store::Revision;
     use serde_json::json;
+    use tokio::time::advance;
 
     use super::*;
 
@@ -86,8 +121,8 @@ mod tests {
         KubeControllersConfigurationStatus { running_config, ..KubeControllersConfigurationStatus::default() }
     }
 
-    #[test]
-    fn it_is_missing_only_when_a_list_was_complete_without_it() {
+    #[tokio::test(start_paused = true)]
+    async fn it_is_missing_only_when_a_list_was_complete_without_it() {
         let mut known = Known::default();
         assert_eq!(known.step(None), Step::Nothing);
         known.follow(WatchEvent::Restarted);
@@ -102,11 +137,12 @@ mod tests {
         known.follow(WatchEvent::Restarted);
         assert!(known.entry().is_some());
         known.follow(WatchEvent::Synced);
-        assert_eq!(known.step(None), Step::Create);
+        assert_eq!(known.step(None), Step::Wait);
     }
 
-    #[test]
-    fn what_is_deleted_is_made_again_and_others_are_left_alone() {
+    /// Somebody who replaces it deletes it and creates it again.
+    #[tokio::test(start_paused = true)]
+    async fn deleted_configuration_is_made_again_after_a_minute_and_others_are_left_alone() {
         let mut known = Known::default();
         known.follow(WatchEvent::Restarted);
         known.follow(WatchEvent::Put(named(NAME)));
@@ -114,7 +150,20 @@ mod tests {
         known.follow(WatchEvent::Gone(named("other").key));
         assert!(known.entry().is_some());
         known.follow(WatchEvent::Gone(named(NAME).key));
+        assert_eq!(known.step(None), Step::Wait);
+        // Each complete list says so again, and the minute is not counted anew.
+        for _ in 0..59 {
+            advance(Duration::from_secs(1)).await;
+            known.follow(WatchEvent::Restarted);
+            known.follow(WatchEvent::Synced);
+            assert_eq!(known.step(None), Step::Wait);
+        }
+        advance(Duration::from_secs(1)).await;
         assert_eq!(known.step(None), Step::Create);
+
+        known.follow(WatchEvent::Put(named(NAME)));
+        known.follow(WatchEvent::Gone(named(NAME).key));
+        assert_eq!(known.step(None), Step::Wait, "it was there again");
     }
 
     #[test]

@@ -90,3 +90,25 @@ async fn missing_configuration_is_the_default() {
     let settings = scene.configuration.first(&scene.status, &scene.stop).await.unwrap();
     assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn deleted_configuration_is_made_again_with_its_own_settings() {
+    let scene = scene();
+    let key = ObjectKey::global(NAME);
+    store(&scene.calico, configured("7m")).await;
+    let stored = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
+    let mut known = Known::default();
+    for event in [
+        WatchEvent::Restarted,
+        WatchEvent::Put(stored.clone()),
+        WatchEvent::Synced,
+        WatchEvent::Gone(stored.key.clone()),
+    ] {
+        known.follow(event);
+    }
+    scene.calico.delete::<KubeControllersConfiguration>(&key, None).await.unwrap();
+    scene.configuration.write(Step::Create, &known, None).await;
+    let made = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
+    assert_eq!(made.value.spec, stored.value.spec);
+    assert!(made.value.metadata.uid != stored.value.metadata.uid && made.value.status.is_some());
+}

@@ -1,6 +1,7 @@
 //! The right to write ends in the middle of a pass.
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::*;
 use crate::controllers::testing::{embedded, settings};
@@ -23,7 +24,7 @@ async fn pass_goes_no_further_when_the_right_to_write_ends() {
     };
     let known = Known::new(Mode::Etcd, leaky(), &mut Feeds::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
-    let mut collector = Collector::new(context, known, metrics);
+    let mut collector = Collector::new(context, known, Clock::start(), metrics);
     let begin = Instant::now();
     collector.pass(Scope::Changed).await;
     assert_eq!((begin.elapsed(), asked.load(Ordering::Relaxed)), (right, 1), "the answer was not waited for");

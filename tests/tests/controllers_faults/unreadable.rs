@@ -33,8 +33,9 @@ fn on(group: Option<ApiGroup>) {
         world.configure(&json!({ "leakGracePeriod": "15" }));
         world.address_left_behind("n1", "10.65.1.0");
         world.merge("/api/v1/nodes/n1", &json!({ "metadata": { "labels": { "zone": "a" } } }));
+        let setup = setup();
         let (before, audit) = (world.revisions(), world.api.audit().unwrap());
-        let mut controllers = setup().start(host, "after").unwrap();
+        let mut controllers = setup.start(host, "after").unwrap();
         world.until(&controllers, "an Event", || events(&world).len() == 1);
         let event = &events(&world)[0];
         assert_eq!((&event["reason"], &event["type"]), (&json!("UnreadableConfiguration"), &json!("Warning")));

@@ -111,6 +111,32 @@ fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
+/// Rows of SECURITY.md's tables, and the page on threats: a claim has a test, by name, or says that it has none.
+#[test]
+fn security_documents_name_tests_that_exist() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let read = |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
+    let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
+    let claims = security.split("| result | shown by |").skip(1).flat_map(|table| {
+        table.lines().skip(2).take_while(|line| line.starts_with('|')).filter_map(|row| row.rsplit('|').nth(1))
+    });
+    let claims: Vec<_> = claims.collect();
+    ensure!(claims.len() > 15, "{} claims", claims.len());
+    for claim in claims {
+        ensure!(claim.contains("no test: ") || quoted(claim).any(is_test_name), "nothing shows the claim: {claim}");
+    }
+    let sources = all_files()?.iter().map(fs::read_to_string).collect::<Result<String, _>>()?;
+    for test in [&security, &threats].into_iter().flat_map(|text| quoted(text)).filter(|name| is_test_name(name)) {
+        ensure!(sources.contains(&format!("fn {test}(")) || sources.contains(&format!("{test}:")), "no test {test}");
+    }
+    Ok(())
+}
+
+/// Tells the name of a test, a sentence of several words, from other quoted words.
+fn is_test_name(quoted: &str) -> bool {
+    quoted.matches('_').count() > 2 && quoted.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+}
+
 /// The first column of the README's table of errors: what stands there between backticks is said by our programs, but for what `…`
 /// stands for, what the system says, and what others' programs say.
 #[test]

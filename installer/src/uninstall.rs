@@ -21,6 +21,7 @@ mod kept;
 mod obstacles;
 mod others;
 mod plan;
+mod pods;
 mod report;
 
 pub use plan::{Found, FoundState, Task, Verdict, plan};

@@ -25,7 +25,8 @@ Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--forg
       --yes                    act; without it, only say what would be done
       --tear-down-pods         delete the interfaces of pods that are still there, and with them their routes: these pods have
                                no network any more. In a container this takes the capability NET_ADMIN
-      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with one
+      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with one, or
+                               reports one to the API server
       --forget-gone            files that are not where they were installed were removed by somebody; without it nothing is
                                done where all of a directory are gone, which may be another directory
       --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted below that

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::Leaked;
+use ipam_plugin::kubernetes_api::{self, Api};
+use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
 use ipam_plugin::{cni, node_name};
 use libcalico::ipam::{Block, HandleId};
@@ -17,6 +20,7 @@ use netconf::conf::DatastoreType;
 use super::Options;
 use super::interfaces;
 use super::plan::Found;
+use super::pods;
 use super::report::Report;
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
@@ -63,7 +67,7 @@ pub(super) async fn release(
     }
     let outcome = match conf.and_then(|conf| if options.yes { none_is_used(network).map(|()| conf) } else { Ok(conf) })
     {
-        Ok(conf) => give_back(&conf, options.yes).await,
+        Ok(conf) => give_back(&conf, options).await,
         Err(reason) => Err(reason),
     };
     match outcome {
@@ -100,21 +104,27 @@ struct Released {
     besides: BTreeMap<HandleId, String>,
 }
 
-async fn give_back(conf: &NetConf, acts: bool) -> Result<Released, String> {
+async fn give_back(conf: &NetConf, options: Options) -> Result<Released, String> {
     let node = node_name::of(conf).map_err(|error| error.to_string())?;
-    let (_, store) = node_conf::datastore(conf, DEADLINE)?;
+    let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let clock = SystemClock::start();
+    // An ADD that began with the configuration takes its address under this lock: the blocks are read after that.
+    let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
     let blocks = store.list::<Block>(&None).await.map_err(|error| words(&error))?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let besides = held_besides(&blocks, &node, &leaked);
     // They are those of the whole cluster.
     drop(blocks);
-    if !acts {
+    let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config)).map_err(|error| words(&error))?;
+    if let Some(api) = api.reached(&store) {
+        pods::none_reports(api, &leaked, options.tear_down_pods.then_some(node.as_str())).await?;
+    }
+    if !options.yes {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok(Released { what, besides });
     }
-    // No pod is connected any more, see `none_is_used`.
+    // No pod is connected or reports one of these addresses any more, see `none_is_used` and `none_reports`.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, error)) = collected.failed.first() {
         return Err(format!("{handle}: {error}"));

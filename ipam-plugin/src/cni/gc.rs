@@ -80,8 +80,12 @@ impl Leaked {
 
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
-        let leaving = self.leaks.values().flat_map(|leak| &leak.leaving);
-        leaving.filter_map(|address| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
+        self.leaving().filter_map(|address| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
+    }
+
+    /// The addresses, each with the pod that it is noted for.
+    pub fn leaving(&self) -> impl Iterator<Item = &Leaving> {
+        self.leaks.values().flat_map(|leak| &leak.leaving)
     }
 
     /// Gives it back, but for that of containers in `keep`, after the listings of each container gave it up.

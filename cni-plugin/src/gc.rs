@@ -2,7 +2,8 @@
 //!
 //! One failure does not stop the rest; all are reported together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::cni::Leaked;
@@ -12,7 +13,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
-use crate::dataplane::{DataplaneError, Endpoint, HostLinkProof, Teardown};
+use crate::dataplane::{self, DataplaneError, Endpoint, HostLinkProof, Running, Suspect, Teardown};
 use crate::endpoint::EndpointsOf;
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, owed};
@@ -46,9 +47,19 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     let endpoints = endpoints(session, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| is_stale(session, &valid, entry));
+    let running = match session.call.conf.feature_control.gc_running_containers {
+        true => Vec::new(),
+        false => dataplane::running(&suspects(&valid, &leaked, &stale)).map_err(|error| {
+            CniError::new(Code::TRY_AGAIN, format!("nothing is collected: which containers run is not known: {error}"))
+        })?,
+    };
     // As in DEL: no address is given back while an interface still answers for it.
     let mut keeping = valid.containers.clone();
+    keeping.extend(running.iter().map(|running| running.container_id.clone()));
     stale.retain(|entry| {
+        if running.iter().any(|running| running.container_id == entry.value.spec.container_id) {
+            return false;
+        }
         let removed = remove_link(entry);
         if let Err(error) = &removed {
             failures.push(format!("remove the interface of WorkloadEndpoint {}: {error}", entry.key));
@@ -63,7 +74,8 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
             keeping.insert(entry.value.spec.container_id);
         }
     }
-    failures.extend(ipam::gc(session, leaked, &keeping).await);
+    failures.extend(ipam::gc(session, leaked, &keeping, !running.is_empty()).await);
+    failures.extend(running.iter().map(|running| left(session, running)));
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
@@ -91,14 +103,48 @@ async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<Workl
 /// Whether an endpoint of this node is of this network and of an attachment that is gone. A plain container's endpoint
 /// names its network as a profile. A pod's does not: with Kubernetes' policy it is told from its namespace profile, and
 /// a node has one network for pods.
+///
+/// A pod has one endpoint, of the interface that the first ADD was asked for: there the container alone decides.
 fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     let attachment = (spec.container_id.clone(), spec.endpoint.clone());
+    let is_valid = match spec.orchestrator.as_str() {
+        "k8s" => valid.containers.contains(&spec.container_id),
+        _ => valid.attachments.contains(&attachment),
+    };
     spec.node == session.facts.node
         && !spec.container_id.is_empty()
-        && !valid.attachments.contains(&attachment)
+        && !is_valid
         && (spec.profiles.contains(&session.call.conf.name)
             || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
+}
+
+/// Returns the containers whose network is to be taken, with their addresses.
+fn suspects(valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+    let mut addresses = BTreeMap::<String, Vec<IpAddr>>::new();
+    for (container, address) in leaked.held() {
+        addresses.entry(container.to_owned()).or_default().push(address.ip);
+    }
+    for entry in stale {
+        let (_, of_endpoint) = host_link_of(&entry.value.spec);
+        addresses.entry(entry.value.spec.container_id.clone()).or_default().extend(of_endpoint);
+    }
+    // A container that is named may have lost one of its interfaces.
+    addresses.retain(|container, _| !valid.containers.contains(container));
+    addresses.into_iter().map(|(container_id, addresses)| Suspect { container_id, addresses }).collect()
+}
+
+/// Logs that a container is left, and returns the words for the error.
+fn left(session: &Session, running: &Running) -> String {
+    let Running { container_id, ifname, process } = running;
+    let network = &session.call.conf.name;
+    let words = format!(
+        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and process \
+         {process} is in its network namespace. It is left alone. If another runtime uses network {network}, name the networks \
+         differently; feature_control.gc_running_containers takes its network nevertheless"
+    );
+    tracing::warn!("{words}");
+    words
 }
 
 /// The endpoint itself, as long as it is of the container that is gone.

@@ -153,7 +153,11 @@ fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
             assert!(!lines.iter().any(|line| line.starts_with("list pods")), "{lines:?}");
         };
         gc(json!([{ "containerID": "c1", "ifname": "eth0" }]));
+        assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address.clone(), 1));
+        // The container counts, and not the interface: a runtime may name another one of it.
+        gc(json!([{ "containerID": "c1", "ifname": "net1" }]));
         assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address, 1));
+        assert_ne!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
         gc(json!([]));
         assert_eq!((cluster.annotation("podIP"), cluster.annotation("podIPs")), (json!(""), json!("")));
         assert!(cluster.custom("ipamhandles").is_empty());

@@ -48,6 +48,12 @@ pub enum DataplaneError {
         /// What became of the lock.
         source: LockError,
     },
+    /// `/proc` does not tell which network namespaces have processes.
+    #[error("cannot read the processes in /proc: {source}")]
+    Processes {
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The host route to one of the addresses exists, and is not ours to replace.
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),

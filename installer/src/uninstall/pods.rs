@@ -15,7 +15,7 @@ use libcalico::store::{ReadBatch, Store};
 /// The pods that do, with their addresses and the way out; or the API server cannot be asked.
 pub(super) async fn none_reports<S: Store>(api: &S, leaked: &Leaked, torn_down: Option<&str>) -> Result<(), String> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
-    for address in leaked.leaving() {
+    for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
             leaving.entry(ObjectKey::namespaced(namespace, name)).or_default().insert(address.ip);
         }

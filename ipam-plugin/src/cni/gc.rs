@@ -80,12 +80,12 @@ impl Leaked {
 
     /// The pods that it is noted for: namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
-        self.leaving().filter_map(|address| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
+        self.held().filter_map(|(_, address)| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// The addresses, each with the pod that it is noted for.
-    pub fn leaving(&self) -> impl Iterator<Item = &Leaving> {
-        self.leaks.values().flat_map(|leak| &leak.leaving)
+    /// The addresses, each with the id of the container that holds it and the pod that it is noted for.
+    pub fn held(&self) -> impl Iterator<Item = (&str, &Leaving)> {
+        self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 
     /// Gives it back, but for that of containers in `keep`, after the listings of each container gave it up.

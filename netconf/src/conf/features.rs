@@ -15,6 +15,9 @@ pub struct FeatureControl {
     /// Whether what annotations ask for, by `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools`, is kept to pools whose
     /// namespaceSelector selects the pod's namespace and to addresses that no IPReservation reserves. Read by ADD.
     pub restrict_annotations: bool,
+
+    /// Whether containers that `cni.dev/valid-attachments` does not name lose their network although they run. Read by GC.
+    pub gc_running_containers: bool,
 }
 
 /// Settings inside the container.
@@ -32,6 +35,7 @@ impl FromNode for FeatureControl {
             ip_addrs_no_ipam: object.read_or_default("ip_addrs_no_ipam")?,
             floating_ips: object.read_or_default("floating_ips")?,
             restrict_annotations: object.read_or_default("restrict_annotations")?,
+            gc_running_containers: object.read_or_default("gc_running_containers")?,
         })
     }
 }

@@ -2,6 +2,7 @@
 //! ADD, DEL or GC takes an interface that another sandbox uses, whatever its name is.
 
 mod alias;
+mod gc;
 mod overtaken;
 mod taken;
 

@@ -157,7 +157,7 @@ fn what_is_no_interface_pair_is_an_error(cluster: &Cluster<'_>) {
 }
 
 /// As upstream leaves an interface.
-fn forget_alias(ifname: &str) {
+pub(super) fn forget_alias(ifname: &str) {
     ip(&format!("link set dev {ifname} alias other")).unwrap();
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
 }

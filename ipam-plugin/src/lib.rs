@@ -15,6 +15,7 @@ pub mod ahead;
 pub mod assign;
 pub mod assign_address;
 pub mod budget;
+pub mod busy;
 pub mod cli;
 pub mod clock;
 pub mod cni;

@@ -1,6 +1,7 @@
 //! [`AssignRequest`]: what an allocation is asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{HandleId, Labels, Owner};
@@ -39,6 +40,8 @@ pub struct AssignRequest {
     pub max_per_handle: usize,
     /// Write nothing unless each family can be served in full.
     pub all_or_nothing: bool,
+    /// Addresses that are taken only where there is no other.
+    pub passed_over: BTreeSet<IpAddr>,
 }
 
 /// A namespace, as pools' namespace selectors see it.
@@ -67,6 +70,7 @@ impl AssignRequest {
             max_blocks: 0,
             max_per_handle: 0,
             all_or_nothing: false,
+            passed_over: BTreeSet::new(),
         }
     }
 

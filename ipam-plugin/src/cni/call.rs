@@ -12,6 +12,7 @@ use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
+use crate::busy;
 use crate::lock::HostLock;
 use crate::prelude::PreludeQuery;
 use crate::recent::RecentBlocks;
@@ -54,6 +55,8 @@ pub struct IpamCall {
     pub lock_file: Option<PathBuf>,
     /// The file that remembers which blocks the last addresses came from; `None` does without.
     pub recent_file: Option<PathBuf>,
+    /// The file that notes which addresses the node's kernel has in use, see [`crate::busy`]; `None` does without.
+    pub busy_file: Option<PathBuf>,
     /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
     pub labels_marker: Option<PathBuf>,
 }
@@ -91,6 +94,7 @@ impl IpamCall {
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
             recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
+            busy_file: Some(PathBuf::from(busy::FILE)),
             labels_marker: Some(PathBuf::from(LABELS_MARKER)),
         }
     }
@@ -170,6 +174,12 @@ impl IpamCall {
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
         lock.filter(|_| !store.has_transactions())?;
         self.recent_file.as_deref().map(RecentBlocks::read)
+    }
+
+    /// The addresses that the kernel was found to have in use a moment ago.
+    pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
+        let notes = self.busy_file.as_deref().map(|file| busy::in_force(file, now)).unwrap_or_default();
+        notes.into_iter().map(|note| note.address).collect()
     }
 
     /// What is stored with each address.

@@ -21,6 +21,7 @@ pub(crate) fn call(container: &str) -> IpamCall {
         max_blocks: 0,
         lock_file: None,
         recent_file: None,
+        busy_file: None,
         labels_marker: None,
     }
 }

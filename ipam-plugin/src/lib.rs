@@ -37,6 +37,7 @@ pub mod mend_handles;
 pub mod node_name;
 pub mod own_netns;
 mod plan;
+pub mod predecessor;
 pub mod prelude;
 pub mod process;
 #[cfg(test)]

@@ -29,6 +29,7 @@ use netconf::{CniError, CniResult, Code, Version};
 pub use another::{choose_another, pass_over, release_others};
 pub use delegate::Delegate;
 use pod_cidr::Subnets;
+pub use requested::Outgoing;
 
 use crate::annotations::Addresses;
 use crate::attach::host_link_of;
@@ -51,6 +52,8 @@ pub struct Lease {
     pub chooser: Option<Box<IpamCall>>,
     /// Routes to addresses that this ADD was given and cannot use. The container holds the addresses until the ADD is over.
     pub busy: Vec<BusyRoute>,
+    /// Addresses of the pod's earlier sandbox that it does not ask for any more.
+    pub outgoing: Option<Outgoing>,
 }
 
 /// `calico-ipam` in process; nothing of it when a foreign plugin keeps the addresses.
@@ -125,7 +128,7 @@ pub async fn assign(
             return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) });
         }
         (Addresses::Requested(addresses), Some(call), Some(prelude)) => {
-            Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
+            return Box::pin(requested::assign(session, call, prelude, before, addresses)).await;
         }
         (_, Some(call), Some(prelude)) => {
             let result = with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?)?;
@@ -140,7 +143,7 @@ pub async fn assign(
 impl Lease {
     fn of(result: CniResult) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        Lease { result, addresses, is_kept: true, chooser: None, busy: Vec::new() }
+        Lease { result, addresses, is_kept: true, chooser: None, busy: Vec::new(), outgoing: None }
     }
 }
 

@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 
 use crate::busy;
 use crate::lock::HostLock;
+use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
 use crate::recent::RecentBlocks;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
@@ -49,6 +50,8 @@ pub struct IpamCall {
     pub restricted: BTreeSet<IpVersion>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
+    /// The pod's earlier sandbox: an address that is asked for passes from it to this container.
+    pub predecessor: Option<Predecessor>,
     /// Most blocks the node may own; 0 leaves it to the cluster's settings.
     pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
@@ -90,6 +93,7 @@ impl IpamCall {
             ipv6_pools: ipam.ipv6_pools.clone(),
             restricted: BTreeSet::new(),
             ip: call.args.ip,
+            predecessor: None,
             // For Windows, but read on every system, as upstream's (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
@@ -154,6 +158,7 @@ impl IpamCall {
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
             max_blocks: self.max_blocks,
             all_or_nothing: true,
+            predecessor: self.predecessor.clone(),
             // Another process may be giving the machine its first address now (IPAM-115).
             max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)

@@ -3,6 +3,7 @@
 //! Reads, addresses, interface, endpoint, in this order; a failure undoes what was done in the reverse order, and the
 //! error says which step failed and what was taken back (design decision 7, CNI-219, CNI-221).
 
+mod another;
 mod set_up;
 mod undo;
 
@@ -18,8 +19,9 @@ use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::{names, validation};
 use netconf::{CniError, CniResult, Code};
 
-use self::set_up::{Wanted, attached, set_up};
-use self::undo::{give_back, undo};
+use self::another::set_up;
+use self::set_up::attached;
+use self::undo::undo;
 use crate::annotations::Annotations;
 use crate::attach::{self, Attachment};
 use crate::dataplane::NetnsFd;
@@ -175,14 +177,9 @@ async fn network(
     let lease = ipam::assign(session, allocator, known.assign, held_before, &annotations.addresses).await?;
     session.timings.stage("ipam");
 
-    let endpoint = match described(session, existing.as_ref(), &lease.addresses, annotations) {
-        Ok(endpoint) => endpoint,
-        Err(error) => return Err(Box::pin(give_back(session, &lease, "describing the endpoint", error)).await),
-    };
-    let wanted = Wanted { endpoint, existing, profile, mac: annotations.mac };
-    let (attachment, endpoint) = set_up(session, netns, &lease, wanted).await?;
+    let (attachment, endpoint, result) = set_up(session, netns, lease, existing, profile, annotations).await?;
     wait_for_policy(session, &endpoint);
-    Ok(attachment.complete(lease.result, &session.call))
+    Ok(attachment.complete(result, &session.call))
 }
 
 /// The endpoint as far as it is known before the interface is made. Checked now, so that no interface is made for one

@@ -78,7 +78,7 @@ pub fn open_netns(session: &Session) -> Result<Option<NetnsFd>, CniError> {
 /// `endpoint` is what will be written, which another dataplane is told about; `mac` is for the kernel's only.
 pub async fn attach(
     session: &Session,
-    netns: Option<NetnsFd>,
+    netns: Option<&NetnsFd>,
     lease: &Lease,
     endpoint: &WorkloadEndpoint,
     mac: Option<MacAddr>,

@@ -33,6 +33,7 @@ pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan
         allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
         host_routes: true,
         replaces_idle_routes: false,
+        refuses_addresses_of_pods: false,
     })
 }
 

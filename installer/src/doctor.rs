@@ -14,8 +14,8 @@ mod report;
 pub mod role;
 
 pub use facts::{
-    BlockCount, Cache, Chosen, Cluster, Content, DatastoreKind, Facts, File, Granted, Holder, Lock, NodeName, Origin,
-    PodInterface, Pool, Program, ProgramState, Setting, TlsFile, TokenFile,
+    BlockCount, BusyAddress, Cache, Chosen, Cluster, Content, DatastoreKind, Facts, File, Granted, Holder, Lock,
+    NodeName, Origin, PodInterface, Pool, Program, ProgramState, Setting, TlsFile, TokenFile,
 };
 pub use finding::{Finding, State};
 pub use gather::gather;

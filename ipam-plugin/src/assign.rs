@@ -81,7 +81,9 @@ pub async fn assign<S: Store, C: Clock>(
         })
         .collect();
     let expected = prelude.expected.clone();
-    let known = Knowledge::new(prelude, request.prelude_query(), clock.now()).map_err(IpamError::from);
+    let known = Knowledge::new(prelude, request.prelude_query(), clock.now())
+        .map(|known| known.passing_over(request.passed_over.clone()))
+        .map_err(IpamError::from);
     let (families, known) = match families.and_then(|families| Ok((families, known?))) {
         Ok(both) => both,
         Err(error) => {
@@ -161,6 +163,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
                     self.held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
                     family.remaining = 0;
                 }
+                // An address that may be busy is better than none.
+                Step::Short(_) if self.known.pass_over_no_more() => return self.plan(),
                 Step::Short(cause) => family.exhausted = Some(cause),
             }
         }

@@ -16,14 +16,16 @@ use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
 use crate::early_handle::{forget_expected, read_beside_handle};
 use crate::error::IpamError;
+use crate::handle_count::decrement;
 use crate::knowledge::{Knowledge, Known, Wants};
+use crate::predecessor::Predecessor;
 use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
 /// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, but for the
 /// namespace's selector and reservations where the request is restricted, and unless affinity is strict the block may be another node's (IPAM-134, IPAM-137). A block that does not exist is
-/// claimed.
+/// claimed. From the request's predecessor the address passes by the one write of the block; it is free at no time.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -48,16 +50,14 @@ struct WantedAddress<'a> {
     known: Knowledge,
 }
 
-impl WantedAddress<'_> {
+impl<'a> WantedAddress<'a> {
     async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<(), IpamError> {
         let mut budget = Budget::new(clock, OPERATION);
         loop {
             self.read(store).await?;
-            let Some(take) = self.take()? else { return Ok(()) };
+            let Some((take, from)) = self.take()? else { return Ok(()) };
             match commit(store, clock, &mut self.known, self.request, vec![take]).await {
-                Ok(_) => return Ok(()),
-                Err(CommitError { done, .. }) if !done.is_empty() => return Ok(()),
-                Err(CommitError { cause, .. }) => {
+                Err(CommitError { done, cause }) if done.is_empty() => {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
                     }
@@ -66,6 +66,12 @@ impl WantedAddress<'_> {
                     }
                     self.known.refresh(store, clock.now(), [self.cidr]).await?;
                     self.cidr = block_of(&self.known.prelude, self.request, self.ip)?;
+                }
+                _ => {
+                    if let Some(from) = from {
+                        decrement(store, clock, &from.handle, &[(self.cidr, 1)]).await;
+                    }
+                    return Ok(());
                 }
             }
         }
@@ -103,10 +109,10 @@ impl WantedAddress<'_> {
         Ok(())
     }
 
-    /// The address taken in memory; `None` when the handle has it already and may not have another (IPAM-135).
-    fn take(&self) -> Result<Option<Take>, IpamError> {
+    /// The address taken in memory, and from whom; `None` when the handle has it already and may not have another (IPAM-135).
+    fn take(&self) -> Result<Option<(Take, Option<&'a Predecessor>)>, IpamError> {
         let affinity = self.known.affinity(&self.affinity_key()).flatten();
-        let (block, revision, claim) = match self.known.block(&self.cidr) {
+        let (mut block, revision, claim) = match self.known.block(&self.cidr) {
             Some(Known::There(entry)) => {
                 let ours = entry.value.owner() == Some(self.request.owner());
                 let unconfirmed = affinity.filter(|affinity| {
@@ -127,9 +133,13 @@ impl WantedAddress<'_> {
         if self.is_at_limit()? {
             return Ok(None);
         }
+        let from = match &self.request.predecessor {
+            Some(predecessor) if predecessor.give_up(&mut block, self.ip, self.known.now)? => Some(predecessor),
+            _ => None,
+        };
         let strict = self.known.config().strict_affinity;
         let taken = Take::of_address(self.request, strict, self.ip, block, revision, claim);
-        taken.map(Some).map_err(|error| match error {
+        taken.map(|take| Some((take, from))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
             other => other.into(),
         })

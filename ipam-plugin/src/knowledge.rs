@@ -1,6 +1,7 @@
 //! [`Knowledge`]: what an operation has read so far, and [`Wants`]: what its plan has to know before it can go on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations};
 use libcalico::net::{Cidr, IpVersion};
@@ -24,10 +25,12 @@ pub(crate) enum Known {
 #[derive(Debug, Clone)]
 pub(crate) struct Knowledge {
     pub(crate) prelude: Prelude,
+    /// What automatic assignment leaves alone: the ranges that are reserved, and the addresses that are passed over.
     pub(crate) reservations: Reservations,
     /// When it was read, the clock of walks and claims.
     pub(crate) now: OffsetDateTime,
     query: PreludeQuery,
+    passed_over: BTreeSet<IpAddr>,
     blocks: BTreeMap<Cidr, Known>,
     listed: BTreeSet<IpVersion>,
     ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
@@ -101,6 +104,7 @@ impl Knowledge {
             prelude,
             now,
             query,
+            passed_over: BTreeSet::new(),
             blocks: BTreeMap::new(),
             listed: BTreeSet::new(),
             ranges: BTreeMap::new(),
@@ -110,6 +114,26 @@ impl Knowledge {
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
+    }
+
+    /// The same, where these addresses are taken as reserved.
+    pub(crate) fn passing_over(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+        if !addresses.is_empty() {
+            let busy = addresses.iter().map(|ip| Cidr::host(*ip));
+            self.reservations = Reservations::new(self.reservations.ranges().iter().copied().chain(busy));
+            self.passed_over = addresses;
+        }
+        self
+    }
+
+    /// Takes no address as reserved that is not. Returns false if none was.
+    pub(crate) fn pass_over_no_more(&mut self) -> bool {
+        if self.passed_over.is_empty() {
+            return false;
+        }
+        self.passed_over.clear();
+        self.reservations = reservations(&self.prelude);
+        true
     }
 
     pub(crate) fn config(&self) -> &IpamConfig {
@@ -283,9 +307,10 @@ impl Knowledge {
         }
         let ranges: Vec<_> = self.ranges.keys().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
         let answers = store.read(&batch).await?;
-        let expected = std::mem::take(&mut self.expected);
+        let (expected, passed_over) = (std::mem::take(&mut self.expected), std::mem::take(&mut self.passed_over));
         let prelude = Prelude::from_answers(&answers, &prelude)?;
-        *self = Knowledge { expected, ..Knowledge::new(prelude, self.query.clone(), now)? };
+        let fresh = Knowledge::new(prelude, self.query.clone(), now)?.passing_over(passed_over);
+        *self = Knowledge { expected, ..fresh };
         self.expect_no_more_than_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
         for (cidr, ticket) in blocks {

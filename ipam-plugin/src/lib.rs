@@ -15,6 +15,7 @@ pub mod ahead;
 pub mod assign;
 pub mod assign_address;
 pub mod budget;
+pub mod busy;
 pub mod cli;
 pub mod clock;
 pub mod cni;
@@ -36,6 +37,7 @@ pub mod mend_handles;
 pub mod node_name;
 pub mod own_netns;
 mod plan;
+pub mod predecessor;
 pub mod prelude;
 pub mod process;
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! [`AssignRequest`]: what an allocation is asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{HandleId, Labels, Owner};
 use libcalico::net::IpVersion;
 use time::OffsetDateTime;
 
+use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
 
 /// A request for addresses out of the pools.
@@ -39,6 +41,10 @@ pub struct AssignRequest {
     pub max_per_handle: usize,
     /// Write nothing unless each family can be served in full.
     pub all_or_nothing: bool,
+    /// The holder from whom an address that is asked for passes to this request.
+    pub predecessor: Option<Predecessor>,
+    /// Addresses that are taken only where there is no other.
+    pub passed_over: BTreeSet<IpAddr>,
 }
 
 /// A namespace, as pools' namespace selectors see it.
@@ -67,6 +73,8 @@ impl AssignRequest {
             max_blocks: 0,
             max_per_handle: 0,
             all_or_nothing: false,
+            predecessor: None,
+            passed_over: BTreeSet::new(),
         }
     }
 

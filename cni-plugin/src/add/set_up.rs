@@ -7,8 +7,8 @@ use netconf::CniError;
 use tokio::task::yield_now;
 
 use super::undo::{detach, give_back, leave};
-use crate::attach::{self, Attachment};
-use crate::dataplane::{MacAddr, NetnsFd};
+use crate::attach::{self, AttachError, Attachment};
+use crate::dataplane::{BusyRoute, MacAddr, NetnsFd};
 use crate::endpoint::{EndpointWrite, Existing, WriteFailure};
 use crate::ipam::Lease;
 use crate::session::Session;
@@ -28,13 +28,26 @@ pub(super) struct Wanted {
     pub(super) mac: Option<MacAddr>,
 }
 
-/// Makes the interface and writes the endpoint. After a failure neither is there, and the addresses are given back.
+/// Why there is no interface.
+pub(super) enum Failure {
+    /// The host has a route to an address that IPAM chose. The addresses are still held.
+    Busy {
+        /// The route.
+        route: BusyRoute,
+        /// The endpoint as it was written, if it was: it lists the address.
+        written: Option<Box<WorkloadEndpoint>>,
+    },
+    /// Any other reason. The endpoint is not there either, and the addresses are given back.
+    Other(CniError),
+}
+
+/// Makes the interface and writes the endpoint.
 pub(super) async fn set_up(
     session: &mut Session,
-    netns: Option<NetnsFd>,
+    netns: Option<&NetnsFd>,
     lease: &Lease,
     wanted: Wanted,
-) -> Result<(Attachment, WorkloadEndpoint), CniError> {
+) -> Result<(Attachment, WorkloadEndpoint), Failure> {
     // In Kubernetes an endpoint has nothing of what the kernel says, and its write is a round trip to wait for. Without
     // a namespace the interface will fail: then nothing should have been written.
     if matches!(session.store, Datastore::Kubernetes(_)) && netns.is_some() {
@@ -43,7 +56,10 @@ pub(super) async fn set_up(
     let Wanted { endpoint, existing, profile, mac } = wanted;
     let attachment = match attach::attach(session, netns, lease, &endpoint, mac).await {
         Ok(attachment) => attachment,
-        Err(error) => return Err(Box::pin(give_back(session, lease, ATTACHING, error.into())).await),
+        Err(AttachError::BusyRoute(route)) if lease.chooser.is_some() => {
+            return Err(Failure::Busy { route, written: None });
+        }
+        Err(error) => return Err(Box::pin(give_back(session, lease, ATTACHING, error.into())).await.into()),
     };
     session.timings.stage("dataplane");
     let write = EndpointWrite::of(existing, attached(endpoint, &attachment)).with_profile(profile);
@@ -52,18 +68,18 @@ pub(super) async fn set_up(
             session.timings.stage("write");
             Ok((attachment, endpoint))
         }
-        Err(failure) => Err(Box::pin(detach(session, lease, &attachment, failure)).await),
+        Err(failure) => Err(Box::pin(detach(session, lease, &attachment, failure)).await.into()),
     }
 }
 
-const ATTACHING: &str = "setting up the interface";
+pub(super) const ATTACHING: &str = "setting up the interface";
 
 async fn side_by_side(
     session: &mut Session,
-    netns: Option<NetnsFd>,
+    netns: Option<&NetnsFd>,
     lease: &Lease,
     wanted: Wanted,
-) -> Result<(Attachment, WorkloadEndpoint), CniError> {
+) -> Result<(Attachment, WorkloadEndpoint), Failure> {
     let Wanted { endpoint, existing, profile, mac } = wanted;
     let write = EndpointWrite::of(existing, endpoint.clone()).with_profile(profile);
     let attach = async {
@@ -74,12 +90,21 @@ async fn side_by_side(
     };
     let outcome = match join(write.apply(&session.store), attach).await {
         (Ok(endpoint), Ok(attachment)) => Ok((attachment, endpoint)),
-        (Err(failure), Ok(attachment)) => Err(detach(session, lease, &attachment, failure).await),
-        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error.into())),
-        (_, Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await),
+        (Ok(endpoint), Err(AttachError::BusyRoute(route))) if lease.chooser.is_some() => {
+            Err(Failure::Busy { route, written: Some(Box::new(endpoint)) })
+        }
+        (Err(failure), Ok(attachment)) => Err(detach(session, lease, &attachment, failure).await.into()),
+        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error.into()).into()),
+        (_, Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await.into()),
     };
     session.timings.stage("dataplane");
     outcome
+}
+
+impl From<CniError> for Failure {
+    fn from(error: CniError) -> Self {
+        Failure::Other(error)
+    }
 }
 
 /// The endpoint with what is known once its interface is there.

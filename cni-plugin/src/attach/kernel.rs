@@ -19,19 +19,23 @@ use crate::session::Session;
 
 pub(super) fn attach(
     session: &Session,
-    netns: Option<NetnsFd>,
+    netns: Option<&NetnsFd>,
     lease: &Lease,
     mac: Option<MacAddr>,
 ) -> Result<Attachment, AttachError> {
+    let host_routes = endpoint_plan::has_host_routes(session, &lease.result);
     let plan = EndpointPlan {
         container_mac: mac,
-        host_routes: endpoint_plan::has_host_routes(session, &lease.result),
+        host_routes,
         replaces_idle_routes: lease.is_kept,
+        // A virtual machine's addresses may still lead to the pod that it comes from.
+        refuses_addresses_of_pods: !host_routes && lease.is_kept && session.machine.is_none(),
         ..endpoint_plan::from_conf(session, &lease.addresses)?
     };
-    let open = || NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error);
-    let netns = netns.map_or_else(open, Ok)?;
-    set_up(&plan, &netns)
+    match netns {
+        Some(netns) => set_up(&plan, netns),
+        None => set_up(&plan, &NetnsFd::open(Path::new(&session.call.netns)).map_err(netns_error)?),
+    }
 }
 
 /// Whether neither end of an endpoint's interface exists.

@@ -4,7 +4,7 @@ use installer::host_network::{HostNetwork, Interface, Route};
 use libcalico::net::IpVersion;
 
 use super::netlink::{NetlinkSocket, link, route};
-use super::{DataplaneError, Endpoint, HostLinkProof, MacAddr, NetlinkError, Teardown};
+use super::{DataplaneError, Endpoint, HostLinkProof, NetlinkError, Teardown};
 
 /// As the kernel has it in the namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,11 +14,7 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, String> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(|error| error.to_string())?;
-        let interface = |link: link::Link| Interface {
-            is_pods: link.paired && (link.alias.is_some() || link.mac == Some(MacAddr::HOST_SIDE)),
-            name: link.name,
-            mtu: link.mtu,
-        };
+        let interface = |link: link::Link| Interface { is_pods: link.is_pods(), name: link.name, mtu: link.mtu };
         Ok(links.into_iter().map(interface).collect())
     }
 

@@ -65,6 +65,8 @@ pub struct EndpointPlan {
     /// Whether IPAM gave this ADD the addresses. A host route to one of them through an interface without carrier is then a
     /// leftover of the address's earlier holder, and is replaced.
     pub replaces_idle_routes: bool,
+    /// Whether an address that another pod of this node has fails the ADD although the host gets no route to it.
+    pub refuses_addresses_of_pods: bool,
 }
 
 /// The in-pod routes of an endpoint that asked for none in particular: `0.0.0.0/0` and `::/0`.
@@ -215,7 +217,7 @@ impl EndpointPlan {
     }
 
     /// The pod's addresses as /32 and /128.
-    fn hosts(&self) -> impl Iterator<Item = Cidr> + '_ {
+    pub(super) fn hosts(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
 

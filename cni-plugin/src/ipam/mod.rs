@@ -1,6 +1,7 @@
 //! Where addresses come from: `calico-ipam` in process, by the same code as its own binary, or a foreign plugin by exec
 //! (design decision 1).
 
+mod another;
 mod child;
 mod delegate;
 pub mod pod_cidr;
@@ -25,11 +26,14 @@ use libcalico::store::Store;
 use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
+pub use another::{choose_another, pass_over, release_others};
 pub use delegate::Delegate;
 use pod_cidr::Subnets;
+pub use requested::Outgoing;
 
 use crate::annotations::Addresses;
 use crate::attach::host_link_of;
+use crate::dataplane::BusyRoute;
 use crate::endpoint::EndpointsOf;
 use crate::journal::Debt;
 use crate::session::{Session, store_error};
@@ -43,6 +47,13 @@ pub struct Lease {
     pub addresses: Vec<IpAddr>,
     /// Whether IPAM keeps them for the container: not those that a pod brings along.
     pub is_kept: bool,
+    /// The call by which `calico-ipam` chose them; `None` where they were asked for, are a virtual machine's, or come from
+    /// elsewhere.
+    pub chooser: Option<Box<IpamCall>>,
+    /// Routes to addresses that this ADD was given and cannot use. The container holds the addresses until the ADD is over.
+    pub busy: Vec<BusyRoute>,
+    /// Addresses of the pod's earlier sandbox that it does not ask for any more.
+    pub outgoing: Option<Outgoing>,
 }
 
 /// `calico-ipam` in process; nothing of it when a foreign plugin keeps the addresses.
@@ -117,10 +128,12 @@ pub async fn assign(
             return Ok(Lease { is_kept: false, ..Lease::of(requested::result(addresses)) });
         }
         (Addresses::Requested(addresses), Some(call), Some(prelude)) => {
-            Box::pin(requested::assign(session, call, prelude, before, addresses)).await?
+            return Box::pin(requested::assign(session, call, prelude, before, addresses)).await;
         }
         (_, Some(call), Some(prelude)) => {
-            with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?)?
+            let result = with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?)?;
+            let is_chosen = call.machine.is_none() && call.ip.is_none();
+            return Ok(Lease { chooser: is_chosen.then(|| Box::new(call)), ..Lease::of(result) });
         }
         _ => add_foreign(session, before.is_none())?,
     };
@@ -130,7 +143,7 @@ pub async fn assign(
 impl Lease {
     fn of(result: CniResult) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        Lease { result, addresses, is_kept: true }
+        Lease { result, addresses, is_kept: true, chooser: None, busy: Vec::new(), outgoing: None }
     }
 }
 
@@ -147,7 +160,7 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     let call = call_of(session);
     // What is held for a virtual machine may be listed by an endpoint of it that is in use.
     let is_leaving = lease.is_kept && call.as_ref().is_none_or(|call| call.machine.is_none());
-    let leaving = lease.addresses.iter().filter(|_| is_leaving).map(|ip| Leaving { ip: *ip, pod: None });
+    let leaving = lease.held().filter(|_| is_leaving).map(|ip| Leaving { ip, pod: None });
     let leaving: Vec<_> = leaving.collect();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !lease.is_kept {
@@ -161,11 +174,8 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
         let left = Box::pin(kubevirt::leave(&session.store, &clock, &handle, machine, &call.node, &endpoints)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
-    let requests: Vec<_> = lease
-        .addresses
-        .iter()
-        .map(|ip| ReleaseRequest { ip: *ip, handle: Some(handle.clone()), sequence: None })
-        .collect();
+    let requests: Vec<_> =
+        lease.held().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let clock = SystemClock::start();
     ipam_plugin::release_addresses::release_addresses(&session.store, &clock, &requests)
         .await

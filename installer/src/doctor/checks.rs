@@ -1,5 +1,6 @@
 //! The checks: each turns what was seen into one finding. In the order in which things depend on each other.
 
+mod busy;
 mod cluster;
 mod configuration;
 mod credentials;
@@ -26,5 +27,6 @@ pub fn all(facts: &Facts) -> Vec<Finding> {
     findings.push(node::settings(facts));
     findings.push(node::journal(facts));
     findings.extend(leftovers::all(facts));
+    findings.extend(busy::all(facts));
     findings
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 pub use cluster::{BlockCount, Cluster, DatastoreKind, Granted, Pool, TlsFile};
 pub use configuration::{Chosen, Content, File, Origin, Program, ProgramState, TokenFile};
-pub use node::{Cache, Holder, Lock, NodeName, PodInterface, Setting};
+pub use node::{BusyAddress, Cache, Holder, Lock, NodeName, PodInterface, Setting};
 pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
 
 use crate::host_network::Interface;
@@ -54,6 +54,8 @@ pub struct Facts {
     pub locks: Vec<Lock>,
     /// What libcni keeps of containers; `None` where it keeps nothing, or nothing that is seen from here.
     pub cache: Result<Option<Cache>, String>,
+    /// Addresses that ADDs of the last minute could not use.
+    pub noted: Vec<BusyAddress>,
 }
 
 impl Facts {
@@ -87,6 +89,7 @@ impl Default for Facts {
             journal: Ok(0),
             locks: Vec::new(),
             cache: Ok(None),
+            noted: Vec::new(),
         }
     }
 }

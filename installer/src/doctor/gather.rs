@@ -2,6 +2,7 @@
 //! looked at all the same.
 
 mod api_server;
+mod busy;
 mod cache;
 mod cluster;
 mod configurations;
@@ -59,6 +60,7 @@ pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -
         journal: node::journal(layout),
         locks: node::locks(conf.as_ref(), layout).await,
         cache: node::cache(layout, network),
+        noted: busy::noted(layout),
         candidates,
         node,
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
@@ -5,7 +6,8 @@ use libcalico::ipam::{AffinityState, BlockAffinity, NoPool, Refusal};
 use libcalico::net::IpVersion;
 
 use crate::error::{Exhaustion, IpamError};
-use crate::testing::{Cluster, affinity_key, assert_consistent, cidr};
+use crate::request::AssignRequest;
+use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -71,6 +73,57 @@ async fn a_node_without_a_block_borrows_when_none_is_left() {
     let block = cluster.block("10.66.0.0/29").unwrap();
     assert_eq!(block.unallocated, [2, 3, 4, 5, 6, 7, 0, 1]);
     assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn addresses_that_are_passed_over_are_taken_only_where_there_is_no_other() {
+    for store in [MemoryStore::sequential(), MemoryStore::transactional()] {
+        let cluster = Cluster::on(store);
+        cluster.pool("tiny", "10.66.0.0/30", 30);
+        let passed_over: BTreeSet<IpAddr> = [ip("10.66.0.0"), ip("10.66.0.2")].into();
+        let mut given = Vec::new();
+        for handle in ["net.1", "net.2", "net.3", "net.4"] {
+            let request = AssignRequest { passed_over: passed_over.clone(), ..cluster.request("node1", handle) };
+            given.push(cluster.assign(&request).await.unwrap().addresses[0].ip.to_string());
+        }
+        assert_eq!(given, ["10.66.0.1", "10.66.0.3", "10.66.0.0", "10.66.0.2"]);
+        assert_consistent(&cluster.store.pairs(), true);
+        let request = AssignRequest { passed_over, ..cluster.request("node1", "net.5") };
+        let shortfall = &cluster.assign(&request).await.unwrap().shortfalls[0];
+        assert!(matches!(shortfall.cause, Exhaustion::PoolsFull { .. }), "{shortfall:?}");
+    }
+}
+
+/// An alternative is any address that the node may have, also one of a block that it has to claim first.
+#[tokio::test]
+async fn a_block_of_addresses_that_are_passed_over_makes_the_node_claim_another() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 32);
+    let first = cluster.one("node1", "net.a").await.unwrap();
+    cluster.release("net.a").await.unwrap();
+    let request = AssignRequest { passed_over: [first].into(), ..cluster.request("node1", "net.b") };
+    assert_ne!(cluster.assign(&request).await.unwrap().addresses[0].ip, first);
+    assert_eq!(cluster.one("node1", "net.c").await.unwrap(), first);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_lost_race_does_not_forget_what_is_passed_over() {
+    let cluster = Cluster::new();
+    cluster.pool("tiny", "10.66.0.0/30", 30);
+    cluster.one("node1", "net.a").await.unwrap();
+    let request = AssignRequest { passed_over: [ip("10.66.0.1")].into(), ..cluster.request("node1", "net.b") };
+    let mut races = 2;
+    cluster.store.before_each(move |_, writes, pairs| {
+        for write in writes.into_iter().flatten().filter(|write| write.kind == "IPAMBlock") {
+            if races > 0 {
+                races -= 1;
+                pairs.touch(&write.path);
+            }
+        }
+        Fault::None
+    });
+    assert_eq!(cluster.assign(&request).await.unwrap().addresses[0].ip, ip("10.66.0.2"));
 }
 
 #[tokio::test]

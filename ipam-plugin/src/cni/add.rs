@@ -88,11 +88,12 @@ async fn addresses<S: Store, C: Clock>(
     } else {
         prelude
     };
-    let request = call.assign_request(clock.now());
+    let mut request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
         Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
+    request.passed_over = call.busy_addresses(clock.now());
     let assigned = assign(store, clock, &request, prelude).await?;
     if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
         recent.note(&call.network, call.namespace(), assigned.recent, assigned.last_write.as_ref());

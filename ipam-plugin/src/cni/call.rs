@@ -12,7 +12,9 @@ use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
+use crate::busy;
 use crate::lock::HostLock;
+use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
 use crate::recent::RecentBlocks;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
@@ -48,12 +50,16 @@ pub struct IpamCall {
     pub restricted: BTreeSet<IpVersion>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
+    /// The pod's earlier sandbox: an address that is asked for passes from it to this container.
+    pub predecessor: Option<Predecessor>,
     /// Most blocks the node may own; 0 leaves it to the cluster's settings.
     pub max_blocks: usize,
     /// What the processes of this node lock to take turns; `None` does without.
     pub lock_file: Option<PathBuf>,
     /// The file that remembers which blocks the last addresses came from; `None` does without.
     pub recent_file: Option<PathBuf>,
+    /// The file that notes which addresses the node's kernel has in use, see [`crate::busy`]; `None` does without.
+    pub busy_file: Option<PathBuf>,
     /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
     pub labels_marker: Option<PathBuf>,
 }
@@ -87,10 +93,12 @@ impl IpamCall {
             ipv6_pools: ipam.ipv6_pools.clone(),
             restricted: BTreeSet::new(),
             ip: call.args.ip,
+            predecessor: None,
             // For Windows, but read on every system, as upstream's (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
             recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
+            busy_file: Some(PathBuf::from(busy::FILE)),
             labels_marker: Some(PathBuf::from(LABELS_MARKER)),
         }
     }
@@ -150,6 +158,7 @@ impl IpamCall {
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
             max_blocks: self.max_blocks,
             all_or_nothing: true,
+            predecessor: self.predecessor.clone(),
             // Another process may be giving the machine its first address now (IPAM-115).
             max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
@@ -170,6 +179,12 @@ impl IpamCall {
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
         lock.filter(|_| !store.has_transactions())?;
         self.recent_file.as_deref().map(RecentBlocks::read)
+    }
+
+    /// The addresses that the kernel was found to have in use a moment ago.
+    pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
+        let notes = self.busy_file.as_deref().map(|file| busy::in_force(file, now)).unwrap_or_default();
+        notes.into_iter().map(|note| note.address).collect()
     }
 
     /// What is stored with each address.

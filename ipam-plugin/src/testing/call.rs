@@ -18,9 +18,11 @@ pub(crate) fn call(container: &str) -> IpamCall {
         ipv6_pools: Vec::new(),
         restricted: BTreeSet::new(),
         ip: None,
+        predecessor: None,
         max_blocks: 0,
         lock_file: None,
         recent_file: None,
+        busy_file: None,
         labels_marker: None,
     }
 }

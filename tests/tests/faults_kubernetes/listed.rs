@@ -245,3 +245,62 @@ fn add_that_fails_leaves_no_free_address_in_the_annotations() {
         }
     });
 }
+
+/// A pod that asks for its addresses, and its first sandbox, which is up.
+fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
+    let pod = faulty.pod();
+    annotate(client, &pod, &[("ipAddrs", &json!([address]).to_string())]);
+    assert_eq!(self::address(&faulty.run("ADD", &pod)), format!("{address}/32"));
+    pod
+}
+
+/// Runs the ADD of a pod's second sandbox with each fault at each request, and what the runtime does afterwards.
+fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send) {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let admin = control_plane.servers.api.admin();
+        let second = |faulty: &mut Faulty<'_>| {
+            let first = asking(faulty, admin, "10.65.3.3");
+            let wanted = prepare(admin, &first);
+            let second = faulty.sandbox(&first);
+            (first, second, wanted)
+        };
+        let end = |faulty: &mut Faulty<'_>, sandboxes: &[&Pod]| {
+            sandboxes.iter().for_each(|sandbox| drop(faulty.run("DEL", sandbox)));
+            faulty.cluster.assert_nothing_left();
+            sandboxes.iter().for_each(|sandbox| faulty.cluster.remove_pod(sandbox));
+        };
+        let (first, new, wanted) = second(faulty);
+        assert_eq!(address(&faulty.run("ADD", &new)), format!("{wanted}/32"));
+        let requests = faulty.proxy.requests().len();
+        faulty.cluster.assert_only(&[&new]);
+        end(faulty, &[&first, &new]);
+        let at_request =
+            |n| [refused(403), refused(409), Fault::Cut, Fault::Kill].map(|fault| (Point::Request(n), fault));
+        let at_answer = |n| [Fault::Cut, Fault::Kill].map(|fault| (Point::Answer(n), fault));
+        for (point, fault) in (0..requests).flat_map(|n| [&at_request(n)[..], &at_answer(n)].concat()) {
+            let (first, new, wanted) = second(faulty);
+            let outcome = faulty.faulted("ADD", &new, point, fault);
+            if outcome.exit != Some(0) {
+                faulty.run("DEL", &new);
+            }
+            faulty.cluster.assert_listed_is_held();
+            let third = faulty.sandbox(&first);
+            assert_eq!(address(&faulty.run("ADD", &third)), format!("{wanted}/32"), "{point:?} {fault:?}");
+            end(faulty, &[&first, &new, &third]);
+        }
+    });
+}
+
+/// The address passes from sandbox to sandbox.
+#[test]
+fn add_of_a_second_sandbox_with_the_same_address_leaves_no_free_address_in_the_annotations() {
+    fault_at_each_request_of_a_second_sandbox(|_, _| "10.65.3.3");
+}
+
+#[test]
+fn add_of_a_second_sandbox_with_another_address_leaves_no_free_address_in_the_annotations() {
+    fault_at_each_request_of_a_second_sandbox(|client, pod| {
+        annotate(client, pod, &[("ipAddrs", "[\"10.65.3.4\"]")]);
+        "10.65.3.4"
+    });
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_tests::command::ip;
 use integration_tests::controllers::{PATIENCE, await_that};
@@ -99,6 +100,43 @@ fn interfaces_and_routes_without_an_endpoint() {
         // Somebody else's, named like one of ours.
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         is_good(node);
+    });
+}
+
+/// A route of another program to the next address, and what an ADD noted.
+#[test]
+fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
+    on_etcd(json!({}), |host, node| {
+        let node = &*node;
+        let netns = host.add_pod("pod1").unwrap();
+        let result = Plugins::locate().unwrap().verb("calico", "ADD", "pod1", &netns, &conf()).run().unwrap().success();
+        is_good(node);
+        ip("link add other0 type veth peer name other1").unwrap();
+        ip("link set other0 up").unwrap();
+        // In the block of the pod, and nobody's.
+        let pods = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
+        let pods: u32 = pods.parse::<std::net::Ipv4Addr>().unwrap().into();
+        let free = std::net::Ipv4Addr::from(pods ^ 1);
+        let route = |verb: &str| ip(&format!("route {verb} {free}/32 dev other0")).unwrap();
+        let words = format!("{free} (route through other0) -> ");
+        Break { found: &["warn busy addresses"], words: ("busy addresses", &words) }.and_mend(
+            node,
+            || route("add"),
+            || route("delete"),
+        );
+        // Outside of every pool.
+        ip("route add 192.0.2.9/32 dev other0").unwrap();
+        is_good(node);
+        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 50;
+        let note = json!([{ "address": free, "route": "through interface other0 (protocol Boot)", "until": until }]);
+        let file = node.container.path("var/run/calico/cni/busy_addresses");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let words = format!("{free} (route through interface other0 (protocol Boot))");
+        Break { found: &["warn busy addresses"], words: ("busy addresses", &words) }.and_mend(
+            node,
+            || fs::write(&file, note.to_string()).unwrap(),
+            || fs::remove_file(&file).unwrap(),
+        );
     });
 }
 

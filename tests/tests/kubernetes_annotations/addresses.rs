@@ -36,6 +36,25 @@ fn addresses_that_a_pod_asks_for() {
     });
 }
 
+/// A killed call may have lost the handle. The pod could never start.
+#[test]
+fn addresses_of_an_earlier_sandbox_without_a_handle_pass_to_the_next() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")]);
+        let result = cluster.add(&pod, &conf);
+        let handles = cluster.store.dump().unwrap().into_keys().filter(|key| key.starts_with("ipamhandles/"));
+        handles.for_each(|key| cluster.store.delete(&key).unwrap());
+        let newer = cluster.sandbox(&pod, 11);
+        assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
+        cluster.assert_only(&[&newer]);
+        cluster.delete(&pod, &conf);
+        cluster.delete(&newer, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
 #[test]
 fn the_annotation_wins_over_cni_args() {
     on_each_group(|cluster, _| {

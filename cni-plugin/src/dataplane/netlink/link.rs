@@ -42,6 +42,13 @@ pub(crate) struct Link {
     pub(crate) alias: Option<InterfaceAlias>,
 }
 
+impl Link {
+    /// Returns true if this is, by its kind, its alias and its address, the host's end of a pod's interface.
+    pub(crate) fn is_pods(&self) -> bool {
+        self.paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
+    }
+}
+
 /// Creates the pair in place: the host end in the namespace of the socket, the other end in `netns`.
 pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &NetnsFd) -> Request {
     let mut peer = LinkUnspec::new_with_name(&plan.container_ifname).setns_by_fd(netns.raw_fd());

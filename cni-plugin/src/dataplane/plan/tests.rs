@@ -18,6 +18,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         allow_ip_forwarding: false,
         host_routes: true,
         replaces_idle_routes: false,
+        refuses_addresses_of_pods: false,
         alias: InterfaceAlias::for_container("c1"),
         proven: None,
     }

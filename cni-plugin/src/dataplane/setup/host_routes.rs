@@ -32,6 +32,9 @@ pub(super) fn bring_up_with_routes(
     end: &End,
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
+    if plan.refuses_addresses_of_pods {
+        plan.hosts().try_for_each(|address| refuse_address_of_pod(host, address, link))?;
+    }
     let replaces_idle = plan.replaces_idle_routes;
     let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
     requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
@@ -44,6 +47,19 @@ pub(super) fn bring_up_with_routes(
             // Each family on its own: upstream takes the first such route for all of them (CNI-180, CNI-243).
             Err(error) if exists(&error) => settle(host, route.destination, link, replaces_idle, error)?,
             answer => drop(answer?),
+        }
+    }
+    Ok(())
+}
+
+/// Fails if a route to `address` leads to another pod that can be reached. The kernel tells that by itself only where a route is
+/// added.
+fn refuse_address_of_pod(host: &mut NetlinkSocket, address: Cidr, link: &Link) -> Result<(), DataplaneError> {
+    for route in routes_to(host, address)? {
+        let owner = route.interface.filter(|index| *index != link.index);
+        let owner = owner.map(|index| link::find_by_index(host, index)).transpose()?.flatten();
+        if let Some(owner) = owner.filter(|owner| owner.running && owner.is_pods()) {
+            return Err(busy(&route, Some(&owner), link).into());
         }
     }
     Ok(())
@@ -77,8 +93,7 @@ fn settle(
 
 /// The routes to `destination`. Those that have to stay come before the idle ones: nothing is removed before a failure.
 fn obstacles(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<Vec<Obstacle>, NetlinkError> {
-    let mut routes = route::list(host, destination.version(), None)?;
-    routes.retain(|route| route.destination == destination);
+    let routes = routes_to(host, destination)?;
     let mut found = Vec::with_capacity(routes.len());
     for route in &routes {
         found.extend(obstacle(host, route, link)?);
@@ -91,14 +106,24 @@ fn obstacles(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result
     Ok(found)
 }
 
-/// `None` for a route whose interface has gone meanwhile, and the route with it.
-fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Result<Option<Obstacle>, NetlinkError> {
-    let busy = |owner: Option<&Link>| BusyRoute {
+fn routes_to(host: &mut NetlinkSocket, destination: Cidr) -> Result<Vec<KernelRoute>, NetlinkError> {
+    let mut routes = route::list(host, destination.version(), None)?;
+    routes.retain(|route| route.destination == destination);
+    Ok(routes)
+}
+
+fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
+    BusyRoute {
         address: route.destination.network(),
         route: describe(route, owner),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
-    };
+    }
+}
+
+/// `None` for a route whose interface has gone meanwhile, and the route with it.
+fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Result<Option<Obstacle>, NetlinkError> {
+    let busy = |owner: Option<&Link>| busy(route, owner, link);
     let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
     if index == link.index {
         return Ok(Some(Obstacle::Ours));

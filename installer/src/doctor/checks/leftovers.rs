@@ -96,7 +96,7 @@ fn told(interface: &PodInterface) -> String {
     }
 }
 
-fn some(names: &[String]) -> String {
+pub(super) fn some(names: &[String]) -> String {
     let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > NAMED { format!("{named} …") } else { named }
 }

@@ -72,6 +72,7 @@ fn good() -> Facts {
             ready: Ok(Some(Some(true))),
             pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
             blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
+            busy: Ok(Vec::new()),
             node_exists: Some(Ok(true)),
         }),
         configured_mtu: Some(1450),
@@ -82,6 +83,7 @@ fn good() -> Facts {
         journal: Ok(0),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
+        noted: Vec::new(),
     }
 }
 
@@ -177,6 +179,7 @@ fn a_good_node_has_nothing_to_tell() {
             "IPAM lock",
             "libcni cache",
             "interfaces of pods",
+            "busy addresses",
         ]
     );
     let mut facts = good();

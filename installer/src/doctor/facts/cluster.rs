@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use netconf::conf::DatastoreType;
 
-use super::PodInterface;
+use super::{BusyAddress, PodInterface};
 use crate::doctor::role::Permission;
 
 /// What the datastore and the API server say. Each answer alone, or why there is none.
@@ -39,6 +39,8 @@ pub struct Cluster {
     pub node_exists: Option<Result<bool, String>>,
     /// The interfaces of pods that the kernel has.
     pub interfaces: Result<Vec<PodInterface>, String>,
+    /// Addresses that IPAM has free and the kernel has a route to.
+    pub busy: Result<Vec<BusyAddress>, String>,
 }
 
 impl Cluster {
@@ -58,6 +60,7 @@ impl Cluster {
             blocks: Err(reason.clone()),
             node_exists: None,
             interfaces: Err(reason.clone()),
+            busy: Err(reason.clone()),
             reached: Err(reason),
         }
     }

@@ -51,6 +51,15 @@ impl PodInterface {
     }
 }
 
+/// An address that IPAM may give to a pod although the kernel has a route to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BusyAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The route, in words.
+    pub route: String,
+}
+
 /// A lock of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {

@@ -14,7 +14,7 @@ use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
 
 use super::api_server::{self, ApiAnswers};
-use super::{etcd, interfaces};
+use super::{busy, etcd, interfaces};
 use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Pool};
 use crate::doctor::role::Scope;
 use crate::host_network::HostNetwork;
@@ -102,6 +102,7 @@ async fn ask_datastore(
         blocks: blocks(store, node).await,
         node_exists,
         interfaces: interfaces::of_pods(conf, store, node, network).await,
+        busy: busy::routed(store, network).await,
     }
 }
 

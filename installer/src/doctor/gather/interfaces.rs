@@ -125,7 +125,7 @@ async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -
 }
 
 /// The block that an address is in, if it is of a pool.
-fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
+pub(super) fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
     Cidr::new(address, pools.next()?.spec.block_prefix(version))
@@ -159,7 +159,7 @@ async fn exists(store: &Datastore, node: &str, namespace: &str, pod: &str) -> Re
     Ok(found(store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await)?.is_some())
 }
 
-fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+pub(super) fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound { .. }) => Ok(None),

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::ipam::{Block, Handle, HandleId, SuspectHandle};
+use libcalico::store::Store;
 
 use super::super::{IpamCall, Pod};
 use super::{del, release_call};
+use crate::mend_handles::mend_handles;
 use crate::release::{NoListings, ReleasePrelude};
+use crate::release_addresses::OpenGate;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, Reluctant, assert_consistent, call, held};
 
@@ -164,5 +167,33 @@ async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
             assert_eq!(released.is_err(), is_refused);
             assert_eq!(held(&cluster.store.pairs()).len(), left);
         }
+    }
+}
+
+/// The handle is left alone by a later DEL: whatever holds it may be on its way to an address. kube-controllers watch it for the
+/// grace period.
+#[tokio::test]
+async fn an_old_handle_whose_del_was_killed_after_the_block_was_written_is_deleted_by_the_controllers() {
+    for cluster in clusters() {
+        hold(&cluster, "ns.web", &[("namespace", "ns"), ("pod", "web")]).await;
+        let id = HandleId::new("ns.web");
+        cluster.store.before_each(|_, writes, _| {
+            let is_of_handle = writes.into_iter().flatten().any(|write| write.kind == "IPAMHandle");
+            if is_of_handle { Fault::Refused } else { Fault::None }
+        });
+        delete(&cluster, &of_pod("ns", "web")).await;
+        cluster.store.calm();
+        for _ in 0..2 {
+            assert!(held(&cluster.store.pairs()).is_empty());
+            let handle = cluster.handle("ns.web").unwrap();
+            assert_eq!(handle.block.values().sum::<i64>(), 1);
+            delete(&cluster, &of_pod("ns", "web")).await;
+        }
+        let entry = cluster.store.get::<Handle>(&id).await.unwrap();
+        let blocks = entry.value.block.keys().copied().collect();
+        let suspect = SuspectHandle { id: id.clone(), revision: Some(entry.revision), blocks };
+        let mended = mend_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
+        assert_eq!(mended.deleted, [id]);
+        assert_consistent(&cluster.store.pairs(), true);
     }
 }

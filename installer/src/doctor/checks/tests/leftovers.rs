@@ -50,3 +50,22 @@ fn what_dels_owe() {
     only("warn journal: 3 DELs", |facts| facts.journal = Ok(3));
     only("skipped journal: /x: denied", |facts| facts.journal = Err("/x: denied".into()));
 }
+
+#[test]
+fn addresses_that_are_busy() {
+    let busy = |address: &str, route: &str| BusyAddress { address: address.parse().unwrap(), route: route.into() };
+    let routed = move |facts: &mut Facts| cluster(facts).busy = Ok(vec![busy("10.65.0.9", "through live0")]);
+    let begins =
+        "warn busy addresses: 1 addresses that IPAM may give to pods have a host route, and ADDs pass over them: ";
+    only(&format!("{begins}10.65.0.9 (route through live0)"), routed);
+    let noted = move |facts: &mut Facts| {
+        routed(facts);
+        facts.noted = vec![busy("10.65.0.9", "through interface live0 (protocol Boot)")];
+    };
+    only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), noted);
+    only("skipped busy addresses: refused", |facts| cluster(facts).busy = Err("refused".into()));
+    only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), |facts| {
+        noted(facts);
+        cluster(facts).busy = Err("refused".into());
+    });
+}

@@ -1,0 +1,43 @@
+//! Addresses that IPAM has free and the node's kernel does not.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::leftovers::some;
+use crate::doctor::facts::{BusyAddress, Facts};
+use crate::doctor::finding::Finding;
+
+const NAME: &str = "busy addresses";
+
+/// What ADDs found in the last minute, and what the kernel has now. Without a datastore another finding says so.
+pub(super) fn all(facts: &Facts) -> Option<Finding> {
+    let cluster = facts.cluster.as_ref().filter(|cluster| cluster.reached.is_ok());
+    let (routed, reason) = match cluster.map(|cluster| &cluster.busy) {
+        Some(Ok(routed)) => (&routed[..], None),
+        Some(Err(reason)) => (&[][..], Some(reason.clone())),
+        None if facts.noted.is_empty() => return None,
+        None => (&[][..], None),
+    };
+    // A note has more to say of the route.
+    let told = |busy: &BusyAddress| (busy.address, format!("{} (route {})", busy.address, busy.route));
+    let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&facts.noted).map(told).collect();
+    let Some(first) = busy.keys().next() else {
+        return Some(match reason {
+            Some(reason) => Finding::skipped(NAME, reason),
+            None => Finding::ok(NAME, "none: no host route leads to an address that IPAM has free"),
+        });
+    };
+    let told: Vec<String> = busy.values().cloned().collect();
+    Some(Finding::warn(
+        NAME,
+        format!(
+            "{} addresses that IPAM may give to pods have a host route, and ADDs pass over them: {}",
+            busy.len(),
+            some(&told)
+        ),
+        format!(
+            "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an IPReservation; after a \
+             restore of the datastore: `calico-ipam check`"
+        ),
+    ))
+}

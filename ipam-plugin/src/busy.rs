@@ -1,0 +1,144 @@
+//! [`BusyAddress`]: an address that IPAM has free and this node's kernel has a route to, noted in a file for a minute.
+//!
+//! The note is a hint to the next ADDs of the node: each would get the address, find the route and need another. Nothing depends on
+//! it. A file that is missing, broken or of another program is no note.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::{fs, io, process};
+
+use serde::{Deserialize, Serialize};
+use time::{Duration, OffsetDateTime};
+
+/// Where the notes are; gone when the node starts anew, as routes are.
+pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
+
+/// How long a note counts.
+const LASTS: Duration = Duration::MINUTE;
+
+/// Most notes that are kept; the oldest go first.
+const MOST: usize = 128;
+
+/// No file of ours is larger, in bytes.
+const LARGEST: u64 = 1 << 17;
+
+/// Longest text of a route that is kept, in characters.
+const LONGEST_ROUTE: usize = 200;
+
+/// An address that the kernel has a route to, which no ADD may replace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The route, in words: `through interface cali9 (protocol Static)`.
+    pub route: String,
+    /// When the note ends, in seconds since 1970.
+    pub until: i64,
+}
+
+/// Returns the notes of `file` that count at `now`, the oldest first.
+pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
+    let is_ours = fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LARGEST);
+    let text = is_ours.then(|| fs::read(file).ok()).flatten();
+    let mut notes: Vec<BusyAddress> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    // A clock that was set back makes no note last longer.
+    let (now, latest) = (now.unix_timestamp(), (now + LASTS).unix_timestamp());
+    notes.retain(|note| now < note.until && note.until <= latest);
+    notes
+}
+
+/// Notes in `file` that `address` is busy from `now` on. Two processes at once may lose a note, and no more.
+pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
+    let mut notes = in_force(file, now);
+    notes.retain(|note| note.address != address);
+    let route = route.chars().take(LONGEST_ROUTE).collect();
+    notes.push(BusyAddress { address, route, until: (now + LASTS).unix_timestamp() });
+    notes.drain(..notes.len().saturating_sub(MOST));
+    if let Err(error) = write(file, &notes) {
+        tracing::debug!(file = %file.display(), %error, "cannot note a busy address");
+    }
+}
+
+fn write(file: &Path, notes: &[BusyAddress]) -> io::Result<()> {
+    let new = file.with_extension(process::id().to_string());
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let written = fs::write(&new, serde_json::to_vec(notes)?).and_then(|()| fs::rename(&new, file));
+    written.inspect_err(|_| _ = fs::remove_file(&new))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const NOW: OffsetDateTime = time::macros::datetime!(2026-08-22 01:02:03 UTC);
+
+    fn addresses(file: &Path, now: OffsetDateTime) -> Vec<String> {
+        in_force(file, now).iter().map(|note| note.address.to_string()).collect()
+    }
+
+    #[test]
+    fn a_note_counts_for_a_minute() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cni/busy_addresses");
+        assert_eq!(in_force(&file, NOW), []);
+        note(&file, "10.0.0.1".parse().unwrap(), "through interface live0", NOW);
+        note(&file, "fd00::1".parse().unwrap(), "of type BlackHole", NOW + Duration::seconds(30));
+        let first = &in_force(&file, NOW)[..1];
+        assert_eq!((&*first[0].route, first[0].until), ("through interface live0", 1787360583));
+        assert_eq!(addresses(&file, NOW + Duration::seconds(59)), ["10.0.0.1", "fd00::1"]);
+        assert_eq!(addresses(&file, NOW + Duration::seconds(60)), ["fd00::1"]);
+        assert_eq!(addresses(&file, NOW + Duration::seconds(90)), [""; 0]);
+        // The clock was set back.
+        assert_eq!(addresses(&file, NOW - Duration::seconds(1)), [""; 0]);
+        let left: Vec<_> = fs::read_dir(file.parent().unwrap()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn an_address_that_is_noted_again_counts_from_then_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("busy_addresses");
+        for (address, seconds) in [("10.0.0.1", 0), ("10.0.0.2", 10), ("10.0.0.1", 20)] {
+            note(&file, address.parse().unwrap(), "", NOW + Duration::seconds(seconds));
+        }
+        assert_eq!(addresses(&file, NOW + Duration::seconds(20)), ["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(addresses(&file, NOW + Duration::seconds(75)), ["10.0.0.1"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_no_note_and_is_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("busy_addresses");
+        let good = r#"[{"address":"10.0.0.1","route":"","until":1787360583}]"#;
+        let elsewhere = directory.path().join("elsewhere");
+        fs::write(&elsewhere, good).unwrap();
+        for text in ["", "{", "{}", r#"["10.0.0.1"]"#, "\u{0}", &" ".repeat(1 << 18)] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(in_force(&file, NOW), [], "{text:?}");
+        }
+        fs::write(&file, good).unwrap();
+        assert_eq!(addresses(&file, NOW), ["10.0.0.1"]);
+        fs::remove_file(&file).unwrap();
+        symlink(&elsewhere, &file).unwrap();
+        assert_eq!(in_force(&file, NOW), []);
+        note(&file, "10.0.0.2".parse().unwrap(), "", NOW);
+        assert_eq!(addresses(&file, NOW), ["10.0.0.2"]);
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), good);
+        note(Path::new("/proc/nowhere/busy"), "10.0.0.2".parse().unwrap(), "", NOW);
+    }
+
+    #[test]
+    fn the_file_does_not_grow_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("busy_addresses");
+        for number in 0..1000_u32 {
+            note(&file, std::net::Ipv4Addr::from(number).into(), &"x".repeat(1000), NOW);
+        }
+        let notes = in_force(&file, NOW);
+        assert_eq!((notes.len(), notes[MOST - 1].address), (MOST, std::net::Ipv4Addr::from(999).into()));
+    }
+}

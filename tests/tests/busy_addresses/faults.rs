@@ -1,0 +1,68 @@
+//! Kills and broken connections at each request of an ADD that takes another address: nothing is leaked after DEL, and no endpoint
+//! lists a free address at any time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use integration_tests::cluster::{Faulty, on_api_server, on_etcd, points};
+use integration_tests::content::Content;
+use integration_tests::proxy::{Fault, Proxy};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::{addresses, conf, other_program, restore, route};
+
+const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
+
+/// Every ADD gets the first address of the same block first.
+fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
+    restore(faulty.cluster, empty);
+    let _ = fs::remove_file(RECENT_BLOCKS);
+    crate::forget_notes();
+}
+
+/// At each request but those that any ADD makes before it knows that the address is busy.
+fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
+    let empty = faulty.cluster.store.dump().unwrap();
+    let pod = faulty.pod();
+    let first = addresses(&faulty.run("ADD", &pod));
+    let ordinary = faulty.proxy.requests().len();
+    faulty.recover(&pod, 2);
+    other_program();
+    first.iter().for_each(|address| route("add", address));
+
+    begin_anew(faulty, &empty);
+    let pod = faulty.pod();
+    let requests = faulty.requests("ADD", &pod);
+    faulty.recover(&pod, 2);
+    for point in points(requests).split_off(2 * (ordinary - 1)) {
+        for fault in faults.iter().copied() {
+            begin_anew(faulty, &empty);
+            let pod = faulty.pod();
+            let outcome = faulty.faulted("ADD", &pod, point, fault);
+            assert!(faulty.proxy.fired(), "{point:?} was not reached: {outcome:?}");
+            faulty.recover(&pod, 2);
+        }
+    }
+}
+
+#[test]
+fn add_that_takes_another_address_with_a_fault_at_each_request_to_etcd() {
+    on_etcd(|cluster| {
+        let proxy = Proxy::start("127.0.0.1:2379").unwrap();
+        cluster.load(&Content::dual_stack());
+        let mut conf = conf(cluster);
+        conf["etcd_endpoints"] = json!(proxy.endpoint());
+        fault_at_each_request(&mut Faulty::new(cluster, &proxy, conf), &[Fault::Cut, Fault::Kill]);
+    });
+}
+
+#[test]
+fn add_that_takes_another_address_with_a_fault_at_each_request_to_the_api_server() {
+    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let proxy = Arc::clone(&control_plane.proxy);
+        fault_at_each_request(&mut Faulty::new(cluster, &proxy, conf(cluster)), &[Fault::Kill]);
+    });
+}

@@ -1,0 +1,103 @@
+//! Busy addresses where endpoints are pods.
+
+use std::path::Path;
+
+use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, pod_path};
+use integration_tests::content::Content;
+use integration_tests::kubernetes::Client;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use crate::{NOTES, OTHER, add, addresses, conf, devices, next, other_program, restore, route};
+
+fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
+    let Store::Kubernetes(objects) = &cluster.store else { panic!("no API server") };
+    objects.client()
+}
+
+fn listed(cluster: &Cluster<'_>, pod: &str) -> Value {
+    let object = api(cluster).get(&pod_path(pod)).unwrap().success().unwrap();
+    object["metadata"]["annotations"]["cni.projectcalico.org/podIPs"].clone()
+}
+
+/// A pod that asks for an address.
+fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
+    let annotations = json!({ "cni.projectcalico.org/ipAddrs": json!([address]).to_string() });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+    });
+    api(cluster).create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap();
+}
+
+#[test]
+fn add_of_a_pod_lists_the_final_addresses_alone() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = conf(cluster);
+        let (resident, pod) = (cluster.pod(100), cluster.pod(1));
+        cluster.add(&resident, &conf);
+        other_program();
+        let (free4, free6) = (next(cluster, "-4"), next(cluster, "-6"));
+        [&free4[0], &free4[1], &free6[0]].into_iter().for_each(|address| route("add", address));
+        let (given, tried) = add(cluster, &pod, &conf);
+        assert_eq!((given, tried), (vec![free4[2].clone(), free6[1].clone()], 3));
+        assert_eq!(listed(cluster, "pod1"), format!("{}/32,{}/128", free4[2], free6[1]));
+        cluster.assert_only(&[&resident, &pod]);
+        // Within the minute, and as cheap as ever.
+        let next = cluster.pod(2);
+        assert_eq!(add(cluster, &next, &conf).1, 0);
+        cluster.delete(&pod, &conf);
+        cluster.delete(&next, &conf);
+        cluster.assert_only(&[&resident]);
+    });
+}
+
+#[test]
+fn three_busy_addresses_leave_nothing_in_the_annotations() {
+    on_api_server(ApiGroup::V3, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = conf(cluster);
+        let (resident, pod) = (cluster.pod(100), cluster.pod(1));
+        cluster.add(&resident, &conf);
+        other_program();
+        let free = next(cluster, "-4");
+        free[..3].iter().for_each(|address| route("add", address));
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(free[..3].iter().all(|address| error.msg.contains(address.as_str())), "{error:?}");
+        assert_eq!(listed(cluster, "pod1"), "");
+        cluster.assert_only(&[&resident]);
+    });
+}
+
+/// A pod that asks for an address gets no host route, so that the kernel refuses nothing by itself.
+#[test]
+fn an_address_that_a_pod_asks_for_and_another_pod_has_is_an_error_that_names_the_interface() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = conf(cluster);
+        let resident = cluster.pod(100);
+        cluster.add(&resident, &conf);
+        let backup = cluster.store.dump().unwrap();
+        let old = cluster.pod(1);
+        let result = cluster.add(&old, &conf);
+        let (living, ifname) = (addresses(&result), result["interfaces"][0]["name"].as_str().unwrap().to_owned());
+        restore(cluster, &backup);
+
+        create_asking(cluster, "pod2", &living[0]);
+        let asking = cluster.pod(2);
+        let error = cluster.verb("ADD", &asking, &conf).run().unwrap().error();
+        assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
+        assert_eq!(devices(&living[0]), [&*ifname]);
+        assert!(crate::held(cluster, &asking).is_empty());
+        // Another program's route is left to Felix, as ever.
+        other_program();
+        route("add", "10.65.7.7");
+        create_asking(cluster, "pod3", "10.65.7.7");
+        assert_eq!(addresses(&cluster.add(&cluster.pod(3), &conf)), ["10.65.7.7"]);
+        assert_eq!(devices("10.65.7.7"), [OTHER]);
+        assert!(!Path::new(NOTES).exists());
+    });
+}

@@ -1,0 +1,68 @@
+//! The datastore is as it was before some of the node's pods were started, and these live on.
+
+use std::collections::BTreeSet;
+
+use integration_tests::cluster::{Cluster, Pod, on_api_server};
+use integration_tests::content::Content;
+use integration_tests::{kernel, on_each_datastore};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::Value;
+
+use crate::{add, addresses, conf, prepared, restore};
+
+on_each_datastore!(
+    after_a_restore_no_add_gets_an_address_of_a_running_pod,
+    after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address,
+);
+
+/// Starts pods, and puts the datastore back to what it was before. Returns their addresses.
+fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
+    let backup = cluster.store.dump().unwrap();
+    let living = pods.iter().flat_map(|pod| addresses(&cluster.add(pod, conf))).collect();
+    restore(cluster, &backup);
+    living
+}
+
+fn after_a_restore_no_add_gets_an_address_of_a_running_pod(cluster: &Cluster<'_>) {
+    let (resident, conf) = prepared(cluster);
+    let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
+    let living = outlive(cluster, &old, &conf);
+    let before = kernel::pods(cluster.host).unwrap();
+    let new: Vec<Pod> = (3..=6).map(|number| cluster.pod(number)).collect();
+    let given: BTreeSet<String> = new.iter().flat_map(|pod| add(cluster, pod, &conf).0).collect();
+    assert_eq!(given.len(), 8);
+    assert!(given.is_disjoint(&living), "{given:?} {living:?}");
+    let after = kernel::pods(cluster.host).unwrap();
+    for pod in old.iter().chain([&resident]) {
+        assert_eq!(after[&pod.name], before[&pod.name]);
+    }
+    let routes = kernel::host().unwrap()["routes"].to_string();
+    assert!(living.iter().all(|address| routes.contains(&format!("\"{address}\""))), "{routes}");
+}
+
+/// More than one ADD tries.
+fn after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address(cluster: &Cluster<'_>) {
+    let (_, conf) = prepared(cluster);
+    let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();
+    let living = outlive(cluster, &old, &conf);
+    let new = cluster.pod(6);
+    let outcomes: Vec<_> = (0..4).map(|_| cluster.verb("ADD", &new, &conf).run().unwrap()).collect();
+    let given = outcomes.iter().find(|outcome| outcome.exit == Some(0)).expect("one of four ADDs succeeds");
+    assert_eq!(outcomes[0].exit, Some(1));
+    assert!(addresses(&given.success()).iter().all(|address| !living.contains(address)));
+}
+
+#[test]
+fn after_a_restore_of_objects_no_add_gets_an_address_of_a_running_pod() {
+    on_api_server(ApiGroup::V3, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = conf(cluster);
+        cluster.add(&cluster.pod(100), &conf);
+        let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
+        let living = outlive(cluster, &old, &conf);
+        for number in 3..=6 {
+            let (given, _) = add(cluster, &cluster.pod(number), &conf);
+            assert!(given.iter().all(|address| !living.contains(address)), "{given:?} {living:?}");
+        }
+    });
+}

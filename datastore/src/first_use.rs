@@ -17,8 +17,9 @@ const TIERS: [(&str, &str, u32); 3] =
 const ATTEMPTS: usize = 10;
 
 /// Adds what is missing, by compare-and-swap, and leaves alone what is there. One read, and one write unless nothing
-/// is missing. A ClusterInformation that says it is not ready stays so; one that says nothing becomes ready (DS-52). What is
-/// in `cluster_type`, a comma list of what runs the cluster, is added to its own; it may be empty.
+/// is missing. A ClusterInformation that says it is not ready stays so, and nothing but what it lacks is added: whoever locked the
+/// datastore expects no new tiers. One that says nothing becomes ready (DS-52). What is in `cluster_type`, a comma list of what
+/// runs the cluster, is added to its own; it may be empty.
 pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     for _ in 1..ATTEMPTS {
         match try_initialize(store, cluster_type).await {
@@ -98,13 +99,15 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
     let answers = store.read(&batch).await?;
 
     let now = OffsetDateTime::now_utc();
+    let cluster = answers.get(&cluster)?;
+    let is_locked = cluster.as_ref().is_some_and(|found| found.value.spec.datastore_ready == Some(false));
     let mut writes = Vec::new();
-    match answers.get(&cluster)? {
+    match cluster {
         None => writes.push(create(cluster_information(cluster_type, now))?),
         Some(found) => writes.extend(complete(found, cluster_type)?),
     }
     for (ticket, fields) in tiers.iter().zip(TIERS) {
-        if answers.get(ticket)?.is_none() {
+        if answers.get(ticket)?.is_none() && !is_locked {
             writes.push(create(tier(fields, now))?);
         }
     }

@@ -234,7 +234,7 @@ async fn initialization_is_idempotent(store: Datastore) {
     assert_eq!(store.requests() - before, 1, "only a look");
     assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap(), cluster);
 
-    // What is missing is added; a switch that someone turned off stays off.
+    // A switch that someone turned off stays off, and of what is missing only the object's own fields are added.
     let mut off = cluster.value.clone();
     off.spec.datastore_ready = Some(false);
     off.spec.cluster_guid.clear();
@@ -245,6 +245,10 @@ async fn initialization_is_idempotent(store: Datastore) {
     assert_ne!(mended.revision, revision);
     assert_eq!(mended.value.spec.datastore_ready, Some(false));
     assert_eq!(mended.value.spec.cluster_guid.len(), 32);
+    assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_err(), "the datastore is locked");
+
+    store.update(&key, &cluster.value, &mended.revision).await.unwrap();
+    store.ensure_initialized().await.unwrap();
     assert!(store.get::<Tier>(&ObjectKey::global("kube-admin")).await.is_ok());
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Configuration {
     calico: Arc<Datastore>,
     environment: Environment,
     mode: Mode,
+    /// The right to write the status.
+    elected: Leadership,
+    /// The right to write the object.
     leadership: Leadership,
     unreadable: Unreadable,
     /// The settings that were read to begin with.
@@ -44,11 +47,17 @@ pub(crate) struct Configuration {
 type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing.
-    pub(crate) fn new(clients: &Clients, environment: Environment, leadership: Leadership) -> Self {
+    /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing; one that was
+    /// `elected` and has not the right of `leadership`, as the datastore is locked, writes the status alone.
+    pub(crate) fn new(
+        clients: &Clients,
+        environment: Environment,
+        elected: Leadership,
+        leadership: Leadership,
+    ) -> Self {
         let Clients { kubernetes, calico, mode } = clients.clone();
         let unreadable = Unreadable::new(kubernetes, mode);
-        Configuration { calico, environment, mode, leadership, unreadable, found: Mutex::default() }
+        Configuration { calico, environment, mode, elected, leadership, unreadable, found: Mutex::default() }
     }
 
     /// Waits for settings to begin with; `None` when told to stop before. A configuration that cannot be read is waited for:
@@ -84,7 +93,7 @@ impl Configuration {
     }
 
     /// Follows it until `stop`, and tells `settings` what is in force whenever that changes.
-    pub(crate) async fn follow(mut self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
+    pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut known, mut pace) = (Known::default(), Pace::default());
         known.begin(self.found.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -104,21 +113,23 @@ impl Configuration {
                     changed
                 });
             }
-            match known.step(merged.as_ref().map(|merged| &merged.status)) {
+            let step = known.step(merged.as_ref().map(|merged| &merged.status));
+            let mut right = if step == Step::Create { self.leadership.clone() } else { self.elected.clone() };
+            match step {
                 Step::Nothing => pace.settled(),
-                step if self.leadership.holds() && pace.may_write() => {
-                    // Goes no further than its next await when this replica leads no more.
-                    _ = self.leadership.while_held(self.write(step, &known, merged.as_ref())).await;
+                step if right.holds() && pace.may_write() => {
+                    // Goes no further than its next await when the right to write ends.
+                    _ = right.while_held(self.write(step, &known, merged.as_ref())).await;
                 }
                 _ => {}
             }
-            let leads = self.leadership.holds();
+            let may_write = right.holds();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 Some(event) = events.recv() => known.follow(event),
-                () = pace.due(), if leads => {}
-                () = self.leadership.gained(), if !leads => {}
+                () = pace.due(), if may_write => {}
+                () = right.gained(), if !may_write => {}
             }
         }
     }

@@ -33,7 +33,7 @@ pub struct Context {
     pub mode: Mode,
     /// What is in force now, and whether it changed.
     pub settings: watch::Receiver<Arc<Settings>>,
-    /// Who may write.
+    /// Who may write, while nobody has locked the datastore.
     pub leadership: Leadership,
     /// What `/metrics` tells.
     pub metrics: Metrics,

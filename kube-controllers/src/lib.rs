@@ -17,6 +17,7 @@ pub mod http;
 pub mod leader;
 pub mod live;
 pub mod logging;
+pub mod readiness;
 mod roster;
 pub mod run;
 pub mod runtime;

@@ -6,9 +6,10 @@
 //! server lacks the kind, which is no absence.
 
 use libcalico::api::ObjectKey;
-use libcalico::kubernetes::{PODS, Resource, escaped};
+use libcalico::kubernetes::{GROUPS, PODS, Resource, Served, escaped, has_kind, kinds_path};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::runtime::Failure;
 
@@ -81,8 +82,28 @@ async fn read<T: DeserializeOwned + 'static>(
 ) -> Result<Option<T>, Failure> {
     let query = format!("fieldSelector={}&limit=1", escaped(&format!("metadata.name={}", key.name)));
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
-    let (items, _) = page(kubernetes, path, accept, &format!("{} {key}", resource.kind)).await?;
-    Ok(items.into_iter().next())
+    let what = format!("{} {key}", resource.kind);
+    let (items, _) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
+    let Some(item) = items.first() else { return Ok(None) };
+    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let Named { metadata } = serde_json::from_str(item.get()).map_err(|error| failed(&error))?;
+    if (&metadata.name, &metadata.namespace) != (&key.name, &key.namespace) {
+        return Err(failed(&"the answer is another object"));
+    }
+    serde_json::from_str(item.get()).map(Some).map_err(|error| failed(&error))
+}
+
+/// Of an object, what names it.
+#[derive(Deserialize)]
+struct Named {
+    metadata: NamedMetadata,
+}
+
+#[derive(Deserialize)]
+struct NamedMetadata {
+    name: String,
+    #[serde(default)]
+    namespace: Option<String>,
 }
 
 /// Of a pod, what tells whether it needs an address.
@@ -105,7 +126,8 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
         let query = format!("fieldSelector={}&limit={PAGE}&continue={}", escaped(&selector), escaped(&token));
         let path = format!("{}?{query}", PODS.collection(None));
         let (pods, following) =
-            page::<NetworkedPod>(kubernetes, path, "application/json", &format!("pods of node {}", node.name)).await?;
+            page::<NetworkedPod>(kubernetes, path, "application/json", PODS, &format!("pods of node {}", node.name))
+                .await?;
         if pods.iter().any(|pod| !pod.spec.host_network) {
             return Ok(true);
         }
@@ -114,19 +136,37 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
     Ok(false)
 }
 
+/// Returns whether the API server has one of these kinds, by their plurals, in any version of a group.
+pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("discovery of {group} in Kubernetes: {error}"));
+    let read = async |path: &str| {
+        let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
+        kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
+    };
+    let groups = Served::read(&read(GROUPS).await?).map_err(|error| failed(&error))?;
+    for version in groups.versions(group) {
+        let kinds = read(&kinds_path(version)).await?;
+        if has_kind(version, &kinds, plurals).map_err(|error| failed(&error))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// More than a node has in most clusters.
 const PAGE: usize = 250;
 
-/// A page of a list, and where the next one begins. `what` is read, for errors.
+/// A page of a list of a kind, and where the next one begins. `what` is read, for errors.
 async fn page<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     path: String,
     accept: &str,
+    resource: Resource,
     what: &str,
 ) -> Result<(Vec<T>, Option<String>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
-    list.page(|kind| kind.ends_with("List")).map_err(|error| failed(&error))
+    list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
 }

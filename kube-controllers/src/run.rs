@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::http::{self, Ports};
 use crate::leader;
 use crate::logging::{self, Severity};
+use crate::readiness;
 use crate::runtime::Leadership;
 use crate::session::{self, End};
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
@@ -116,7 +117,7 @@ impl Process {
         self,
         clients: Clients,
         metrics: Metrics,
-        leadership: Leadership,
+        elected: Leadership,
         status: Status,
         ports: watch::Sender<Ports>,
         stop: CancellationToken,
@@ -125,16 +126,18 @@ impl Process {
         let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return };
         status.ready(Component::Startup);
         let Clients { kubernetes, calico, mode } = clients.clone();
-        let configuration = Configuration::new(&clients, self.environment, leadership.clone());
-        let Some(settings) = configuration.first(&status, &stop).await else { return };
-
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();
+        let (leadership, lock) = readiness::guard(elected.clone(), calico.clone(), serving.clone());
+        let configuration = Configuration::new(&clients, self.environment, elected.clone(), leadership.clone());
+        let Some(settings) = configuration.first(&status, &stop).await else { return };
+
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let mut servants = pin!(futures::future::join4(
+        let mut servants = pin!(futures::future::join5(
+            lock,
             configuration.follow(sender, serving.clone()),
             follow_in_place(self.severity, ports, settings.clone(), serving.clone()),
-            compaction::run(calico.clone(), leadership.clone(), settings.clone(), serving.clone()),
+            compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
             follow_health(status, clients, settings.clone(), serving.clone()),
         ));
         let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };

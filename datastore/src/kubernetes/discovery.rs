@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::{ApiGroup, GROUPS, Resource, Served, has_kind, kinds_path};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -89,6 +89,20 @@ pub(super) async fn lacks_v1(client: &ApiClient) -> Result<bool, Failure> {
         Err(Failure::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
     }
+}
+
+/// Returns whether the API server lacks a kind, by the lists of its groups and of their kinds.
+pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, Failure> {
+    // Each API server has those of the core.
+    let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
+    let list = async |path: String| Ok::<_, Failure>(client.send(&ApiRequest::get(path)).await?.to_string());
+    let groups = Served::read(&list(GROUPS.into()).await?).map_err(Failure::Unreadable)?;
+    if !groups.versions(group).any(|version| version == resource.api_version) {
+        return Ok(true);
+    }
+    let kinds = list(kinds_path(resource.api_version)).await?;
+    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(Failure::Unreadable)?;
+    Ok(!has_kind)
 }
 
 /// Where neither group is there, upstream would go on with v1.

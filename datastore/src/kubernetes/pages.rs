@@ -35,13 +35,22 @@ async fn walk<F: Future<Output = Result<Value, Failure>>>(
             }
             answer => answer?,
         };
-        if let Value::Array(items) = answer["items"].take() {
-            objects.extend(items);
-        }
+        objects.extend(items(list, &mut answer)?);
         match answer["metadata"]["continue"].as_str() {
             Some(token) if !token.is_empty() => next = Some(token.to_owned()),
             _ => return Ok(objects),
         }
+    }
+}
+
+/// Takes the objects out of a page. What is no list of the kind that was asked for would be taken for an empty one.
+fn items(list: &List, answer: &mut Value) -> Result<Vec<Value>, Failure> {
+    let kind = answer["kind"].as_str().unwrap_or_default().to_owned();
+    match answer.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
+        // Go writes a list of nothing so.
+        Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
+        _ => Err(Failure::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
     }
 }
 
@@ -83,7 +92,7 @@ mod tests {
 
     /// A page with these objects, and where the next begins.
     fn part(objects: &[u32], token: &str) -> Result<Value, Failure> {
-        Ok(json!({"metadata": {"continue": token}, "items": objects}))
+        Ok(json!({"kind": "PodList", "metadata": {"continue": token}, "items": objects}))
     }
 
     fn refused(code: u16) -> Result<Value, Failure> {
@@ -127,6 +136,27 @@ mod tests {
             let requests = answers.len();
             let (found, asked) = walked(answers).await;
             assert!(found.is_err() && asked.len() == requests, "{asked:?}");
+        }
+    }
+
+    /// As a broken proxy answers.
+    #[tokio::test]
+    async fn what_is_no_list_of_the_kind_fails_the_list() {
+        for answer in [
+            json!({}),
+            json!({"kind": "PodList", "metadata": {}}),
+            json!({"kind": "PodList", "metadata": {}, "items": {}}),
+            json!({"kind": "NodeList", "metadata": {}, "items": []}),
+            json!({"metadata": {}, "items": []}),
+            json!({"kind": "Status", "status": "Success"}),
+        ] {
+            let told = answer.to_string();
+            let (found, _) = walked([Ok(answer)]).await;
+            assert!(matches!(found, Err(Failure::Unreadable(_))), "{told}");
+        }
+        for kind in ["PodList", "PartialObjectMetadataList"] {
+            let (found, _) = walked([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
+            assert_eq!(found.unwrap(), Vec::<Value>::new());
         }
     }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest};
 use super::config::KubernetesConfig;
-use super::discovery::Memory;
+use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::language::{Language, Spoken};
 use super::pages;
@@ -98,20 +98,22 @@ impl Kubernetes {
         }
         // Each answer is taken apart when it comes: others are still on their way then.
         let found = distinct.iter().map(async |asked| {
-            let found = self.ask(transcoder.group(), asked.query, &asked.freshness).await?;
-            let lacks_group = matches!(found, Found::NoGroup);
-            Ok::<_, StoreError>((lacks_group, asked.decode(transcoder, ranges, found.objects())))
+            let found = self.ask(asked.query, &asked.freshness).await?;
+            let lacks_kind = matches!(found, Found::NoKind);
+            Ok::<_, StoreError>((lacks_kind, asked.decode(transcoder, ranges, found.objects())))
         });
         let (found, is_right) = try_join(try_join_all(found), self.language.is_right(spoken)).await?;
         if !is_right {
             return Ok(None);
         }
         let mut of_group = found.iter().zip(&distinct).filter(|(_, asked)| is_of(transcoder.group(), asked.query));
-        let lacks_all =
-            found.iter().any(|(lacks_group, _)| *lacks_group) && of_group.all(|((lacks_group, _), _)| *lacks_group);
+        let lacks_all = of_group.clone().any(|((lacks_kind, _), _)| *lacks_kind)
+            && of_group.all(|((lacks_kind, _), _)| *lacks_kind);
         if lacks_all && spoken.from_memory {
             return Ok(None);
         }
+        let missing = found.iter().zip(&distinct).filter(|((lacks_kind, _), _)| *lacks_kind);
+        try_join_all(missing.map(async |(_, asked)| self.expect_missing(asked.query).await)).await?;
 
         let mut answers = vec![Vec::new(); ranges.len()];
         let mut buried = Vec::new();
@@ -129,18 +131,38 @@ impl Kubernetes {
         Ok(Some(Answers::new(answers)))
     }
 
+    /// A 404 that is not the API server's word on one object says that it lacks the kind, as older definitions do, or KubeVirt's.
+    /// Its discovery must say so too.
+    async fn expect_missing(&self, query: &Query) -> Result<(), StoreError> {
+        let (resource, path) = match query {
+            Query::Nothing => return Ok(()),
+            Query::Get(location) => (location.resource, location.url_path()),
+            Query::List(list) => (list.resource, list.url_path()),
+        };
+        let failure = match discovery::lacks_kind(&self.client, resource).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => Failure::Unreadable("404, and not of the API server, which has this kind".into()),
+            Err(failure) => failure,
+        };
+        Err(self.explain(failure, &path, false).await)
+    }
+
     async fn explain(&self, failure: Failure, key: &str, writing: bool) -> StoreError {
         failure.explain(key, &self.client.server().await, writing)
     }
 
     /// The objects that a query names. What need not be the latest is answered from the API server's cache, without a round
     /// trip to its own store: a third of the work.
-    async fn ask(&self, group: ApiGroup, query: &Query, freshness: &Freshness) -> Result<Found, StoreError> {
+    async fn ask(&self, query: &Query, freshness: &Freshness) -> Result<Found, StoreError> {
         let (answer, path) = match query {
             Query::Nothing => return Ok(Found::Objects(Vec::new())),
             Query::Get(location) => {
                 let path = location.url_path();
-                (self.get(&path, freshness).await.map(|object| vec![object]), path)
+                let object = self.get(&path, freshness).await.and_then(|object| match location.is_of(&object) {
+                    true => Ok(vec![object]),
+                    false => Err(Failure::Unreadable("the answer is not the object that was asked for".into())),
+                });
+                (object, path)
             }
             Query::List(list) => {
                 (pages::all(&self.client, list, *freshness == Freshness::Cached).await, list.url_path())
@@ -148,12 +170,10 @@ impl Kubernetes {
         };
         match answer {
             Ok(objects) => Ok(Found::Objects(objects)),
-            Err(Failure::Refused(refusal)) if refusal.status.code == 404 => {
-                Ok(match lacks_group(&refusal, query, group) {
-                    true => Found::NoGroup,
-                    false => Found::Objects(Vec::new()),
-                })
-            }
+            Err(Failure::Refused(refusal)) if refusal.status.code == 404 => Ok(match is_absent(&refusal, query) {
+                true => Found::Objects(Vec::new()),
+                false => Found::NoKind,
+            }),
             Err(failure) => Err(self.explain(failure, &path, false).await),
         }
     }
@@ -245,14 +265,14 @@ impl Asked<'_> {
 /// What a query found.
 enum Found {
     Objects(Vec<Value>),
-    /// Not the object is missing but its kind.
-    NoGroup,
+    /// The server says that there is no such kind, or somebody on the way answers in its place.
+    NoKind,
 }
 
-/// Whether a "not found" says that not one of Calico's objects is missing but their kind. That others' kinds are missing,
-/// such as KubeVirt's, is usual.
-fn lacks_group(refusal: &Refusal, query: &Query, group: ApiGroup) -> bool {
-    refusal.status.details.name.is_empty() && is_of(group, query)
+/// Whether a "not found" is the API server's word on the object that was asked for.
+fn is_absent(refusal: &Refusal, query: &Query) -> bool {
+    let Query::Get(location) = query else { return false };
+    refusal.status.is_not_found() && refusal.status.details.name == location.name
 }
 
 fn is_of(group: ApiGroup, query: &Query) -> bool {
@@ -268,7 +288,7 @@ impl Found {
     fn objects(self) -> Vec<Value> {
         match self {
             Found::Objects(objects) => objects,
-            Found::NoGroup => Vec::new(),
+            Found::NoKind => Vec::new(),
         }
     }
 }
@@ -310,28 +330,31 @@ impl Store for Kubernetes {
 mod tests {
     use hyper::StatusCode;
     use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
-    use libcalico::kubernetes::VirtualMachine;
 
     use super::*;
 
     #[test]
-    fn only_calicos_own_kinds_tell_that_its_group_is_gone() {
+    fn only_the_api_server_tells_that_the_object_is_absent() {
         let mut batch = ReadBatch::new();
         batch.get::<IpPool>(&ObjectKey::global("p"));
         batch.list::<IpPool>(&ObjectSelect::default());
-        batch.get::<VirtualMachine>(&ObjectKey::namespaced("ns", "vm1"));
-        let [get, list, machine] = batch.ranges() else { panic!() };
-        let kind_missing = "404 page not found";
-        let object_missing = r#"{"kind":"Status","details":{"name":"p","kind":"ippools"},"code":404}"#;
+        let [get, list] = batch.ranges() else { panic!() };
+        let status = |name: &str| {
+            format!(
+                r#"{{"kind":"Status","reason":"NotFound","details":{{"name":"{name}","kind":"ippools"}},"code":404}}"#
+            )
+        };
         for (range, body, expected) in [
-            (get, kind_missing, true),
-            (list, kind_missing, true),
-            (get, object_missing, false),
-            (machine, kind_missing, false),
+            (get, status("p"), true),
+            (get, status("other"), false),
+            (get, status(""), false),
+            (get, "404 page not found".into(), false),
+            (get, r#"{"code":404,"details":{"name":"p"}}"#.into(), false),
+            (list, status("p"), false),
         ] {
             let refusal = Refusal::parse(StatusCode::NOT_FOUND, body.as_bytes(), None);
             let query = Transcoder::new(ApiGroup::V3).query(range).unwrap();
-            assert_eq!(lacks_group(&refusal, &query, ApiGroup::V3), expected, "{query:?} {body}");
+            assert_eq!(is_absent(&refusal, &query), expected, "{query:?} {body}");
         }
     }
 }

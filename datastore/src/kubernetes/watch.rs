@@ -7,6 +7,7 @@ mod calico;
 mod decode;
 mod events;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -117,6 +118,12 @@ impl<D: Decode> Source for ApiSource<D> {
         let body = self.fetch(&target).await?;
         let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
+        if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {
+            return Err(WatchFailure::lost(format!(
+                "the answer is a {:?}, not the list that was asked for",
+                list.kind
+            )));
+        }
         let items = list.items.unwrap_or_default();
         self.page.learn(items.len(), body.len());
         let mut objects = Vec::with_capacity(items.len());
@@ -172,8 +179,10 @@ impl<D: Decode> Source for ApiSource<D> {
 /// A list, cut into its objects.
 #[derive(Deserialize)]
 struct List<'a> {
+    kind: Cow<'a, str>,
     metadata: ListMetadata,
-    #[serde(borrow)]
+    /// They must be there. Go writes a list of nothing as null.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<&'a RawValue>>,
 }
 

@@ -11,7 +11,7 @@ pub(super) fn failure(what: &str, error: &kube::Error) -> Failure {
     }
 }
 
-/// Whether the object is not there.
+/// Returns whether the API server says that the object is not there. A proxy on the way says 404 in its own words.
 pub(super) fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
+    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }

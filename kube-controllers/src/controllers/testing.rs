@@ -40,7 +40,9 @@ pub(super) fn refusing_kubernetes(
             Ok(body) => (200, body),
             Err(code) => {
                 let message = format!("refused with {code}");
-                let status = json!({"status": "Failure", "message": message, "reason": "Refused", "code": code});
+                let reason = if code == 404 { "NotFound" } else { "Refused" };
+                let status =
+                    json!({"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code});
                 (code, status)
             }
         };

@@ -2,9 +2,7 @@
 
 use datastore::watch::Watch;
 use libcalico::api::Node as CalicoNode;
-use libcalico::api::{
-    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier, WorkloadEndpoint,
-};
+use libcalico::api::{HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier, WorkloadEndpoint};
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
@@ -83,8 +81,6 @@ feeds! {
         tiers: Tier,
         /// What controllers are to do.
         configurations: KubeControllersConfiguration,
-        /// Whether the datastore is ready.
-        cluster_information: ClusterInformation,
         /// Endpoints (etcd).
         workload_endpoints: WorkloadEndpoint,
     }

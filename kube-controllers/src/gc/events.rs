@@ -156,6 +156,7 @@ pub(super) mod tests {
             sequence: Some(7),
             fingerprint: 0,
             holder: Holder { kind: ClaimKind::Pod, names: Some(("ns".into(), format!("pod{number}"))) },
+            owners: Vec::new(),
             node: node.map(str::to_owned),
             kubernetes_node: node.map(str::to_owned),
             pool: Some("pool".into()),
@@ -174,8 +175,7 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
         let client = kube::Client::new(service, "default");
-        let ready = Arc::new(AtomicBool::new(true));
-        let gate = Gate::new(crate::runtime::Leadership::always(), ready, stop.clone(), 0);
+        let gate = Gate::new(crate::runtime::Leadership::always(), stop.clone(), 0);
         let (events, suspect) = (Events::default(), suspect(1, Some("a")));
         events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
         stop.cancel();
@@ -195,7 +195,7 @@ pub(super) mod tests {
                 Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
             }
         });
-        let gate = Gate::new(crate::runtime::Leadership::always(), Arc::new(AtomicBool::new(true)), stop, 0);
+        let gate = Gate::new(crate::runtime::Leadership::always(), stop, 0);
         let client = kube::Client::new(service, "default");
         Events::default()
             .write(&client, &gate, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" }))
@@ -216,8 +216,7 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(body).unwrap()) }
         });
         let client = kube::Client::new(service, "default");
-        let ready = Arc::new(AtomicBool::new(true));
-        let gate = Gate::new(crate::runtime::Leadership::always(), ready, CancellationToken::new(), 0);
+        let gate = Gate::new(crate::runtime::Leadership::always(), CancellationToken::new(), 0);
         let (events, suspect) = (Events::default(), suspect(1, Some("a")));
         let conflict =
             Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };

@@ -1,7 +1,6 @@
 //! [`Gate`]: whether a write may be sent now, and how fast requests may follow each other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ipam_plugin::release_addresses::WriteGate;
@@ -10,10 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Leadership;
 
-/// Asked before each write: this replica leads, the datastore is ready, and the process is not to end.
+/// Asked before each write: this replica may write, and the process is not to end.
 pub(super) struct Gate {
     leadership: Leadership,
-    ready: Arc<AtomicBool>,
     stop: CancellationToken,
     pace: Option<Pace>,
 }
@@ -25,22 +23,16 @@ struct Pace {
 }
 
 impl Gate {
-    /// `ready` is whether the datastore is; no more than `per_second` requests are let through in a second, 0 for any
-    /// number.
-    pub(super) fn new(
-        leadership: Leadership,
-        ready: Arc<AtomicBool>,
-        stop: CancellationToken,
-        per_second: u32,
-    ) -> Self {
+    /// No more than `per_second` requests are let through in a second, 0 for any number.
+    pub(super) fn new(leadership: Leadership, stop: CancellationToken, per_second: u32) -> Self {
         let pace = (per_second > 0)
             .then(|| Pace { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
-        Gate { leadership, ready, stop, pace }
+        Gate { leadership, stop, pace }
     }
 
     /// Whether writes are allowed at this moment.
     pub(super) fn is_open(&self) -> bool {
-        self.leadership.holds() && self.ready.load(Ordering::Acquire) && !self.stop.is_cancelled()
+        self.leadership.holds() && !self.stop.is_cancelled()
     }
 
     /// Waits until so many more requests may go.
@@ -74,18 +66,15 @@ impl WriteGate for Gate {
 mod tests {
     use super::*;
 
-    fn gate(per_second: u32) -> (Gate, Arc<AtomicBool>, CancellationToken) {
-        let (ready, stop) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
-        (Gate::new(Leadership::always(), ready.clone(), stop.clone(), per_second), ready, stop)
-    }
-
     #[tokio::test]
     async fn it_closes_with_the_datastore_and_with_the_process() {
-        let (gate, ready, stop) = gate(0);
+        let (lock, unlocked) = tokio::sync::watch::channel(true);
+        let stop = CancellationToken::new();
+        let gate = Gate::new(Leadership::always().while_unlocked(unlocked), stop.clone(), 0);
         assert!(gate.admit(1).await);
-        ready.store(false, Ordering::Release);
+        lock.send_replace(false);
         assert!(!gate.admit(1).await);
-        ready.store(true, Ordering::Release);
+        lock.send_replace(true);
         assert!(gate.admit(1).await);
         stop.cancel();
         assert!(!gate.admit(1).await);
@@ -93,7 +82,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_follow_each_other_as_fast_as_was_set() {
-        let (gate, ..) = gate(10);
+        let gate = Gate::new(Leadership::always(), CancellationToken::new(), 10);
         let begin = Instant::now();
         for _ in 0..11 {
             assert!(gate.admit(1).await);
@@ -107,7 +96,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_leader_writes() {
         let (_sender, tenure) = tokio::sync::watch::channel(crate::runtime::Tenure::No);
-        let gate = Gate::new(Leadership::new(tenure), Arc::new(AtomicBool::new(true)), CancellationToken::new(), 0);
+        let gate = Gate::new(Leadership::new(tenure), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
     }
 }

@@ -1,7 +1,6 @@
 //! Everything that the feeds tell goes into the index, on the feeds' own tasks.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
@@ -27,7 +26,6 @@ struct Shared {
     changed: Notify,
     /// Feeds that have not named everything yet.
     awaited: Mutex<BTreeSet<Awaited>>,
-    ready: Arc<AtomicBool>,
 }
 
 /// The feeds without which nothing can be judged, and those of which garbage collection can do without.
@@ -39,21 +37,19 @@ enum Awaited {
     CalicoNodes,
     Pools,
     Reservations,
-    ClusterInformation,
     Services,
     Machines,
     Instances,
 }
 
 impl Awaited {
-    const ALL: [Awaited; 10] = [
+    const ALL: [Awaited; 9] = [
         Awaited::Blocks,
         Awaited::Pods,
         Awaited::KubernetesNodes,
         Awaited::CalicoNodes,
         Awaited::Pools,
         Awaited::Reservations,
-        Awaited::ClusterInformation,
         Awaited::Services,
         Awaited::Machines,
         Awaited::Instances,
@@ -68,7 +64,6 @@ impl Awaited {
             Awaited::CalicoNodes => "Node of Calico",
             Awaited::Pools => "IPPool",
             Awaited::Reservations => "IPReservation",
-            Awaited::ClusterInformation => "ClusterInformation",
             Awaited::Services => "Service",
             Awaited::Machines => "VirtualMachine",
             Awaited::Instances => "VirtualMachineInstance",
@@ -86,15 +81,8 @@ impl Known {
     pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
         use Awaited::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
         let awaited = BTreeSet::from(Awaited::ALL);
-        // Until it says otherwise, as upstream.
-        let ready = Arc::new(AtomicBool::new(true));
         let known = Known {
-            shared: Arc::new(Shared {
-                index: Mutex::new(index),
-                changed: Notify::new(),
-                awaited: Mutex::new(awaited),
-                ready,
-            }),
+            shared: Arc::new(Shared { index: Mutex::new(index), changed: Notify::new(), awaited: Mutex::new(awaited) }),
         };
         feeds
             .blocks
@@ -118,10 +106,6 @@ impl Known {
             |index, key: &ObjectKey| index.reservation_gone(&key.name),
         ));
         known.subscribe_to_nodes(mode, feeds);
-        let of_cluster = known.clone();
-        feeds.cluster_information.subscribe(move |event: &Event<'_, Entry<libcalico::api::ClusterInformation>>| {
-            of_cluster.hear_cluster(event);
-        });
         known
     }
 
@@ -166,22 +150,6 @@ impl Known {
         if matches!(event, Event::Synced) {
             self.complete(Awaited::KubernetesNodes);
             self.complete(Awaited::CalicoNodes);
-        }
-        self.shared.changed.notify_one();
-    }
-
-    /// Ready unless it says that it is not; not without it (KC-425).
-    fn hear_cluster(&self, event: &Event<'_, Entry<libcalico::api::ClusterInformation>>) {
-        let ready = &self.shared.ready;
-        match event {
-            Event::Restarted => return,
-            Event::Put(information) => {
-                if let Some(said) = information.value.spec.datastore_ready {
-                    ready.store(said, Ordering::Release);
-                }
-            }
-            Event::Gone(_) => ready.store(false, Ordering::Release),
-            Event::Synced => self.complete(Awaited::ClusterInformation),
         }
         self.shared.changed.notify_one();
     }
@@ -241,11 +209,6 @@ impl Known {
         !self.awaited().contains(&Awaited::Services)
     }
 
-    /// Whether the datastore may be written.
-    pub(super) fn ready(&self) -> Arc<AtomicBool> {
-        self.shared.ready.clone()
-    }
-
     /// Something is to be looked at, as if a feed had told it.
     pub(super) fn wake(&self) {
         self.shared.changed.notify_one();
@@ -298,7 +261,7 @@ fn put_machine(index: &mut Index, machine: &Machine) {
 
 fn put_instance(index: &mut Index, instance: &MachineInstance) {
     let (namespace, name) = names(&instance.name);
-    index.put_instance(namespace, name, instance.owned);
+    index.put_instance(namespace, name);
 }
 
 fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {

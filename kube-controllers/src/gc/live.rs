@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
-use libcalico::ipam::{PodFacts, Sight};
+use libcalico::ipam::{Evidence, MachineSight, PodFacts, Sight};
 use libcalico::kubernetes::{NODES, SERVICES};
 use libcalico::store::{Store, StoreError};
 
@@ -27,13 +27,13 @@ use crate::watched::Pod;
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pods: BTreeMap<ObjectKey, Sight<Pod>>,
+    machines: BTreeMap<ObjectKey, MachineSight>,
     others: BTreeMap<Other, Sight<()>>,
 }
 
 /// Something of which only existence counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Other {
-    Machine(ObjectKey),
     Service(ObjectKey),
     KubernetesNode(ObjectKey),
     CalicoNode(ObjectKey),
@@ -55,8 +55,28 @@ impl Reader<'_> {
         let looked = asked.into_iter().map(|other| self.look_for(other));
         Live {
             pods: pods::read(&self.api(), suspects, pods, self.parallel).await,
+            machines: self.read_machines(suspects).await,
             others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
         }
+    }
+
+    /// Without KubeVirt each machine is asked after in one look: those of which the cache found that KubeVirt is not there.
+    async fn read_machines(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, MachineSight> {
+        let named = suspects.iter().filter_map(|suspect| Some((suspect.evidence, key(suspect.questions().machine?))));
+        let (orphans, named): (BTreeSet<_>, BTreeSet<_>) =
+            named.partition(|(evidence, _)| *evidence == Evidence::NoKubeVirt);
+        let mut found = BTreeMap::new();
+        if !orphans.is_empty() {
+            let sight = self.without_kubevirt().await;
+            found.extend(orphans.into_iter().map(|(_, key)| (key, sight)));
+        }
+        let looked = named.into_iter().map(|(_, key)| async move {
+            let sight = machines::sight(&self.api(), &key).await;
+            (key, sight)
+        });
+        let looked: Vec<_> = stream::iter(looked).buffer_unordered(self.parallel).collect().await;
+        found.extend(looked);
+        found
     }
 
     fn api(&self) -> Api<'_> {
@@ -65,12 +85,16 @@ impl Reader<'_> {
 
     async fn look_for(&self, other: Other) -> (Other, Sight<()>) {
         let sight = match &other {
-            Other::Machine(key) => machines::sight(&self.api(), key).await,
             Other::Service(key) => self.api().exists(SERVICES, key).await,
             Other::KubernetesNode(key) => self.api().exists(NODES, key).await,
             Other::CalicoNode(key) => self.calico_node(&key.name).await,
         };
         (other, sight)
+    }
+
+    /// Looks whether KubeVirt is installed.
+    pub(super) async fn without_kubevirt(&self) -> MachineSight {
+        machines::without_kubevirt(&self.api()).await
     }
 
     /// A pod as it is now.
@@ -107,11 +131,17 @@ impl Live {
         };
         LiveFacts {
             pod: self.pod(asked.pod),
-            machine: of(asked.machine.map(key).map(Other::Machine)),
+            machine: self.machine(asked.machine),
+            owners: asked.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
             service: of(asked.service.map(key).map(Other::Service)),
             kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode)),
             calico_node: of(asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode)),
         }
+    }
+
+    fn machine(&self, names: Option<(&str, &str)>) -> MachineSight {
+        let found = names.and_then(|names| self.machines.get(&key(names)));
+        found.copied().unwrap_or(MachineSight::Unknown)
     }
 
     fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodFacts<'_>> {
@@ -130,11 +160,10 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
 
 fn others(suspect: &Suspect) -> Vec<Other> {
     let asked = suspect.questions();
-    let machine = asked.machine.map(key).map(Other::Machine);
     let service = asked.service.map(key).map(Other::Service);
     let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode);
     let calico_node = asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode);
-    [machine, service, kubernetes_node, calico_node].into_iter().flatten().collect()
+    [service, kubernetes_node, calico_node].into_iter().flatten().collect()
 }
 
 #[cfg(test)]

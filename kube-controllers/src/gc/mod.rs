@@ -13,6 +13,7 @@ mod events;
 mod facts;
 mod gate;
 mod handles;
+mod kubevirt;
 mod listen;
 mod live;
 mod metrics;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libcalico::ipam::gc::{Change, ChangeKind, Scope};
+use libcalico::ipam::gc::{Change, ChangeKind, Machines, Scope};
 use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 
@@ -18,7 +18,9 @@ use super::claims::Claims;
 use super::events::Events;
 use super::gate::Gate;
 use super::handles::{self, HandleAudit};
+use super::kubevirt::KubeVirt;
 use super::listen::Known;
+use super::live::Reader;
 use super::telemetry::PassMetrics;
 use crate::context::Context;
 use crate::settings::{Gc, Settings};
@@ -32,6 +34,7 @@ pub(super) struct Collector {
     events: Events,
     handles: HandleAudit,
     claims: Claims,
+    kubevirt: KubeVirt,
     pub(super) clock: Clock,
     config_read: Option<Duration>,
     /// Leaks that were told of in a report already.
@@ -43,8 +46,7 @@ pub(super) struct Collector {
 impl Collector {
     pub(super) fn new(context: Context, known: Known, clock: Clock, metrics: PassMetrics) -> Self {
         let limits = context.settings.borrow().gc_limits;
-        let gate =
-            Gate::new(context.leadership.clone(), known.ready(), context.stop.clone(), limits.requests_per_second);
+        let gate = Gate::new(context.leadership.clone(), context.stop.clone(), limits.requests_per_second);
         Collector {
             context,
             known,
@@ -53,6 +55,7 @@ impl Collector {
             events: Events::default(),
             handles: HandleAudit::default(),
             claims: Claims::default(),
+            kubevirt: KubeVirt::default(),
             clock,
             config_read: None,
             told: HashSet::new(),
@@ -73,9 +76,19 @@ impl Collector {
         self.settings().gc_limits.parallelism.max(1)
     }
 
+    fn reader(&self) -> Reader<'_> {
+        Reader {
+            kubernetes: &self.context.kubernetes,
+            calico: &self.context.calico,
+            gate: &self.gate,
+            parallel: self.parallel(),
+        }
+    }
+
     /// Judges, and while this replica may write acts on it.
     pub(super) async fn pass(&mut self, scope: Scope) {
         let settings = self.settings();
+        self.look_for_kubevirt().await;
         self.apply(&settings);
         let changes = self.known.index().examine(self.now(), scope);
         self.note(&changes);
@@ -86,6 +99,19 @@ impl Collector {
         let leadership = self.context.leadership.clone();
         // A list of writes is several requests, and each may be repeated: none is sent when the right to write has ended.
         _ = leadership.while_held(self.act(&settings)).await;
+    }
+
+    /// While this replica may write, and an address is for a virtual machine.
+    async fn look_for_kubevirt(&mut self) {
+        let now = self.now();
+        if !self.kubevirt.is_due(now) && self.gate.is_open() {
+            return;
+        }
+        let wanted = self.gate.is_open() && self.known.index().has_machines();
+        match wanted {
+            true => self.kubevirt.saw(self.reader().without_kubevirt().await, now),
+            false => self.kubevirt = KubeVirt::default(),
+        }
     }
 
     async fn act(&mut self, settings: &Settings) {
@@ -126,7 +152,8 @@ impl Collector {
         let handles = grace.filter(|_| acting).map(|grace| self.handles.next_deadline(now, grace));
         let claims = grace.filter(|_| acting).and_then(|grace| self.claims.next_deadline(now, grace));
         let cold = cold.filter(|_| acting && settings.gc == Gc::Reclaim);
-        let next = of_index.into_iter().chain(cold).chain(handles).chain(claims).min();
+        let kubevirt = self.kubevirt.next_deadline().filter(|_| acting);
+        let next = of_index.into_iter().chain(cold).chain(handles).chain(claims).chain(kubevirt).min();
         next.unwrap_or(Duration::MAX)
     }
 
@@ -134,7 +161,11 @@ impl Collector {
         let mut index = self.known.index();
         let in_force = libcalico::ipam::gc::Settings {
             leak_grace: settings.leak_grace_period,
-            machines: self.known.knows_machines(),
+            machines: match self.kubevirt.is_gone() {
+                true => Machines::Undefined,
+                false if self.known.knows_machines() => Machines::Watched,
+                false => Machines::Unwatched,
+            },
             services: self.known.knows_services(),
             ..*index.settings()
         };

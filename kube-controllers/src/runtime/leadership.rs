@@ -15,10 +15,12 @@ use super::Failure;
 /// How often whoever waits for a deadline looks whether it came by the clock that cannot be slept on.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Whether this replica leads. Feeds and caches run always; writes only while it does.
+/// The right to write: this replica leads, and no lock of the datastore takes the right away. Feeds and caches run always;
+/// writes only while it holds.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     tenure: watch::Receiver<Tenure>,
+    unlocked: watch::Receiver<bool>,
 }
 
 /// For how long this replica leads.
@@ -43,42 +45,48 @@ pub struct Deadline {
 impl Leadership {
     /// The election tells through `tenure`.
     pub fn new(tenure: watch::Receiver<Tenure>) -> Self {
-        Leadership { tenure }
+        Leadership { tenure, unlocked: always(true) }
     }
 
     /// Leads for ever: the only replica.
     pub fn always() -> Self {
-        let (sender, tenure) = watch::channel(Tenure::Always);
-        // The last value stays readable when the sender is gone.
-        drop(sender);
-        Leadership { tenure }
+        Leadership::new(always(Tenure::Always))
+    }
+
+    /// Returns the same right for those whom a lock of the datastore stops: it holds only while `unlocked` is true.
+    pub fn while_unlocked(self, unlocked: watch::Receiver<bool>) -> Self {
+        Leadership { unlocked, ..self }
     }
 
     /// Whether writes are allowed now. Ask right before each: the clock is read, so that a process that was stopped for a
     /// while does not go by what it knew before.
     pub fn holds(&self) -> bool {
-        self.tenure.borrow().holds()
+        self.tenure.borrow().holds() && *self.unlocked.borrow()
     }
 
     /// [`Leadership::holds`], for whoever works on a key: it waits for another time.
     pub fn may_write(&self) -> Result<(), Failure> {
         match self.holds() {
             true => Ok(()),
-            false => Err(Failure::Retry("another replica leads now".into())),
+            false => Err(Failure::Retry("another replica leads now, or the datastore is not ready".into())),
         }
     }
 
-    /// Waits until this replica leads.
+    /// Waits until this replica may write.
     pub async fn gained(&mut self) {
-        if self.tenure.wait_for(Tenure::holds).await.is_err() {
-            std::future::pending::<()>().await;
+        // Either may go again while the other is waited for.
+        while !self.holds() {
+            let leads = self.tenure.wait_for(Tenure::holds).await.is_ok();
+            if !leads || self.unlocked.wait_for(|unlocked| *unlocked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
-    /// What `work` comes to; `None` if this replica does not lead, or no longer. It is dropped then.
+    /// What `work` comes to; `None` if this replica may not write, or no longer. It is dropped then.
     ///
     /// The clock is read each time before `work` goes on: whatever it sends between two awaits, it sends while this replica
-    /// leads, also after the machine was suspended in between.
+    /// may write, also after the machine was suspended in between.
     pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
         let (mut watching, mut work) = (self.clone(), pin!(work));
         let going_on = poll_fn(|context| match self.holds() {
@@ -92,12 +100,12 @@ impl Leadership {
         }
     }
 
-    /// Waits until this replica no longer leads. A machine that was suspended meanwhile is noticed within a second; until
+    /// Waits until this replica may no longer write. A machine that was suspended meanwhile is noticed within a second; until
     /// then [`Leadership::holds`] knows it.
     pub async fn lost(&mut self) {
         loop {
             let tenure = *self.tenure.borrow_and_update();
-            if !tenure.holds() {
+            if !tenure.holds() || !*self.unlocked.borrow_and_update() {
                 return;
             }
             let ends = async {
@@ -112,9 +120,16 @@ impl Leadership {
                 () = ends => {}
                 // Without an election any more its last word stands.
                 Ok(()) = self.tenure.changed() => {}
+                Ok(()) = self.unlocked.changed() => {}
             }
         }
     }
+}
+
+/// A value that never changes.
+fn always<T>(value: T) -> watch::Receiver<T> {
+    // The last value stays readable when the sender is gone.
+    watch::channel(value).1
 }
 
 /// Nothing is written that is begun when the tenure is over.
@@ -270,6 +285,39 @@ mod tests {
         assert!(timeout(SECOND, leadership.gained()).await.is_err());
         sender.send_replace(Tenure::Until(Deadline::now().plus(SECOND)));
         timeout(SECOND, leadership.gained()).await.expect("it leads");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_the_datastore_takes_the_right_to_write_and_gives_it_back_to_the_leader_alone() {
+        let (sender, tenure) = watch::channel(Tenure::Always);
+        let (lock, unlocked) = watch::channel(false);
+        let elected = Leadership::new(tenure);
+        let mut leadership = elected.clone().while_unlocked(unlocked);
+        assert!(elected.holds() && !leadership.holds() && leadership.may_write().is_err());
+        assert_eq!(leadership.while_held(async { unreachable!("it is locked") }).await, None::<()>);
+        assert!(timeout(1000 * SECOND, leadership.gained()).await.is_err());
+
+        let gaining = async {
+            leadership.gained().await;
+            leadership.holds()
+        };
+        let changes = async {
+            for (unlocked, tenure) in [(true, Tenure::No), (false, Tenure::Always), (true, Tenure::Always)] {
+                sender.send_replace(tenure);
+                lock.send_replace(unlocked);
+                tokio::time::sleep(SECOND).await;
+            }
+        };
+        assert!(tokio::join!(gaining, changes).0);
+
+        let locking = async {
+            tokio::time::sleep(SECOND).await;
+            lock.send_replace(false);
+        };
+        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), locking);
+        assert_eq!(stuck, None);
+        timeout(SECOND, leadership.lost()).await.expect("at once");
+        assert!(elected.holds() && !leadership.holds());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,6 @@
 //! [`Machine`] and [`MachineInstance`]: KubeVirt's, as far as their addresses depend on them.
 
 use libcalico::api::ObjectKey;
-use libcalico::kubernetes::VirtualMachineInstance;
 use serde::Deserialize;
 
 use super::{Projection, Wanted, Watched, Words};
@@ -18,8 +17,6 @@ pub struct Machine {
 pub struct MachineInstance {
     /// Namespace and name.
     pub name: ObjectKey,
-    /// Whether it is a run of a VirtualMachine (KC-436).
-    pub owned: bool,
 }
 
 impl Watched for Machine {
@@ -64,9 +61,8 @@ impl Projection for MachineInstance {
     const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachineinstances";
 
     fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
-        let instance: VirtualMachineInstance = serde_json::from_str(json)?;
-        let owned = instance.machine().is_some();
-        Ok(MachineInstance { name: ObjectKey::namespaced(instance.metadata.namespace, instance.metadata.name), owned })
+        let Stored { metadata } = serde_json::from_str(json)?;
+        Ok(MachineInstance { name: ObjectKey::namespaced(metadata.namespace, metadata.name) })
     }
 }
 
@@ -75,15 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_of_a_machine_is_owned() {
-        let owner =
-            r#","ownerReferences":[{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","name":"vm","uid":"u"}]"#;
-        for (owner, owned) in [("", false), (owner, true)] {
-            let json = format!(r#"{{"metadata":{{"name":"vm","namespace":"ns"{owner}}},"spec":{{"a":1}}}}"#);
-            let instance = MachineInstance::project(&json, &mut Words::default(), Wanted::default()).unwrap();
-            assert_eq!(instance, MachineInstance { name: ObjectKey::namespaced("ns", "vm"), owned });
-            let machine = Machine::project(&json, &mut Words::default(), Wanted::default()).unwrap();
-            assert_eq!(machine.key(), ObjectKey::namespaced("ns", "vm"));
-        }
+    fn machines_and_instances_are_known_by_name() {
+        let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
+        let instance = MachineInstance::project(json, &mut Words::default(), Wanted::default()).unwrap();
+        assert_eq!(instance.key(), ObjectKey::namespaced("ns", "vm"));
+        let machine = Machine::project(json, &mut Words::default(), Wanted::default()).unwrap();
+        assert_eq!(machine.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

@@ -201,6 +201,45 @@ pub struct PodSight<'a> {
     pub ended: Option<Ended>,
 }
 
+/// What is known of a virtual machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineSight {
+    /// The machine or an instance of its name is there, whoever owns the instance: its launcher may run.
+    Present,
+    /// Neither is there.
+    Absent,
+    /// KubeVirt is not installed: neither kind is defined.
+    Undefined,
+    /// Nobody could look.
+    Unknown,
+}
+
+/// What is known of the pods that an allocation names as its owners ([`Claim::owners`]). Of several, the greatest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnerSight {
+    /// None is there.
+    Absent,
+    /// One is there, and has ended or has other addresses.
+    Present,
+    /// Nobody could look.
+    Unknown,
+    /// One that has not ended has the address, or has not told its addresses yet.
+    HasIt,
+}
+
+impl OwnerSight {
+    /// Reads what was seen of each.
+    pub fn of<'a>(pods: impl Iterator<Item = Sight<PodSight<'a>>>) -> Self {
+        let sights = pods.map(|pod| match pod {
+            Sight::Absent => OwnerSight::Absent,
+            Sight::Unknown => OwnerSight::Unknown,
+            Sight::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerSight::HasIt,
+            Sight::Present(_) => OwnerSight::Present,
+        });
+        sights.max().unwrap_or(OwnerSight::Absent)
+    }
+}
+
 /// How a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ended {
@@ -214,8 +253,10 @@ pub enum Ended {
 pub trait HolderFacts {
     /// The pod.
     fn pod(&self) -> Sight<PodSight<'_>>;
-    /// The virtual machine, or an instance that belongs to none.
-    fn machine(&self) -> Sight<()>;
+    /// The virtual machine.
+    fn machine(&self) -> MachineSight;
+    /// The pods that an allocation for a virtual machine names as its owners.
+    fn owner(&self) -> OwnerSight;
     /// The Service.
     fn service(&self) -> Sight<()>;
     /// The Calico node whose tunnel it is.
@@ -275,8 +316,10 @@ pub enum Evidence {
     PodFinished,
     /// The pod was evicted.
     PodEvicted,
-    /// Neither the virtual machine nor an instance of its own is there.
+    /// Neither the virtual machine nor an instance is there.
     MachineGone,
+    /// KubeVirt is not installed any more.
+    NoKubeVirt,
     /// The Service is gone.
     ServiceGone,
     /// The tunnel's node is gone.
@@ -294,6 +337,7 @@ impl fmt::Display for Evidence {
             Evidence::PodFinished => "its pod has finished",
             Evidence::PodEvicted => "its pod was evicted",
             Evidence::MachineGone => "its virtual machine is gone",
+            Evidence::NoKubeVirt => "KubeVirt is not installed",
             Evidence::ServiceGone => "its service is gone",
             Evidence::NodeGone => "its node is gone",
             Evidence::NoEndpoint => "no endpoint has it",
@@ -331,7 +375,7 @@ pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
         ClaimKind::Foreign => Holding::Held(Keeper::UnknownOwner),
         ClaimKind::Tunnel => there(facts.tunnel_node(), Keeper::Tunnel, Evidence::NodeGone),
         ClaimKind::Service => there(facts.service(), Keeper::Service, Evidence::ServiceGone),
-        ClaimKind::Machine => there(facts.machine(), Keeper::Machine, Evidence::MachineGone),
+        ClaimKind::Machine => of_machine(facts.machine(), facts.owner()),
         ClaimKind::Pod => match facts.pod() {
             Sight::Present(pod) => of_pod(&pod, facts.node()),
             Sight::Absent => Holding::Leaked(Evidence::PodGone),
@@ -342,6 +386,18 @@ pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
             Sight::Absent => Holding::Leaked(Evidence::NoEndpoint),
             Sight::Unknown => Holding::Held(Keeper::UnknownOwner),
         },
+    }
+}
+
+/// A launcher that runs holds the address whatever became of its machine. Without KubeVirt no launcher is ended by a controller,
+/// so that any pod keeps the address.
+fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
+    match (machine, owner) {
+        (MachineSight::Present, _) => Holding::Held(Keeper::Machine),
+        (_, OwnerSight::HasIt) | (MachineSight::Undefined, OwnerSight::Present) => Holding::Held(Keeper::Pod),
+        (MachineSight::Unknown, _) | (_, OwnerSight::Unknown) => Holding::Held(Keeper::Unseen),
+        (MachineSight::Absent, OwnerSight::Present | OwnerSight::Absent) => Holding::Leaked(Evidence::MachineGone),
+        (MachineSight::Undefined, OwnerSight::Absent) => Holding::Leaked(Evidence::NoKubeVirt),
     }
 }
 

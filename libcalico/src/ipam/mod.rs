@@ -49,7 +49,9 @@ pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
 pub use handle_repair::{HandleRepair, SuspectHandle, repair};
-pub use holding::{Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
+pub use holding::{
+    Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
+};
 pub use old_handle::OldHandle;
 pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
 pub use pool::{Pool, any_pool_of, enabled_pool};

@@ -36,6 +36,7 @@ pub(crate) mod recordings;
 mod request;
 mod resource;
 mod revision;
+mod served;
 mod status;
 mod transcoder;
 mod uid;
@@ -67,6 +68,7 @@ pub use resource::{
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
 pub use revision::{Foreign, ObjectRevision};
+pub use served::{GROUPS, Served, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};
 pub use uid::reverse_uid;

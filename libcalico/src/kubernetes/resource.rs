@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde_json::Value;
+
 /// A kind of object in the API server's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resource {
@@ -48,6 +50,11 @@ pub const VIRTUAL_MACHINES: Resource =
     Resource { api_version: "kubevirt.io/v1", kind: "VirtualMachine", plural: "virtualmachines", namespaced: true };
 
 impl Resource {
+    /// Returns whether a list of these objects, or of their metadata alone, is of this kind.
+    pub fn is_list(&self, kind: &str) -> bool {
+        kind == "PartialObjectMetadataList" || kind.strip_suffix("List") == Some(self.kind)
+    }
+
     /// URL path of all objects, or of those in one namespace.
     pub fn collection(&self, namespace: Option<&str>) -> String {
         let root = if self.api_version.contains('/') { "/apis/" } else { "/api/" };
@@ -81,6 +88,14 @@ impl Location {
     /// An object in a namespace.
     pub fn namespaced(resource: Resource, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Location { resource, namespace: Some(namespace.into()), name: name.into() }
+    }
+
+    /// Returns whether an answer is this object. What is between us and the API server may answer with another.
+    pub fn is_of(&self, answer: &Value) -> bool {
+        let metadata = &answer["metadata"];
+        answer["kind"] == self.resource.kind
+            && metadata["name"] == *self.name
+            && metadata["namespace"].as_str() == self.namespace.as_deref()
     }
 
     /// URL path of the object.
@@ -138,6 +153,23 @@ mod tests {
         };
         let block = Location::global(blocks, "10-0-0-0-26");
         assert_eq!(block.url_path(), "/apis/crd.projectcalico.org/v1/ipamblocks/10-0-0-0-26");
+    }
+
+    #[test]
+    fn an_answer_is_the_object_that_was_asked_for_or_not() {
+        let pod = Location::namespaced(PODS, "default", "web-0");
+        let answer = |kind: &str, namespace: &str, name: &str| serde_json::json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}});
+        assert!(pod.is_of(&answer("Pod", "default", "web-0")));
+        for other in [
+            answer("Node", "default", "web-0"),
+            answer("Pod", "other", "web-0"),
+            answer("Pod", "default", "web-1"),
+            Value::Null,
+        ] {
+            assert!(!pod.is_of(&other), "{other}");
+        }
+        assert!(PODS.is_list("PodList") && PODS.is_list("PartialObjectMetadataList"));
+        assert!(!PODS.is_list("NodeList") && !PODS.is_list("Pod") && !PODS.is_list("List"));
     }
 
     #[test]

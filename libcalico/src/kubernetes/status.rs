@@ -8,6 +8,8 @@ use crate::store::StoreError;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Status {
+    /// `Status`; empty where the answer is another's than the API server's.
+    pub kind: String,
     /// The HTTP status.
     pub code: u16,
     /// `NotFound`, `AlreadyExists`, `Conflict` …
@@ -48,7 +50,7 @@ impl Status {
         let key = key.to_owned();
         Some(match (self.code, self.reason.as_str()) {
             (_, "AlreadyExists") => StoreError::AlreadyExists { key },
-            (404, _) => StoreError::NotFound { key },
+            _ if self.is_not_found() => StoreError::NotFound { key },
             (401 | 403, _) => StoreError::Unauthorized {
                 reason: match credential {
                     "" => self.message.clone(),
@@ -65,6 +67,11 @@ impl Status {
             },
             _ => return None,
         })
+    }
+
+    /// Returns whether the API server says that something is not there. A proxy on the way says 404 in its own words.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
     /// Which precondition did not hold, if nothing else is wrong.
@@ -119,7 +126,7 @@ mod tests {
         let uid = "Operation cannot be fulfilled: Precondition failed: UID in precondition: a, UID in object meta: b";
         for (status, expected) in [
             (json!({"code": 409, "reason": "AlreadyExists"}), "resource already exists: K(k)"),
-            (json!({"code": 404, "reason": "NotFound"}), "resource does not exist: K(k)"),
+            (json!({"kind": "Status", "code": 404, "reason": "NotFound"}), "resource does not exist: K(k)"),
             (json!({"code": 409, "reason": "Conflict", "message": "modified"}), "update conflict: K(k)"),
             (json!({"code": 409, "reason": "Conflict", "message": uid}), "resource does not exist: K(k)"),
             (invalid(&["metadata.uid"]), "resource does not exist: K(k)"),
@@ -140,6 +147,9 @@ mod tests {
             json!({"code": 410, "reason": "Expired"}),
             json!({"code": 422, "details": {"causes": [{"reason": "FieldValueInvalid", "field": "spec.cidr"}]}}),
             json!({"code": 422}),
+            json!({"code": 404, "message": "404 page not found"}),
+            json!({"code": 404, "reason": "NotFound"}),
+            json!({"kind": "Status", "code": 404}),
         ] {
             assert_eq!(refusal(status), None);
         }

@@ -1,14 +1,18 @@
-//! Calico's custom resources, as `deploy/crds` defines them.
+//! Calico's custom resources, as `deploy/crds` defines them, and KubeVirt's.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use super::ApiServer;
 use crate::controllers::await_that;
 
+/// Kind and plural of KubeVirt's machines and of their instances.
+const MACHINES: [(&str, &str); 2] =
+    [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 /// How long a group may take to be listed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,6 +32,33 @@ impl ApiServer {
             }
         }
         ensure!(count > 0, "{} is empty", folder.display());
+        Ok(())
+    }
+
+    /// Defines the kinds of KubeVirt that name virtual machines, as far as Calico looks at them.
+    pub fn define_machines(&self) -> Result<()> {
+        for (kind, plural) in MACHINES {
+            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let version =
+                json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+            self.admin().apply_object(&json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": { "name": format!("{plural}.kubevirt.io") },
+                "spec": {
+                    "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
+                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+                },
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the definitions of those away, with all objects.
+    pub fn undefine_machines(&self) -> Result<()> {
+        for (_, plural) in MACHINES {
+            let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.kubevirt.io");
+            self.admin().delete(&path)?.success()?;
+        }
         Ok(())
     }
 

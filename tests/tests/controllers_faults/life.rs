@@ -1,6 +1,6 @@
 //! What happens while things fail: something for every controller.
 
-use integration_tests::controllers::{NAMESPACE, World};
+use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -106,6 +106,51 @@ pub(crate) fn assert_complete(world: &World<'_>) {
             assert_eq!(count("ippools/"), 2);
         }
     }
+}
+
+/// What happens when all of that is done.
+pub(crate) fn more_happenings(world: &World<'_>) {
+    world.address_left_behind("n2", "10.65.4.0");
+    world.service("late", "10.80.0.10");
+    world.node("late", "10.9.0.98");
+    world.remove("/api/v1/nodes/n12");
+    world.merge("/api/v1/nodes/n3", &json!({ "metadata": { "labels": { "zone": "late" } } }));
+    world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "c" } } }));
+    let account =
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "late", "namespace": NAMESPACE } });
+    world.apply(account);
+    policy(world, 99, 9);
+    pod(world, 1, "c");
+    world.remove(&format!("{PODS}/pod2"));
+    if world.group == Some(ApiGroup::V3) {
+        world.put("Tier", "tiers", "late", &json!({ "order": 10 }));
+        world.remove(&world.path("tiers", "stays"));
+    }
+}
+
+/// Whether nothing of that is left to do.
+pub(crate) fn is_complete_after_more(world: &World<'_>) -> bool {
+    let all = world.all();
+    let there = |key: &str| all.keys().any(|found| found.contains(key));
+    let (handles, _) = world.handles_and_blocks();
+    let labels = |plural: &str, name: &str| world.calico(plural, name)["metadata"]["labels"].clone();
+    let nodes = there("hostendpoints/late-auto-hep") && !there("hostendpoints/n12-auto-hep");
+    let everywhere = nodes
+        && !handles.contains(&handle_of("n2"))
+        && world.shown("late") == ["10.80.0.10"]
+        && labels("hostendpoints", "n3-auto-hep")["zone"] == "late";
+    everywhere
+        && match world.group {
+            None => {
+                there("networkpolicies/suite/knp.default.p99")
+                    && there("profiles/ksa.suite.late")
+                    && !there("org/nodes/n12")
+                    && world.calico("profiles", "kns.suite")["spec"]["labelsToApply"]["pcns.team"] == "c"
+                    && labels("workloadendpoints", "suite/n1-k8s-pod1-eth0")["app"] == "c"
+                    && !there("workloadendpoints/suite/n1-k8s-pod2-eth0")
+            }
+            Some(_) => !there("tiers/stays") && !world.calico("tiers", "late")["metadata"]["finalizers"].is_null(),
+        }
 }
 
 fn policy(world: &World<'_>, n: usize, port: u16) {

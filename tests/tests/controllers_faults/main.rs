@@ -3,6 +3,7 @@
 
 mod life;
 mod likeness;
+mod locked;
 mod unreadable;
 
 use std::collections::BTreeMap;
@@ -55,6 +56,20 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
+/// Waits until nothing is written any more.
+fn settle(world: &World<'_>) {
+    let mut before: BTreeMap<String, u64> = BTreeMap::new();
+    await_that(PATIENCE, || {
+        let now = world.revisions();
+        let same = std::mem::replace(&mut before, now.clone()) == now;
+        if !same {
+            sleep(CALM);
+        }
+        Ok(same)
+    })
+    .unwrap();
+}
+
 #[test]
 fn ends_as_without_faults_in_v3() {
     on(Some(ApiGroup::V3));
@@ -87,7 +102,7 @@ impl Lives<'_> {
     fn without_faults(&mut self) {
         let mut program = self.begin();
         life::happenings(&self.world());
-        self.settle();
+        settle(&self.world());
         self.expected = self.seen();
         life::assert_complete(&self.world());
         assert!(program.controllers.terminate().unwrap().success());
@@ -147,20 +162,6 @@ impl Lives<'_> {
 
     fn seen(&self) -> Value {
         likeness(self.world().all())
-    }
-
-    /// Waits until nothing is written any more.
-    fn settle(&self) {
-        let mut before: BTreeMap<String, u64> = BTreeMap::new();
-        await_that(PATIENCE, || {
-            let now = self.world().revisions();
-            let same = std::mem::replace(&mut before, now.clone()) == now;
-            if !same {
-                sleep(CALM);
-            }
-            Ok(same)
-        })
-        .unwrap();
     }
 
     #[track_caller]

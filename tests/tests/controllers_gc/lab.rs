@@ -14,10 +14,11 @@ use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::feed::Feeds;
 use kube_controllers::gc::{Clock, GarbageCollection};
+use kube_controllers::readiness;
 use kube_controllers::runtime::{Leadership, Tenure};
 use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
 use kube_controllers::telemetry::Metrics;
-use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, OrchRef};
+use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, OrchRef};
 use libcalico::ipam::{
     AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
 };
@@ -65,14 +66,9 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             kubeconfig: api.kubeconfig("collector", &account.identity).unwrap(),
         };
-        let ready = ClusterInformation::new("default", spec_of(true));
-        lab.put(&ready.key(), &ready);
+        lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes()).unwrap();
         test(&lab);
     });
-}
-
-fn spec_of(ready: bool) -> ClusterInformationSpec {
-    ClusterInformationSpec { datastore_ready: Some(ready), ..ClusterInformationSpec::default() }
 }
 
 fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
@@ -139,7 +135,7 @@ impl Lab<'_> {
 
     /// Changes whether the datastore is ready.
     pub(crate) fn set_ready(&self, ready: bool) {
-        let key = ClusterInformation::new("default", spec_of(ready)).key();
+        let key = ObjectKey::global("default");
         self.runtime.block_on(async {
             let mut found = self.store.get::<ClusterInformation>(&key).await.unwrap();
             found.value.spec.datastore_ready = Some(ready);
@@ -351,12 +347,14 @@ impl Collecting {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
+                let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
+                let (leadership, lock) = readiness::guard(Leadership::new(leads), calico.clone(), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
-                    calico: Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap()),
+                    calico,
                     mode: mode(group),
                     settings: received,
-                    leadership: Leadership::new(leads),
+                    leadership,
                     metrics: shown,
                     stop: token,
                 };
@@ -364,7 +362,7 @@ impl Collecting {
                 let collection = GarbageCollection::new(&context, &mut feeds);
                 sender.send(collection.clock()).unwrap();
                 let running = feeds.start(&context);
-                collection.run(context).await;
+                tokio::join!(collection.run(context), lock);
                 running.stopped().await;
             });
         });

@@ -5,6 +5,7 @@ mod claims;
 mod killed;
 mod lab;
 mod leaks;
+mod machines;
 mod nodes;
 mod requests;
 mod reused;

@@ -20,6 +20,7 @@ use kube_controllers::controllers::policy_names::PolicyNames;
 use kube_controllers::controllers::service_account::ServiceAccountController;
 use kube_controllers::controllers::workload_endpoint::WorkloadEndpoints;
 use kube_controllers::feed::Feeds;
+use kube_controllers::readiness;
 use kube_controllers::runtime::Leadership;
 use kube_controllers::settings::{ControllerName, Environment, Settings, default_configuration, merge};
 use kube_controllers::telemetry::Metrics;
@@ -169,16 +170,18 @@ impl Scene<'_> {
                     }),
                     Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
                 };
+                let calico = Arc::new(Datastore::open(&calico).unwrap());
+                let (leadership, lock) = readiness::guard(Leadership::always(), calico.clone(), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
-                    calico: Arc::new(Datastore::open(&calico).unwrap()),
+                    calico,
                     mode,
                     settings,
-                    leadership: Leadership::always(),
+                    leadership,
                     metrics: Metrics::new(),
                     stop: token,
                 };
-                work(context).await;
+                tokio::join!(work(context), lock);
             });
         });
         Running { stop, thread: Some(thread), _settings: sender }

@@ -17,6 +17,7 @@ pub struct CalicoObjects<K: Kind> {
     kubernetes: Arc<Kubernetes>,
     range: Range,
     transcoder: Option<Transcoder>,
+    object_kind: &'static str,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -25,7 +26,7 @@ impl<K: Kind> CalicoObjects<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(select);
         let range = batch.ranges()[0].clone();
-        CalicoObjects { kubernetes, range, transcoder: None, kind: PhantomData }
+        CalicoObjects { kubernetes, range, transcoder: None, object_kind: K::KIND, kind: PhantomData }
     }
 
     /// Reads an object as a list does. `None` when it is not in the range.
@@ -55,12 +56,19 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         K::KIND
     }
 
+    fn object_kind(&self) -> &'static str {
+        self.object_kind
+    }
+
     async fn collection(&mut self) -> Result<String, String> {
         let transcoder = self.kubernetes.transcoder().await.map_err(|error| error.to_string())?;
         let query = transcoder.query(&self.range).map_err(|error| error.to_string())?;
         self.transcoder = Some(transcoder);
         match query {
-            Query::List(list @ List { label_selector: None, field_selector: None, .. }) => Ok(list.url_path()),
+            Query::List(list @ List { label_selector: None, field_selector: None, .. }) => {
+                self.object_kind = list.resource.kind;
+                Ok(list.url_path())
+            }
             _ => Err(format!("{} cannot be watched as a whole in Kubernetes", K::KIND)),
         }
     }

@@ -12,6 +12,11 @@ pub trait Decode: Send + 'static {
     /// The kind, for logs.
     fn kind(&self) -> &'static str;
 
+    /// The kind, as the API server has it in a list of these objects. Asked for after [`Decode::collection`].
+    fn object_kind(&self) -> &'static str {
+        self.kind()
+    }
+
     /// The URL path of all objects.
     fn collection(&mut self) -> impl Future<Output = Result<String, String>> + Send;
 

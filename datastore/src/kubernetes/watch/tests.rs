@@ -55,11 +55,30 @@ impl Server {
 }
 
 fn page(name: &str, token: &str) -> (u16, Value) {
-    (200, json!({"metadata": {"resourceVersion": "7", "continue": token}, "items": [{"name": name}]}))
+    (
+        200,
+        json!({"kind": "ThingList", "metadata": {"resourceVersion": "7", "continue": token}, "items": [{"name": name}]}),
+    )
 }
 
 fn refused(code: u16) -> (u16, Value) {
     (code, json!({"kind": "Status", "code": code, "message": "no"}))
+}
+
+/// As a broken proxy answers.
+#[tokio::test]
+async fn what_is_no_list_of_the_kind_is_no_empty_list() {
+    for answer in [
+        json!({"kind": "ThingList", "metadata": {"resourceVersion": "7"}}),
+        json!({"kind": "OtherList", "metadata": {"resourceVersion": "7"}, "items": []}),
+        json!({"metadata": {"resourceVersion": "7"}, "items": []}),
+        json!({"kind": "Status", "metadata": {}, "status": "Success"}),
+    ] {
+        let mut source = Server::default().source([(200, answer.clone())]);
+        assert!(matches!(source.list(None).await, Err(WatchFailure::Lost { .. })), "{answer}");
+    }
+    let nothing = json!({"kind": "ThingList", "metadata": {"resourceVersion": "7"}, "items": null});
+    assert_eq!(Server::default().source([(200, nothing)]).list(None).await.unwrap().objects, []);
 }
 
 #[tokio::test]

@@ -51,9 +51,10 @@ impl Host {
         let context = Context {
             kubernetes: kubernetes(move |uri| {
                 let query = uri.query().unwrap_or_default().to_owned();
-                let named = |name: &String| query.contains(&format!("metadata.name%3D{name}&"));
-                let items =
-                    there.lock().unwrap().iter().filter(|name| named(name)).map(|_| json!({})).collect::<Vec<_>>();
+                let namespace = uri.path().split("/namespaces/").nth(1).and_then(|rest| rest.split('/').next());
+                let named = |name: &&String| query.contains(&format!("metadata.name%3D{name}&"));
+                let object = |name: &String| json!({"metadata": {"name": name, "namespace": namespace}});
+                let items = there.lock().unwrap().iter().filter(named).map(object).collect::<Vec<_>>();
                 json!({"kind": "PartialObjectMetadataList", "items": (!items.is_empty()).then_some(items)})
             }),
             calico,
@@ -236,7 +237,7 @@ async fn a_replica_that_does_not_lead_writes_nothing() {
     host.list(&[source("a", 80)]);
     let failures = host.work().await;
     assert_eq!(failures.len(), 2, "{failures:?}");
-    assert!(failures.iter().all(|failure| failure.ends_with("another replica leads now")), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains("another replica leads now")), "{failures:?}");
     assert_eq!(host.names().await, ["knp.default.orphan"]);
     drop(sender);
 }

@@ -7,7 +7,8 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
 
 use crate::controllers::custom_resource::resource;
-use crate::controllers::refusal::{failure, is_not_found};
+use crate::controllers::refusal::failure;
+use crate::live;
 use crate::runtime::Failure;
 
 /// Policies are asked for in pages of so many.
@@ -54,12 +55,16 @@ pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, F
 }
 
 async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, Failure> {
-    let policies = Api::<DynamicObject>::all_with(client, kind);
+    let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
     let mut page = ListParams::default().limit(PAGE);
     let mut count = 0;
     loop {
         let listed = match policies.list(&page).await {
-            Err(error) if is_not_found(&error) => return Ok(0),
+            Err(kube::Error::Api(status))
+                if status.code == 404 && !live::serves(&client, &kind.group, &[&kind.plural]).await? =>
+            {
+                return Ok(0);
+            }
             listed => listed.map_err(|error| failure(&format!("list {}", kind.plural), &error))?,
         };
         count += listed.items.iter().filter(|policy| tier_of(policy) == tier).count();
@@ -94,8 +99,19 @@ mod tests {
                 let items = ["t", "t", "other"].map(|tier| json!({"metadata": {"name": "p"}, "spec": {"tier": tier}}));
                 Ok(json!({"kind": "PolicyList", "metadata": {"continue": token}, "items": items}))
             };
-            if !uri.path().ends_with("/globalnetworkpolicies") {
-                return Err(404);
+            match uri.path() {
+                path if path.ends_with("/globalnetworkpolicies") => {}
+                "/apis" => {
+                    let groups =
+                        json!([{"name": "projectcalico.org", "versions": [{"groupVersion": "projectcalico.org/v3"}]}]);
+                    return Ok(json!({"kind": "APIGroupList", "groups": groups}));
+                }
+                "/apis/projectcalico.org/v3" => {
+                    let kinds = json!([{"name": "globalnetworkpolicies"}]);
+                    let version = "projectcalico.org/v3";
+                    return Ok(json!({"kind": "APIResourceList", "groupVersion": version, "resources": kinds}));
+                }
+                _ => return Err(404),
             }
             let query = uri.query().unwrap_or_default();
             notes.lock().unwrap().push(query.to_owned());

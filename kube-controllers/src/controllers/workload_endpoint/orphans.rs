@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libcalico::api::{ClusterInformation, Node as CalicoNode, ObjectKey, WorkloadEndpoint};
+use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::{NODES, PODS, Pod};
 use libcalico::net::Cidr;
 use libcalico::orphaned_endpoint::{EndpointSight, NodeSight, Orphaned, PodSight, orphaned};
@@ -21,8 +21,6 @@ struct Stored {
     endpoint: Entry<WorkloadEndpoint>,
     /// What Kubernetes calls the node.
     node: ObjectKey,
-    /// Nobody upgrades the datastore.
-    is_ready: bool,
 }
 
 impl Reconciler {
@@ -50,7 +48,6 @@ impl Reconciler {
         };
         match mode {
             Gc::Report => self.report(endpoint, why),
-            Gc::Reclaim if !stored.is_ready => return Ok(Some(grace)),
             Gc::Reclaim => self.delete(&stored.endpoint, why).await?,
         }
         Ok(None)
@@ -62,7 +59,6 @@ impl Reconciler {
         let mut batch = ReadBatch::new();
         let endpoint = batch.get::<WorkloadEndpoint>(endpoint);
         let calico_node = batch.get::<CalicoNode>(&node);
-        let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
         let answers = self.context.calico.read(&batch).await?;
         let endpoint = match answers.get(&endpoint) {
             Ok(Some(endpoint)) => endpoint,
@@ -72,8 +68,7 @@ impl Reconciler {
         let calico_node = answers.get(&calico_node)?;
         let in_kubernetes =
             calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name()).map(ObjectKey::global);
-        let is_ready = answers.get(&cluster)?.is_some_and(|entry| entry.value.spec.datastore_ready == Some(true));
-        Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node), is_ready }))
+        Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node) }))
     }
 
     /// By what Kubernetes says at this moment.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libcalico::api::{ClusterInformation, ClusterInformationSpec, NodeSpec, ObjectKey, OrchRef};
+use libcalico::api::{NodeSpec, ObjectKey, OrchRef};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::store::{Store, StoreError};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
 impl Host {
     fn new(mode: Gc) -> Self {
         let (dir, calico) = embedded();
-        let live = Arc::new(Mutex::new(json!({"pods": [], "nodes": [{}]})));
+        let live = Arc::new(Mutex::new(json!({"pods": [], "nodes": [{"metadata": {"name": "n1"}}]})));
         let there = live.clone();
         let mut settings = settings();
         settings.orphan_endpoint_grace_period = GRACE;
@@ -83,7 +83,7 @@ impl Host {
         let context = Context {
             kubernetes: kubernetes(move |uri| {
                 let kind = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-                json!({"kind": "List", "items": there.lock().unwrap()[kind]})
+                json!({"kind": "PartialObjectMetadataList", "items": there.lock().unwrap()[kind]})
             }),
             calico,
             mode: Mode::Etcd,
@@ -99,9 +99,6 @@ impl Host {
 
     /// All feeds have named what there is: this pod, the node n1, and what is stored.
     async fn list(&self, pods: &[Pod]) {
-        let ready = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
-        let ready = ClusterInformation::new("default", ready);
-        let _ = self.reconciler.context.calico.create(&ready.key(), &ready).await;
         add(&self.queue, self.shared.lock().hear_pod(&Event::Restarted));
         pods.iter().for_each(|pod| add(&self.queue, self.shared.lock().hear_pod(&Event::Put(pod))));
         add(&self.queue, self.shared.lock().hear_pod(&Event::Synced));
@@ -354,7 +351,7 @@ async fn a_pod_on_the_network_of_its_node_has_no_endpoint() {
 
 #[tokio::test]
 async fn a_pod_on_a_node_that_is_gone_leaves_an_orphan() {
-    for (nodes, kept) in [(json!([]), false), (json!([{}]), true)] {
+    for (nodes, kept) in [(json!([]), false), (json!([{"metadata": {"name": "lost"}}]), true)] {
         let host = Host::new(Gc::Reclaim);
         let key = host.store(&endpoint("lost", "web")).await;
         let there = Pod { node: "lost".into(), ..pod("web") };

@@ -1,5 +1,3 @@
-use std::sync::atomic::AtomicBool;
-
 use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use libcalico::ipam::gc::{Index, Settings};
@@ -15,7 +13,7 @@ const AT: fn(u64) -> Duration = Duration::from_secs;
 const GRACE: Duration = Duration::from_secs(20);
 
 fn gate(stop: &CancellationToken) -> Gate {
-    Gate::new(Leadership::always(), Arc::new(AtomicBool::new(true)), stop.clone(), 0)
+    Gate::new(Leadership::always(), stop.clone(), 0)
 }
 
 /// A node with a pending claim to a block of its own, and one to a block that is not there; both were seen at once.

@@ -23,20 +23,16 @@ impl Api<'_> {
         sight(live::object(self.client, resource, key).await)
     }
 
-    /// The object with its metadata alone.
-    pub(super) async fn metadata<T: DeserializeOwned + 'static>(
-        &self,
-        resource: Resource,
-        key: &ObjectKey,
-    ) -> Sight<T> {
-        self.gate.pace(1).await;
-        sight(live::metadata(self.client, resource, key).await)
-    }
-
     /// Whether the object is there.
     pub(super) async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
         self.gate.pace(1).await;
         sight(live::exists(self.client, resource, key).await.map(|there| there.then_some(())))
+    }
+
+    /// Whether the API server has one of these kinds in any version of a group.
+    pub(super) async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
+        self.gate.pace(1).await;
+        sight(live::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
     /// A list's JSON.

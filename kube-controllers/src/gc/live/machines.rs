@@ -1,21 +1,30 @@
-//! Virtual machines (KC-436).
+//! Virtual machines (KC-436), and whether KubeVirt is installed.
 
 use libcalico::api::ObjectKey;
-use libcalico::ipam::Sight;
-use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachineInstance};
+use libcalico::ipam::{MachineSight, Sight};
+use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 use super::api::Api;
 
-/// Whether there is a machine of that name, or an instance that belongs to none.
-pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> Sight<()> {
-    match api.exists(VIRTUAL_MACHINES, key).await {
-        Sight::Absent => {}
-        seen => return seen,
+const GROUP: &str = "kubevirt.io";
+
+/// Looks for a machine of that name, or an instance of it. An instance may outlive its machine, and its launcher runs.
+pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
+    for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
+        match api.exists(resource, key).await {
+            Sight::Absent => {}
+            Sight::Present(()) => return MachineSight::Present,
+            Sight::Unknown => return MachineSight::Unknown,
+        }
     }
-    match api.metadata::<VirtualMachineInstance>(VIRTUAL_MACHINE_INSTANCES, key).await {
-        Sight::Absent => Sight::Absent,
-        Sight::Unknown => Sight::Unknown,
-        Sight::Present(instance) if instance.machine().is_some() => Sight::Absent,
-        Sight::Present(_) => Sight::Present(()),
+    MachineSight::Absent
+}
+
+/// Looks whether neither kind is defined: [`MachineSight::Undefined`], and else [`MachineSight::Unknown`], as nobody looked for
+/// a machine.
+pub(super) async fn without_kubevirt(api: &Api<'_>) -> MachineSight {
+    match api.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
+        Sight::Absent => MachineSight::Undefined,
+        Sight::Present(()) | Sight::Unknown => MachineSight::Unknown,
     }
 }

@@ -67,7 +67,9 @@ type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
 fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
     for suspect in suspects {
-        let Some((namespace, name)) = suspect.questions().pod else { continue };
+        let asked = suspect.questions();
+        gets.extend(asked.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
+        let Some((namespace, name)) = asked.pod else { continue };
         let key = ObjectKey::namespaced(namespace, name);
         match suspect.kubernetes_node.as_deref().filter(|_| suspect.evidence == Evidence::PodGone) {
             Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
@@ -112,7 +114,7 @@ async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, 
     loop {
         let json = api.list(&target).await.map_err(|error| error.to_string())?;
         let page: List<&RawValue> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
-        let (items, next) = page.page(|kind| kind == "PodList")?;
+        let (items, next) = page.page(|kind| PODS.is_list(kind))?;
         for item in items {
             let pod = Pod::project(item.get(), &mut words, Wanted::default()).map_err(|error| error.to_string())?;
             found.insert(pod.key(), pod);

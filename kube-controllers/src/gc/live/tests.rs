@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use datastore::DatastoreConfig;
@@ -32,7 +31,7 @@ impl Server {
 
     /// Has an object, or an odd thing in its place.
     fn has(&self, path: &str, object: Value) -> &Self {
-        self.says(&by_name(path), json!({"kind": "List", "metadata": {}, "items": [object]}))
+        self.says(&by_name(path), json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": [object]}))
     }
 
     /// Refuses to tell of an object.
@@ -80,8 +79,7 @@ async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let calico = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
-    let ready = Arc::new(AtomicBool::new(true));
-    let gate = Gate::new(Leadership::always(), ready, CancellationToken::new(), 0);
+    let gate = Gate::new(Leadership::always(), CancellationToken::new(), 0);
     let kubernetes = server.client();
     let reader = Reader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
     let live = reader.read(suspects, pods).await;
@@ -123,10 +121,14 @@ async fn what_cannot_be_looked_at_stays() {
         .refuses(&pod_path(2), 403, json!({"kind": "Status", "code": 403, "details": {"name": "pod2"}}))
         .refuses(&pod_path(3), 404, json!("404 page not found"))
         .refuses(&pod_path(4), 404, other)
-        .has(&pod_path(5), json!({"metadata": {"name": "pod5"}}))
-        .says(&by_name(&pod_path(6)), json!({"kind": "Status", "status": "Success"}));
-    let suspects: Vec<Suspect> = (1..=6).map(|n| suspect(n, Some("a"))).collect();
-    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Unseen); 6]);
+        .has(&pod_path(5), json!({"metadata": {"name": "pod5", "namespace": "ns"}}))
+        .says(&by_name(&pod_path(6)), json!({"kind": "Status", "status": "Success"}))
+        // Lists of something else, and another object than the one that was asked for.
+        .says(&by_name(&pod_path(7)), json!({"kind": "NodeList", "metadata": {}, "items": []}))
+        .says(&by_name(&pod_path(8)), json!({"kind": "PodList", "metadata": {}}))
+        .has(&pod_path(9), pod(1, "a", "10.0.0.99"));
+    let suspects: Vec<Suspect> = (1..=9).map(|n| suspect(n, Some("a"))).collect();
+    assert_eq!(decide(&server, &suspects).await, [Decision::Keep(Keeper::Unseen); 9]);
 }
 
 #[tokio::test]
@@ -222,11 +224,7 @@ async fn what_is_no_list_of_pods_proves_nothing() {
 /// KC-436.
 #[tokio::test]
 async fn virtual_machines() {
-    let machine = |n: u8| Suspect {
-        holder: Holder { kind: ClaimKind::Machine, names: Some(("ns".into(), format!("vm{n}"))) },
-        evidence: Evidence::MachineGone,
-        ..suspect(n, Some("a"))
-    };
+    let machine = |n: u8| machine(n, Evidence::MachineGone, &[]);
     let of = |plural: &str, n: u8| format!("/apis/kubevirt.io/v1/namespaces/ns/{plural}/vm{n}");
     let metadata = |n: u8| json!({"metadata": {"name": format!("vm{n}"), "namespace": "ns"}});
     let mut owned = metadata(3);
@@ -242,12 +240,89 @@ async fn virtual_machines() {
     let expected = [
         Decision::Keep(Keeper::Machine),
         Decision::Keep(Keeper::Machine),
-        Decision::Release(Evidence::MachineGone),
+        // Its machine is gone, and its launcher may run.
+        Decision::Keep(Keeper::Machine),
         Decision::Release(Evidence::MachineGone),
         // KubeVirt is not there: nothing is known.
         Decision::Keep(Keeper::Unseen),
     ];
     assert_eq!(decided, expected);
+}
+
+/// An address of a virtual machine that names these pods as its owners.
+fn machine(n: u8, evidence: Evidence, owners: &[u8]) -> Suspect {
+    Suspect {
+        holder: Holder { kind: ClaimKind::Machine, names: Some(("ns".into(), format!("vm{n}"))) },
+        owners: owners.iter().map(|owner| ("ns".into(), format!("pod{owner}"))).collect(),
+        evidence,
+        ..suspect(n, Some("a"))
+    }
+}
+
+#[tokio::test]
+async fn a_launcher_that_reports_the_address_keeps_it_when_its_machine_is_gone() {
+    let ended = |n: u8, ip: &str| {
+        let mut pod = pod(n, "a", ip);
+        pod["status"]["phase"] = json!("Failed");
+        pod
+    };
+    let server = Server::default();
+    server
+        .has(&pod_path(1), pod(1, "a", "10.0.0.1"))
+        .has(&pod_path(12), pod(12, "a", "10.0.0.2"))
+        .has(&pod_path(3), ended(3, "10.0.0.3"))
+        .has(&pod_path(4), pod(4, "a", "10.0.0.99"))
+        .refuses(&pod_path(5), 500, json!({"kind": "Status", "code": 500}));
+    let owners: [&[u8]; 6] = [&[1], &[11, 12], &[3], &[4], &[5], &[6, 16]];
+    let suspects: Vec<_> = (1..).zip(owners).map(|(n, owners)| machine(n, Evidence::MachineGone, owners)).collect();
+    let expected = [
+        Decision::Keep(Keeper::Pod),
+        Decision::Keep(Keeper::Pod),
+        Decision::Release(Evidence::MachineGone),
+        Decision::Release(Evidence::MachineGone),
+        Decision::Keep(Keeper::Unseen),
+        Decision::Release(Evidence::MachineGone),
+    ];
+    assert_eq!(decide(&server, &suspects).await, expected);
+}
+
+#[tokio::test]
+async fn without_kubevirt_only_an_address_without_any_pod_of_its_machine_goes() {
+    let groups = |names: &[&str]| {
+        let group = |name: &&str| json!({"name": name, "versions": [{"groupVersion": format!("{name}/v1")}]});
+        json!({"kind": "APIGroupList", "groups": names.iter().map(group).collect::<Vec<_>>()})
+    };
+    let kinds = |names: &[&str]| {
+        let named: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
+        json!({"kind": "APIResourceList", "groupVersion": "kubevirt.io/v1", "resources": named})
+    };
+    let suspects = [machine(1, Evidence::NoKubeVirt, &[]), machine(2, Evidence::NoKubeVirt, &[2, 12])];
+    let first = [true, false];
+    for (of_groups, of_kinds, released) in [
+        ((200, groups(&["apps"])), (404, json!("404 page not found")), first),
+        ((200, groups(&["apps", "kubevirt.io"])), (200, kinds(&["kubevirts"])), first),
+        ((200, groups(&["apps", "kubevirt.io"])), (200, kinds(&["virtualmachineinstances"])), [false, false]),
+        ((200, groups(&["apps", "kubevirt.io"])), (404, json!("404 page not found")), [false, false]),
+        ((200, groups(&[])), (200, kinds(&[])), [false, false]),
+        ((403, json!({"kind": "Status", "code": 403})), (200, kinds(&[])), [false, false]),
+        ((404, json!("404 page not found")), (404, json!("404 page not found")), [false, false]),
+        ((200, json!({})), (200, kinds(&[])), [false, false]),
+    ] {
+        for (there, expected) in [(true, released), (false, [released[0]; 2])] {
+            let server = Server::default();
+            server.fails("/apis", of_groups.0, of_groups.1.clone());
+            server.fails("/apis/kubevirt.io/v1", of_kinds.0, of_kinds.1.clone());
+            if there {
+                // It has another address, and has not ended.
+                server.has(&pod_path(12), pod(12, "a", "10.0.0.99"));
+            }
+            let decided = decide(&server, &suspects).await;
+            let gone = Decision::Release(Evidence::NoKubeVirt);
+            assert_eq!([decided[0] == gone, decided[1] == gone], expected, "{of_groups:?} {of_kinds:?} {there}");
+            let looks = server.asked().iter().filter(|path| *path == "/apis").count();
+            assert_eq!(looks, 1, "one look for all");
+        }
+    }
 }
 
 #[tokio::test]
@@ -260,7 +335,7 @@ async fn a_node_that_is_there_is_not_gone() {
     };
     let server = Server::default();
     server.has("/api/v1/nodes/there", json!({"metadata": {"name": "there"}}));
-    server.has("/api/v1/namespaces/ns/services/web", json!({"metadata": {"name": "web"}}));
+    server.has("/api/v1/namespaces/ns/services/web", json!({"metadata": {"name": "web", "namespace": "ns"}}));
     let decided = decide(&server, &[by_node(1, "there"), by_node(2, "gone"), service]).await;
     let expected =
         [Decision::Keep(Keeper::Node), Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Service)];

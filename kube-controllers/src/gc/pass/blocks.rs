@@ -14,7 +14,6 @@ use libcalico::store::{Store, StoreError};
 use time::OffsetDateTime;
 
 use super::Collector;
-use crate::gc::live::Reader;
 
 /// For how long the allocator's settings are taken to be as they were read, while addresses rest (B-42).
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
@@ -105,13 +104,7 @@ impl Collector {
     }
 
     async fn release_node(&self, node: &GoneNode) -> bool {
-        let reader = Reader {
-            kubernetes: &self.context.kubernetes,
-            calico: &self.context.calico,
-            gate: &self.gate,
-            parallel: 1,
-        };
-        let (calico, kubernetes) = reader.node(node).await;
+        let (calico, kubernetes) = self.reader().node(node).await;
         if !node.is_gone(calico, kubernetes) {
             tracing::info!(node = node.calico, "a node that seemed gone is there, or could not be looked for");
             return false;

@@ -9,7 +9,6 @@ use libcalico::store::{Store, StoreError};
 
 use super::Collector;
 use crate::gc::facts::pod_facts;
-use crate::gc::live::Reader;
 
 /// What a fresh look at a conflict found.
 enum Look {
@@ -60,13 +59,7 @@ impl Collector {
     /// A feed may lag behind, so the pod and the block are read again.
     async fn look_at(&self, conflict: &Conflict) -> Look {
         let Conflict { namespace, name, address, block } = conflict;
-        let reader = Reader {
-            kubernetes: &self.context.kubernetes,
-            calico: &self.context.calico,
-            gate: &self.gate,
-            parallel: 1,
-        };
-        let pod = match reader.pod(&ObjectKey::namespaced(namespace, name)).await {
+        let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {
             Sight::Present(pod) => pod,
             Sight::Absent => return Look::Over,
             Sight::Unknown => return Look::Unknown,

@@ -12,7 +12,6 @@ use libcalico::net::Cidr;
 
 use super::Collector;
 use crate::gc::events::Told;
-use crate::gc::live::Reader;
 use crate::settings::Gc;
 
 /// As many leaks are looked at again and released together (KC-445).
@@ -37,14 +36,8 @@ impl Collector {
 
     /// Judges suspects on what the API says now. Those that stay are told to the index.
     async fn look_again(&self, suspects: Vec<Suspect>) -> Plan {
-        let reader = Reader {
-            kubernetes: &self.context.kubernetes,
-            calico: &self.context.calico,
-            gate: &self.gate,
-            parallel: self.parallel(),
-        };
         let pods = self.known.index().subjects();
-        let live = reader.read(&suspects, pods).await;
+        let live = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
             let decision = suspect.revalidate(&live.facts(&suspect));
             (suspect, decision)

@@ -9,7 +9,8 @@ use time::macros::format_description;
 use super::{EndpointFacts, Finding, HeldAddress, Inventory, Pods};
 use crate::api::ObjectKey;
 use crate::ipam::{
-    Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodFacts, PodSight, Sight, holding,
+    Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodFacts, PodSight,
+    Sight, holding,
 };
 
 type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
@@ -63,7 +64,8 @@ fn of_allocation(
     }
 }
 
-/// What is known of an address that no endpoint has: of services and tunnels nothing.
+/// What is known of an address that no endpoint has: of virtual machines, which keep addresses while they
+/// are stopped, of services and tunnels nothing.
 struct NoEndpoint<'a> {
     pod: Sight<PodSight<'a>>,
     node: Option<&'a str>,
@@ -74,8 +76,12 @@ impl HolderFacts for NoEndpoint<'_> {
         self.pod
     }
 
-    fn machine(&self) -> Sight<()> {
-        Sight::Absent
+    fn machine(&self) -> MachineSight {
+        MachineSight::Unknown
+    }
+
+    fn owner(&self) -> OwnerSight {
+        OwnerSight::Unknown
     }
 
     fn service(&self) -> Sight<()> {

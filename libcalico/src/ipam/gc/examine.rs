@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::index::Index;
-use super::leaks::{Grace, Step};
+use super::index::{Index, Machines};
+use super::leaks::{Grace, Leak, Step};
 use super::rows::{CalicoNode, SubjectState, Tracked};
 use super::suspect::{Holder, Suspect};
 use super::table::{NONE, Row};
-use crate::ipam::{ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, PodSight, Sight, holding};
+use crate::ipam::{
+    ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
+};
 use crate::net::Cidr;
 
 /// The shortest time that a virtual machine's address is kept (KC-433).
@@ -104,9 +106,16 @@ impl Index {
         match self.judge(row) {
             Holding::Held(_) => self.cleared(row, changes),
             Holding::Leaked(evidence) => {
+                let is_new = |leak: &Leak| evidence == Evidence::NoKubeVirt && leak.evidence != evidence;
+                if self.leaks.get(row).is_some_and(is_new) {
+                    // KubeVirt itself must be away for the whole grace period.
+                    self.cleared(row, changes);
+                }
+                let of_machine = Grace::After(grace.unwrap_or_default().max(MACHINE_GRACE));
                 let grace = match grace {
+                    _ if evidence == Evidence::NoKubeVirt => of_machine,
                     _ if gone => Grace::AtOnce,
-                    _ if kind == ClaimKind::Machine => Grace::After(grace.unwrap_or_default().max(MACHINE_GRACE)),
+                    _ if kind == ClaimKind::Machine => of_machine,
                     None => return self.cleared(row, changes),
                     Some(Duration::ZERO) => Grace::Never,
                     Some(grace) => Grace::After(grace),
@@ -153,7 +162,7 @@ impl Index {
             return Holding::Held(Keeper::ForeignNode);
         }
         match self.address_of(tracked) {
-            Some(address) => holding(tracked.kind, &Cached { index: self, tracked, address }),
+            Some(address) => holding(tracked.kind, &Cached { index: self, row, tracked, address }),
             None => Holding::Held(Keeper::Unseen),
         }
     }
@@ -243,6 +252,7 @@ impl Index {
             sequence: tracked.sequence(),
             fingerprint: tracked.fingerprint,
             holder: Holder { kind: tracked.kind, names },
+            owners: self.owners.get(&row).into_iter().flatten().map(owned).collect(),
             node: (node != NONE).then(|| self.node_name(node).to_owned()),
             kubernetes_node: self.kubernetes_name(node).map(str::to_owned),
             pool: self.pool_name(block.pool).map(str::to_owned),
@@ -325,9 +335,14 @@ impl Index {
     }
 }
 
+fn owned((namespace, name): &(Box<str>, Box<str>)) -> (String, String) {
+    (namespace.to_string(), name.to_string())
+}
+
 /// What the index knows of the holder of one address.
 struct Cached<'a> {
     index: &'a Index,
+    row: Row,
     tracked: &'a Tracked,
     address: IpAddr,
 }
@@ -337,34 +352,48 @@ impl Cached<'_> {
         self.index.subjects.get(self.tracked.subject).map(|subject| &subject.state)
     }
 
-    fn watched(&self, watched: bool) -> Sight<()> {
-        match self.state() {
-            Some(SubjectState::Absent) if watched => Sight::Absent,
-            Some(SubjectState::Machine { .. } | SubjectState::Service) => Sight::Present(()),
-            _ => Sight::Unknown,
+    fn sight(&self, pod: &SubjectState) -> Sight<PodSight<'_>> {
+        match pod {
+            SubjectState::Absent => Sight::Absent,
+            SubjectState::Pod { node, addresses, ended, .. } => Sight::Present(PodSight {
+                node: self.index.node_name(*node),
+                has: addresses.contain(self.address),
+                ended: *ended,
+            }),
+            SubjectState::Machine { .. } | SubjectState::Service => Sight::Unknown,
         }
     }
 }
 
 impl HolderFacts for Cached<'_> {
     fn pod(&self) -> Sight<PodSight<'_>> {
-        match self.state() {
-            Some(SubjectState::Absent) => Sight::Absent,
-            Some(SubjectState::Pod { node, addresses, ended, .. }) => Sight::Present(PodSight {
-                node: self.index.node_name(*node),
-                has: addresses.contain(self.address),
-                ended: *ended,
-            }),
-            _ => Sight::Unknown,
+        self.state().map_or(Sight::Unknown, |state| self.sight(state))
+    }
+
+    fn machine(&self) -> MachineSight {
+        match (self.index.settings.machines, self.state()) {
+            // A watch of a kind that is not defined any more tells nothing, and what it told before stays.
+            (Machines::Undefined, _) => MachineSight::Undefined,
+            (_, Some(SubjectState::Machine { .. })) => MachineSight::Present,
+            (Machines::Watched, Some(SubjectState::Absent)) => MachineSight::Absent,
+            _ => MachineSight::Unknown,
         }
     }
 
-    fn machine(&self) -> Sight<()> {
-        self.watched(self.index.settings.machines)
+    fn owner(&self) -> OwnerSight {
+        let owners = self.index.owners.get(&self.row).into_iter().flatten();
+        OwnerSight::of(owners.map(|(namespace, name)| {
+            let pod = self.index.find_subject(ClaimKind::Pod, namespace, name);
+            pod.and_then(|pod| self.index.subjects.get(pod)).map_or(Sight::Absent, |pod| self.sight(&pod.state))
+        }))
     }
 
     fn service(&self) -> Sight<()> {
-        self.watched(self.index.settings.services)
+        match self.state() {
+            Some(SubjectState::Absent) if self.index.settings.services => Sight::Absent,
+            Some(SubjectState::Service) => Sight::Present(()),
+            _ => Sight::Unknown,
+        }
     }
 
     fn tunnel_node(&self) -> Sight<()> {

@@ -15,7 +15,7 @@ use super::leaks::Leaks;
 use super::numbers::Numbers;
 use super::rows::{BlockRow, HandleRow, NodeRow, Subject, Tracked};
 use super::table::{NONE, Names, Row, Slots, Table};
-use crate::ipam::Reservations;
+use crate::ipam::{ClaimKind, Reservations};
 use crate::net::Cidr;
 
 pub use self::blocks::UnreadableBlock;
@@ -28,10 +28,22 @@ pub struct Settings {
     pub leak_grace: Option<Duration>,
     /// How long an address rests after its release, in seconds (`ipCooldownSeconds`).
     pub cooldown: i64,
-    /// Whether virtual machines are watched. They are held until then (KC-436).
-    pub machines: bool,
+    /// What is known of virtual machines at all.
+    pub machines: Machines,
     /// Whether Services are watched. Their addresses are held until then.
     pub services: bool,
+}
+
+/// Whether virtual machines can be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Machines {
+    /// They are not watched. Their addresses are held (KC-436).
+    #[default]
+    Unwatched,
+    /// They are watched.
+    Watched,
+    /// KubeVirt is not installed.
+    Undefined,
 }
 
 /// What a full list may name.
@@ -108,6 +120,12 @@ impl Index {
         self.subjects.len()
     }
 
+    /// Returns whether any address is for a virtual machine.
+    pub fn has_machines(&self) -> bool {
+        let is_used = |subject: &Subject| subject.kind == ClaimKind::Machine && subject.tracked != NONE;
+        self.subjects.iter().any(|(_, subject)| is_used(subject))
+    }
+
     /// Puts other settings in force. What is without holder is judged by them at the next examination.
     pub fn set_settings(&mut self, settings: Settings) {
         if settings == self.settings {
@@ -117,10 +135,7 @@ impl Index {
         for row in self.leaks.rows() {
             self.mark(row);
         }
-        let affected = |subject: &Subject| {
-            use crate::ipam::ClaimKind::{Machine, Service};
-            matches!(subject.kind, Machine | Service)
-        };
+        let affected = |subject: &Subject| matches!(subject.kind, ClaimKind::Machine | ClaimKind::Service);
         let subjects: Vec<Row> =
             self.subjects.iter().filter(|(_, subject)| affected(subject)).map(|(row, _)| row).collect();
         for subject in subjects {

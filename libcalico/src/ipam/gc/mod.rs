@@ -29,7 +29,7 @@ pub use claims::UnfinishedClaims;
 pub use conflicts::{Conflict, Rival, rival};
 pub use examine::{Change, ChangeKind, Scope};
 pub use handles::OrphanHandles;
-pub use index::{Feed, Index, PoolNumbers, Settings, UnreadableBlock};
+pub use index::{Feed, Index, Machines, PoolNumbers, Settings, UnreadableBlock};
 pub use numbers::{Reclaimed, Sample};
 pub use suspect::{Decision, Holder, LiveFacts, Plan, Questions, Suspect, plan, still_leaked};
 pub use verify::Size;

@@ -127,7 +127,7 @@ pub(super) enum SubjectState {
         /// [`crate::ipam::PodFacts::runs`].
         runs: bool,
     },
-    /// A machine may be a VirtualMachine, an instance of its own, or both.
+    /// A machine may be a VirtualMachine, an instance, or both.
     Machine {
         machine: bool,
         instance: bool,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::ipam::{
-    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, PodFacts, PodSight,
-    ReleaseRequest, Sight, holding,
+    Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight,
+    PodFacts, PodSight, ReleaseRequest, Sight, holding,
 };
 use crate::net::Cidr;
 
@@ -24,6 +24,8 @@ pub struct Suspect {
     pub fingerprint: u32,
     /// For whom it was allocated.
     pub holder: Holder,
+    /// Namespaces and names of the pods that are noted as owners of a virtual machine's address.
+    pub owners: Vec<(String, String)>,
     /// The Calico node it is filed under.
     pub node: Option<String>,
     /// That node's name in Kubernetes, as far as it is known.
@@ -50,8 +52,10 @@ pub struct Holder {
 pub struct Questions<'a> {
     /// Namespace and name of a pod.
     pub pod: Option<(&'a str, &'a str)>,
-    /// Namespace and name of a virtual machine, and of an instance of its own.
+    /// Namespace and name of a virtual machine, and of its instance.
     pub machine: Option<(&'a str, &'a str)>,
+    /// Namespaces and names of the pods that are noted as its owners.
+    pub owners: &'a [(String, String)],
     /// Namespace and name of a Service.
     pub service: Option<(&'a str, &'a str)>,
     /// A node of Kubernetes.
@@ -65,8 +69,10 @@ pub struct Questions<'a> {
 pub struct LiveFacts<'a> {
     /// The pod.
     pub pod: Sight<PodFacts<'a>>,
-    /// The virtual machine, or an instance that belongs to none (KC-436).
-    pub machine: Sight<()>,
+    /// The virtual machine.
+    pub machine: MachineSight,
+    /// The pods that are noted as its owners.
+    pub owners: Vec<Sight<PodFacts<'a>>>,
     /// The Service.
     pub service: Sight<()>,
     /// The node of Kubernetes; NotReady is there.
@@ -79,7 +85,8 @@ impl Default for LiveFacts<'_> {
     fn default() -> Self {
         LiveFacts {
             pod: Sight::Unknown,
-            machine: Sight::Unknown,
+            machine: MachineSight::Unknown,
+            owners: Vec::new(),
             service: Sight::Unknown,
             kubernetes_node: Sight::Unknown,
             calico_node: Sight::Unknown,
@@ -108,6 +115,7 @@ impl Suspect {
         Questions {
             pod: named(ClaimKind::Pod),
             machine: named(ClaimKind::Machine),
+            owners: &self.owners,
             service: named(ClaimKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
             // A node whose name in Kubernetes is not known is looked up where it would be found (KC-431).
@@ -153,17 +161,30 @@ struct Live<'a> {
     facts: &'a LiveFacts<'a>,
 }
 
-impl HolderFacts for Live<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        match &self.facts.pod {
+impl<'a> Live<'a> {
+    fn sight(&self, pod: &Sight<PodFacts<'a>>) -> Sight<PodSight<'a>> {
+        match pod {
             Sight::Present(pod) => Sight::Present(pod.sight(self.suspect.address)),
             Sight::Absent => Sight::Absent,
             Sight::Unknown => Sight::Unknown,
         }
     }
+}
 
-    fn machine(&self) -> Sight<()> {
+impl HolderFacts for Live<'_> {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        self.sight(&self.facts.pod)
+    }
+
+    fn machine(&self) -> MachineSight {
         self.facts.machine
+    }
+
+    fn owner(&self) -> OwnerSight {
+        if self.facts.owners.len() < self.suspect.owners.len() {
+            return OwnerSight::Unknown;
+        }
+        OwnerSight::of(self.facts.owners.iter().map(|pod| self.sight(pod)))
     }
 
     fn service(&self) -> Sight<()> {

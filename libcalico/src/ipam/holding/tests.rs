@@ -51,8 +51,11 @@ impl HolderFacts for World<'_> {
     fn pod(&self) -> Sight<PodSight<'_>> {
         self.0
     }
-    fn machine(&self) -> Sight<()> {
-        self.1
+    fn machine(&self) -> MachineSight {
+        MachineSight::Unknown
+    }
+    fn owner(&self) -> OwnerSight {
+        OwnerSight::Absent
     }
     fn service(&self) -> Sight<()> {
         self.1
@@ -100,7 +103,6 @@ fn everything_else_holds_while_it_is_there_or_in_doubt() {
     for (kind, keeper, evidence) in [
         (ClaimKind::Tunnel, Keeper::Tunnel, Evidence::NodeGone),
         (ClaimKind::Service, Keeper::Service, Evidence::ServiceGone),
-        (ClaimKind::Machine, Keeper::Machine, Evidence::MachineGone),
         (ClaimKind::Unnamed, Keeper::Endpoint, Evidence::NoEndpoint),
     ] {
         assert_eq!(ask(kind, Sight::Present(())), Held(keeper));
@@ -109,4 +111,61 @@ fn everything_else_holds_while_it_is_there_or_in_doubt() {
     }
     assert_eq!(ask(ClaimKind::HostReserved, Sight::Absent), Held(Keeper::Host));
     assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), Held(Keeper::UnknownOwner));
+}
+
+/// A machine, and pods that its allocation names.
+struct Machine<'a>(MachineSight, &'a [Sight<PodSight<'a>>]);
+
+impl HolderFacts for Machine<'_> {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        Sight::Absent
+    }
+    fn machine(&self) -> MachineSight {
+        self.0
+    }
+    fn owner(&self) -> OwnerSight {
+        OwnerSight::of(self.1.iter().copied())
+    }
+    fn service(&self) -> Sight<()> {
+        Sight::Absent
+    }
+    fn tunnel_node(&self) -> Sight<()> {
+        Sight::Absent
+    }
+    fn unnamed(&self) -> Sight<()> {
+        Sight::Absent
+    }
+    fn node(&self) -> Option<&str> {
+        None
+    }
+}
+
+#[test]
+fn a_machines_address_is_held_by_the_machine_and_by_a_launcher_that_has_it() {
+    use Holding::{Held, Leaked};
+    let pod = |has, ended| Sight::Present(PodSight { node: "n1", has, ended });
+    let (gone, unseen) = (Sight::Absent, Sight::Unknown);
+    let (runs, silent) = (pod(Some(true), None), pod(None, None));
+    let (other, ended) = (pod(Some(false), None), pod(Some(true), Some(Ended::Finished)));
+    for (machine, owners, expected) in [
+        (MachineSight::Present, &[][..], Held(Keeper::Machine)),
+        (MachineSight::Present, &[unseen], Held(Keeper::Machine)),
+        (MachineSight::Absent, &[], Leaked(Evidence::MachineGone)),
+        (MachineSight::Absent, &[gone, ended], Leaked(Evidence::MachineGone)),
+        (MachineSight::Absent, &[other], Leaked(Evidence::MachineGone)),
+        (MachineSight::Absent, &[runs], Held(Keeper::Pod)),
+        (MachineSight::Absent, &[gone, runs], Held(Keeper::Pod)),
+        (MachineSight::Absent, &[silent, gone], Held(Keeper::Pod)),
+        (MachineSight::Absent, &[other, unseen], Held(Keeper::Unseen)),
+        (MachineSight::Unknown, &[gone], Held(Keeper::Unseen)),
+        (MachineSight::Unknown, &[runs], Held(Keeper::Pod)),
+        (MachineSight::Undefined, &[], Leaked(Evidence::NoKubeVirt)),
+        (MachineSight::Undefined, &[gone, gone], Leaked(Evidence::NoKubeVirt)),
+        (MachineSight::Undefined, &[gone, ended], Held(Keeper::Pod)),
+        (MachineSight::Undefined, &[other], Held(Keeper::Pod)),
+        (MachineSight::Undefined, &[unseen], Held(Keeper::Unseen)),
+    ] {
+        let facts = Machine(machine, owners);
+        assert_eq!(holding(ClaimKind::Machine, &facts), expected, "{machine:?} {owners:?}");
+    }
 }

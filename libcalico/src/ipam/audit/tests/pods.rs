@@ -81,3 +81,12 @@ fn a_pod_that_has_told_no_address_is_told_of_and_keeps_its_address() {
     assert_eq!(keeper(Some(Sight::Present(pod(|_| {})))), None, "it has another address");
     assert_eq!(keeper(None), None);
 }
+
+#[test]
+fn check_of_an_address_of_a_stopped_machine_finds_no_leak() {
+    let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
+    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.allocate("net.vmi.ns.vm", &[("namespace", "ns"), ("pod", "virt-launcher-vm-x"), ("vmi-name", "vm")]);
+    world.allocate("net.vmi.ns.cleared", &[]);
+    assert_eq!(world.words(), NOTHING);
+}

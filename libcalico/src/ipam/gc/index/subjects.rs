@@ -2,8 +2,9 @@
 
 use super::super::rows::{Subject, SubjectState};
 use super::super::table::{NONE, Row};
-use super::{Feed, Index};
+use super::{Feed, Index, Owners};
 use crate::ipam::{ClaimKind, PodFacts};
+use crate::kubernetes::may_be_machine;
 
 impl Index {
     /// A pod is there, new or changed.
@@ -30,9 +31,9 @@ impl Index {
         self.set_machine(Feed::Machines, namespace, name, false);
     }
 
-    /// A VirtualMachineInstance is there. One that a VirtualMachine owns holds nothing by itself (KC-436).
-    pub fn put_instance(&mut self, namespace: &str, name: &str, owned: bool) {
-        self.set_machine(Feed::Instances, namespace, name, !owned);
+    /// A VirtualMachineInstance is there. One that a VirtualMachine owns may outlive it; upstream takes no notice of it (KC-436).
+    pub fn put_instance(&mut self, namespace: &str, name: &str) {
+        self.set_machine(Feed::Instances, namespace, name, true);
     }
 
     /// A VirtualMachineInstance is gone.
@@ -91,7 +92,8 @@ impl Index {
         if subject.state != state {
             let node = |state: &SubjectState| if let SubjectState::Pod { node, .. } = state { *node } else { NONE };
             let new = node(&state);
-            let old = node(&std::mem::replace(&mut subject.state, state));
+            let old_state = std::mem::replace(&mut subject.state, state);
+            let old = node(&old_state);
             if let Some(node) = self.nodes.get_mut(new) {
                 node.references += 1;
             }
@@ -100,6 +102,9 @@ impl Index {
                 self.drop_unused_node(old);
             }
             self.mark_subject(row);
+            if let SubjectState::Pod { .. } = old_state {
+                self.mark_machine_of(row);
+            }
             self.pod_changed(row);
         }
         self.drop_unused_subject(row);
@@ -148,6 +153,15 @@ impl Index {
             self.mark(at);
             at = next;
         }
+    }
+
+    /// Marks the addresses of machines whose allocations name a pod that changed or went. One that came frees nothing.
+    fn mark_machine_of(&mut self, pod: Row) {
+        let Some(subject) = self.subjects.get(pod).filter(|subject| may_be_machine(&subject.name)) else { return };
+        let (namespace, name) = (self.namespaces.text(subject.namespace), &*subject.name);
+        let is_named = |owners: &Owners| owners.iter().any(|(of, owner)| (&**of, &**owner) == (namespace, name));
+        let rows: Vec<Row> = self.owners.iter().filter(|(_, owners)| is_named(owners)).map(|(row, _)| *row).collect();
+        rows.into_iter().for_each(|row| self.mark(row));
     }
 
     /// Forgets a subject that neither exists nor has an address.

@@ -11,8 +11,8 @@ use time::macros::datetime;
 
 use super::super::*;
 use crate::ipam::{
-    AssignRequest, Block, Ended, HandleId, Owner, OwnerSlot, PodFacts, ReportedAddresses, Reservations, Sight,
-    WINDOWS_RESERVED_HANDLE,
+    AssignRequest, Block, Ended, HandleId, MachineSight, Owner, OwnerSlot, PodFacts, ReportedAddresses, Reservations,
+    Sight, WINDOWS_RESERVED_HANDLE,
 };
 use crate::net::Cidr;
 
@@ -90,7 +90,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 pub(super) fn settings(cooldown: i64) -> Settings {
-    Settings { leak_grace: Some(GRACE), cooldown, machines: true, services: true }
+    Settings { leak_grace: Some(GRACE), cooldown, machines: Machines::Watched, services: true }
 }
 
 impl Cluster {
@@ -407,7 +407,7 @@ fn tell(index: &mut Index, told: &Told) {
         Told::PodGone(name) => index.pod_gone("ns", name),
         Told::Machine(name, true) => {
             index.put_machine("ns", name);
-            index.put_instance("ns", name, true);
+            index.put_instance("ns", name);
         }
         Told::Machine(name, false) => {
             index.machine_gone("ns", name);

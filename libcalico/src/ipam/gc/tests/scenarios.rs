@@ -1,11 +1,12 @@
 //! Single cases, most of them upstream's own tests of its garbage collection (spec, section 6.4).
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::*;
 use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue};
 use crate::api::{IpReservation, IpReservationSpec};
-use crate::ipam::{Ended, Evidence, Keeper, OwnerSlot};
+use crate::ipam::{Ended, Evidence, HandleId, Keeper, OwnerSlot};
 
 /// Two nodes with a block each, and pod p on n1 with an address.
 pub(super) fn cluster() -> Cluster {
@@ -229,13 +230,83 @@ fn machines_and_services_are_held_until_they_are_watched() {
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n1", OwnerSlot::Active);
     cluster.service("s", true);
-    let unwatched = Settings { machines: false, services: false, ..*cluster.index.settings() };
+    let unwatched = Settings { machines: Machines::Unwatched, services: false, ..*cluster.index.settings() };
     cluster.index.set_settings(unwatched);
     cluster.machine("vm", false);
     cluster.service("s", false);
     assert_eq!(after_grace(&mut cluster), 0);
-    cluster.index.set_settings(Settings { machines: true, services: true, ..unwatched });
+    cluster.index.set_settings(Settings { machines: Machines::Watched, services: true, ..unwatched });
     assert_eq!(after_grace(&mut cluster), 2);
+}
+
+#[test]
+fn instance_of_a_machine_that_is_gone_holds_its_address() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.hear_all();
+    cluster.index.machine_gone("ns", "vm");
+    assert_eq!(examine(&mut cluster), []);
+    cluster.index.instance_gone("ns", "vm");
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::MachineGone)]);
+}
+
+#[test]
+fn launcher_that_is_named_as_owner_holds_the_address_of_a_machine_that_is_gone() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.hear_all();
+    let handle = HandleId::for_machine("net", "ns", "vm");
+    let held = cluster.blocks.values().flat_map(|block| block.allocated().collect::<Vec<_>>());
+    let held = held.into_iter().find(|held| held.handle().as_ref() == Some(&handle)).unwrap();
+    let (address, launcher) = (held.ip, held.attributes().unwrap()["pod"].clone());
+    let pod =
+        |addresses: &[IpAddr], ended| Pod { node: "n1".into(), addresses: addresses.into(), reported: true, ended };
+    cluster.index.put_pod("ns", &launcher, &pod(&[address], None).facts());
+    cluster.index.machine_gone("ns", "vm");
+    cluster.index.instance_gone("ns", "vm");
+    assert_eq!(examine(&mut cluster), []);
+    let leaked = [ChangeKind::Candidate(Evidence::MachineGone)];
+    for change in [pod(&[address], Some(Ended::Finished)), pod(&["10.0.9.9".parse().unwrap()], None)] {
+        cluster.index.put_pod("ns", &launcher, &change.facts());
+        assert_eq!(examine(&mut cluster), leaked);
+        cluster.index.put_pod("ns", &launcher, &pod(&[address], None).facts());
+        assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
+    }
+    cluster.index.pod_gone("ns", &launcher);
+    assert_eq!(examine(&mut cluster), leaked);
+}
+
+#[test]
+fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
+    let mut cluster = cluster();
+    cluster.machine("vm", true);
+    cluster.run_machine("vm", "n1", OwnerSlot::Active);
+    cluster.hear_all();
+    assert!(cluster.index.has_machines());
+    let watched = *cluster.index.settings();
+    let undefined = Settings { machines: Machines::Undefined, ..watched };
+    let leaked = ChangeKind::Candidate(Evidence::NoKubeVirt);
+    // What the watches told before stays, and counts for nothing.
+    cluster.index.set_settings(undefined);
+    assert_eq!(examine(&mut cluster), [leaked]);
+    cluster.now += GRACE - Duration::from_secs(1);
+    assert_eq!(examine(&mut cluster), []);
+    cluster.index.set_settings(watched);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
+
+    // A machine that was gone before, and a node that goes: the period is KubeVirt's own.
+    cluster.index.machine_gone("ns", "vm");
+    cluster.index.instance_gone("ns", "vm");
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::MachineGone)]);
+    cluster.now += Duration::from_secs(200);
+    cluster.index.set_settings(undefined);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Cleared, leaked]);
+    cluster.now += GRACE - Duration::from_secs(1);
+    assert_eq!(examine(&mut cluster), []);
+    cluster.now += Duration::from_secs(1);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::NoKubeVirt)]);
 }
 
 /// B-07, IPAM-231: what a machine's address says of its owner changes under one sequence number.

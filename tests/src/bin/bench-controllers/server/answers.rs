@@ -39,6 +39,30 @@ impl Body for Content {
 /// Groups that are not there at all.
 const ABSENT: [&str; 3] = ["kubevirt.io", "projectcalico.org/v3", "policy.networking.k8s.io"];
 
+/// What lists of these are called.
+const KINDS: [(&str, &str); 20] = [
+    ("blockaffinities", "BlockAffinity"),
+    ("clusterinformations", "ClusterInformation"),
+    ("globalnetworkpolicies", "GlobalNetworkPolicy"),
+    ("hostendpoints", "HostEndpoint"),
+    ("ipamblocks", "IPAMBlock"),
+    ("ipamconfigs", "IPAMConfig"),
+    ("ipamhandles", "IPAMHandle"),
+    ("ippools", "IPPool"),
+    ("ipreservations", "IPReservation"),
+    ("kubecontrollersconfigurations", "KubeControllersConfiguration"),
+    ("leases", "Lease"),
+    ("namespaces", "Namespace"),
+    ("networkpolicies", "NetworkPolicy"),
+    ("nodes", "Node"),
+    ("pods", "Pod"),
+    ("serviceaccounts", "ServiceAccount"),
+    ("services", "Service"),
+    ("stagedglobalnetworkpolicies", "StagedGlobalNetworkPolicy"),
+    ("stagednetworkpolicies", "StagedNetworkPolicy"),
+    ("tiers", "Tier"),
+];
+
 pub(super) async fn answer(objects: Arc<Objects>, request: Request<Incoming>) -> Result<Response<Content>, Infallible> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
@@ -90,7 +114,10 @@ fn beside(path: &str) -> Response<Content> {
             json!({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}).to_string().into(),
         ),
         "/apis" => {
-            let groups = json!([{"name": "crd.projectcalico.org"}, {"name": "coordination.k8s.io"}, {"name": "networking.k8s.io"}]);
+            let names = ["crd.projectcalico.org", "coordination.k8s.io", "networking.k8s.io"];
+            let group =
+                |name| json!({"name": name, "versions": [{"groupVersion": format!("{name}/v1"), "version": "v1"}]});
+            let groups = json!(names.map(group));
             json_answer(
                 StatusCode::OK,
                 json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}).to_string().into(),
@@ -118,8 +145,9 @@ fn listed(objects: &Objects, target: &Target<'_>, query: &str) -> Response<Conte
     let revision = revision.unwrap_or(page.revision);
     let token = page.after.map(|after| format!("{revision}:{after}")).unwrap_or_default();
     let metadata = json!({"resourceVersion": revision.to_string(), "continue": token});
+    let kind = KINDS.iter().find(|(plural, _)| *plural == target.plural).map_or("", |(_, kind)| kind);
     let mut body =
-        format!("{{\"apiVersion\":\"{}\",\"kind\":\"List\",\"metadata\":{metadata},\"items\":[", target.group);
+        format!("{{\"apiVersion\":\"{}\",\"kind\":\"{kind}List\",\"metadata\":{metadata},\"items\":[", target.group);
     for (n, text) in page.texts.iter().enumerate() {
         if n > 0 {
             body.push(',');

@@ -30,7 +30,13 @@ impl Cluster {
             pod: asked.pod.map_or(Sight::Unknown, |(_, name)| {
                 self.pods.get(name).map_or(Sight::Absent, |pod| Sight::Present(pod.facts()))
             }),
-            machine: asked.machine.map_or(Sight::Unknown, |(_, name)| there(self.machines.contains_key(name))),
+            machine: match asked.machine {
+                None => MachineSight::Unknown,
+                Some((_, name)) if self.machines.contains_key(name) => MachineSight::Present,
+                Some(_) => MachineSight::Absent,
+            },
+            // Of a launcher there is no pod here.
+            owners: asked.owners.iter().map(|_| Sight::Absent).collect(),
             service: asked.service.map_or(Sight::Unknown, |(_, name)| there(self.services.contains(name))),
             kubernetes_node: asked.kubernetes_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
             calico_node: asked.calico_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),

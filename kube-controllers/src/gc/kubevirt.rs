@@ -1,0 +1,63 @@
+//! [`KubeVirt`]: whether it has been taken away, so that addresses of its machines are nobody's.
+
+use std::time::Duration;
+
+use libcalico::ipam::MachineSight;
+
+/// How often discovery is asked while an address is for a virtual machine.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// What discovery said last.
+#[derive(Debug, Default)]
+pub(super) struct KubeVirt {
+    /// When, by the clock of grace periods; never while no address is for a virtual machine.
+    looked: Option<Duration>,
+    is_gone: bool,
+}
+
+impl KubeVirt {
+    /// Returns whether neither kind was defined at the last look. The grace period of an address begins with the first such
+    /// look, and each other one ends it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Returns whether to look now.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.looked.is_none_or(|looked| now >= looked + PERIOD)
+    }
+
+    /// Returns when to look again, if at all.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.looked.map(|looked| looked + PERIOD)
+    }
+
+    /// Takes notice of a look.
+    pub(super) fn saw(&mut self, sight: MachineSight, now: Duration) {
+        *self = KubeVirt { looked: Some(now), is_gone: sight == MachineSight::Undefined };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_gone_as_long_as_each_look_says_so() {
+        let mut kubevirt = KubeVirt::default();
+        let at = |minutes: u64| Duration::from_secs(60) * minutes as u32;
+        assert!(kubevirt.is_due(at(0)) && !kubevirt.is_gone() && kubevirt.next_deadline().is_none());
+        for (minute, sight, is_gone) in [
+            (0, MachineSight::Undefined, true),
+            (1, MachineSight::Unknown, false),
+            (2, MachineSight::Undefined, true),
+            (3, MachineSight::Undefined, true),
+        ] {
+            assert!(kubevirt.is_due(at(minute)));
+            kubevirt.saw(sight, at(minute));
+            assert_eq!(kubevirt.is_gone(), is_gone, "minute {minute}");
+            assert!(!kubevirt.is_due(at(minute)));
+            assert_eq!(kubevirt.next_deadline(), Some(at(minute + 1)));
+        }
+    }
+}

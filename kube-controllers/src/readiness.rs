@@ -1,0 +1,187 @@
+//! The lock of the datastore: ClusterInformation's `datastoreReady` (DS-92, KC-415).
+//!
+//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use datastore::Datastore;
+use datastore::watch::WatchEvent;
+use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
+use libcalico::store::Entry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Leadership;
+use crate::startup::insist;
+
+/// The name of the only ClusterInformation.
+const NAME: &str = "default";
+
+/// Returns `leadership` for those who write Calico's objects, and what follows ClusterInformation until `stop`. Until
+/// ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready. Built-in tiers that are
+/// missing are made before the right to write begins: nobody makes them while the datastore is locked.
+pub fn guard(
+    leadership: Leadership,
+    calico: Arc<Datastore>,
+    stop: CancellationToken,
+) -> (Leadership, impl Future<Output = ()>) {
+    let (sender, unlocked) = watch::channel(false);
+    (leadership.while_unlocked(unlocked), follow(calico, sender, stop))
+}
+
+async fn follow(calico: Arc<Datastore>, unlocked: watch::Sender<bool>, stop: CancellationToken) {
+    let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
+    // A file cannot be watched, and kube-controllers does not work on one.
+    let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else { return };
+    let (told, said) = watch::channel(None);
+    let hearing = async {
+        let mut known = Known::default();
+        loop {
+            known.hear(watch.next().await);
+            told.send_if_modified(|told| std::mem::replace(told, known.ready) != known.ready);
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = hearing => {}
+        () = unlock(said, unlocked, &stop, async || calico.ensure_initialized_for_kubernetes().await) => {}
+    }
+}
+
+/// Passes on what was `said`, after the datastore was initialised where it is ready.
+async fn unlock<E: Display>(
+    mut said: watch::Receiver<Option<bool>>,
+    unlocked: watch::Sender<bool>,
+    stop: &CancellationToken,
+    initialize: impl AsyncFn() -> Result<(), E>,
+) {
+    loop {
+        let ready = *said.borrow_and_update();
+        match ready {
+            None => {}
+            Some(false) => {
+                unlocked.send_replace(false);
+                tracing::warn!(
+                    "ClusterInformation({NAME}) is missing or says that the datastore is not ready: no controller writes until \
+                     spec.datastoreReady is true"
+                );
+            }
+            Some(true) => tokio::select! {
+                biased;
+                Ok(()) = said.changed() => continue,
+                Some(()) = insist("initialise the datastore", stop, &initialize) => {
+                    unlocked.send_replace(true);
+                    tracing::info!("ClusterInformation({NAME}) says that the datastore is ready");
+                }
+            },
+        }
+        if said.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// ClusterInformation as it was last heard of.
+#[derive(Debug, Default)]
+struct Known {
+    /// Nothing before the first list is complete.
+    ready: Option<bool>,
+    /// Whether the list that is under way has named it.
+    named: bool,
+}
+
+impl Known {
+    /// Takes notice. Without the object the datastore is not ready, and without the field nothing changes (KC-425).
+    fn hear(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
+        match event {
+            WatchEvent::Restarted => self.named = false,
+            WatchEvent::Put(entry) if entry.key.name == NAME => {
+                self.named = true;
+                self.ready = entry.value.spec.datastore_ready.or(self.ready);
+            }
+            WatchEvent::Gone(key) if key.name == NAME => self.ready = Some(false),
+            WatchEvent::Synced if !self.named => self.ready = Some(false),
+            WatchEvent::Put(_) | WatchEvent::Gone(_) | WatchEvent::Synced => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::time::Duration;
+
+    use libcalico::api::ClusterInformationSpec;
+    use libcalico::store::Revision;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
+        let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };
+        let value = ClusterInformation::new(name, spec);
+        WatchEvent::Put(Entry { key: value.key(), value, revision: Revision("1".into()) })
+    }
+
+    #[test]
+    fn it_is_ready_when_its_object_says_so_and_not_without_it() {
+        let mut known = Known::default();
+        for (event, ready) in [
+            (WatchEvent::Restarted, None),
+            (put("default-other", Some(true)), None),
+            (put(NAME, None), None),
+            (WatchEvent::Synced, None),
+            (put(NAME, Some(true)), Some(true)),
+            (put("default-other", Some(false)), Some(true)),
+            (WatchEvent::Gone(ObjectKey::global("default-other")), Some(true)),
+            (put(NAME, Some(false)), Some(false)),
+            (put(NAME, None), Some(false)),
+            (put(NAME, Some(true)), Some(true)),
+            // A watch that begins anew forgets nothing before the list is complete.
+            (WatchEvent::Restarted, Some(true)),
+            (put(NAME, Some(true)), Some(true)),
+            (WatchEvent::Synced, Some(true)),
+            (WatchEvent::Gone(ObjectKey::global(NAME)), Some(false)),
+            (put(NAME, Some(true)), Some(true)),
+            (WatchEvent::Restarted, Some(true)),
+            (WatchEvent::Synced, Some(false)),
+        ] {
+            known.hear(event);
+            assert_eq!(known.ready, ready);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writing_begins_after_initialisation_and_ends_with_the_word() {
+        let (told, said) = watch::channel(None);
+        let (unlocked, shown) = watch::channel(false);
+        let (answer, asked) = (Cell::new(Err("away")), Cell::new(0));
+        let initialize = async || {
+            asked.set(asked.get() + 1);
+            answer.get()
+        };
+        let seen = RefCell::new(Vec::new());
+        let stop = CancellationToken::new();
+        let telling = async {
+            for (word, outcome) in [
+                (None, Err("away")),
+                (Some(false), Err("away")),
+                (Some(true), Err("away")),
+                (Some(false), Ok(())),
+                (Some(true), Ok(())),
+                (Some(false), Ok(())),
+            ] {
+                answer.set(outcome);
+                told.send_replace(word);
+                sleep(Duration::from_millis(500)).await;
+                seen.borrow_mut().push((*shown.borrow(), asked.get()));
+            }
+        };
+        tokio::select! {
+            () = unlock(said, unlocked, &stop, initialize) => unreachable!("it ends with the word's sender"),
+            () = telling => {}
+        }
+        assert_eq!(*seen.borrow(), [(false, 0), (false, 0), (false, 1), (false, 1), (true, 2), (false, 2)]);
+    }
+}

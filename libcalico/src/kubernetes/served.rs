@@ -1,0 +1,130 @@
+//! [`Served`]: which groups and kinds an API server has, as discovery lists them.
+//!
+//! A server answers 404 in its own words for a kind that it lacks, and so does a proxy on the way for any path. Discovery tells
+//! the two apart.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// The path of the list of groups.
+pub const GROUPS: &str = "/apis";
+
+/// The groups of an API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served(Vec<Group>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Group {
+    name: String,
+    versions: Vec<Version>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    group_version: String,
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    kind: String,
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kinds {
+    kind: String,
+    group_version: String,
+    resources: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+impl Served {
+    /// Reads what the server answers at [`GROUPS`].
+    ///
+    /// # Errors
+    /// If the answer is no list of groups, or an empty one.
+    pub fn read(json: &str) -> Result<Self, String> {
+        let Groups { kind, groups } = parse(GROUPS, json)?;
+        match kind == "APIGroupList" && !groups.is_empty() {
+            true => Ok(Served(groups)),
+            false => Err(format!("{GROUPS}: the answer is a {kind:?} of {} groups", groups.len())),
+        }
+    }
+
+    /// The versions of a group, each as `group/version`; none of a group that the server lacks.
+    pub fn versions<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_group = self.0.iter().filter(move |served| served.name == group);
+        of_group.flat_map(|served| &served.versions).map(|version| &*version.group_version)
+    }
+}
+
+/// Returns the path of the list of kinds of a `group/version`.
+pub fn kinds_path(group_version: &str) -> String {
+    format!("{GROUPS}/{group_version}")
+}
+
+/// Reads what the server answers at [`kinds_path`]. Returns whether one of the kinds is among them, by their plurals.
+///
+/// # Errors
+/// If the answer is no list of kinds of this version.
+pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<bool, String> {
+    let path = kinds_path(group_version);
+    let Kinds { kind, group_version: said, resources } = parse(&path, json)?;
+    match kind == "APIResourceList" && said == group_version {
+        true => Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name))),
+        false => Err(format!("{path}: the answer is a {kind:?} of {said:?}")),
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &str, json: &str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| format!("{path}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn groups_and_kinds_that_are_served() {
+        let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+            {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]},
+            {"name": "kubevirt.io", "versions": [{"groupVersion": "kubevirt.io/v1"}, {"groupVersion": "kubevirt.io/v1alpha3"}]},
+        ]});
+        let served = Served::read(&groups.to_string()).unwrap();
+        assert_eq!(served.versions("kubevirt.io").collect::<Vec<_>>(), ["kubevirt.io/v1", "kubevirt.io/v1alpha3"]);
+        assert_eq!(served.versions("gone.io").count(), 0);
+        let kinds =
+            json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [{"name": "deployments"}]});
+        for (plural, expected) in [("deployments", true), ("daemonsets", false)] {
+            assert_eq!(has_kind("apps/v1", &kinds.to_string(), &[plural]), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn answers_of_something_else_prove_nothing() {
+        for groups in [
+            json!({}),
+            json!({"kind": "APIGroupList", "groups": []}),
+            json!({"kind": "APIGroupList"}),
+            json!({"kind": "Status", "groups": [{"name": "apps", "versions": []}]}),
+            json!("404 page not found"),
+        ] {
+            assert!(Served::read(&groups.to_string()).is_err(), "{groups}");
+        }
+        for kinds in [
+            json!({"kind": "APIResourceList", "groupVersion": "apps/v1"}),
+            json!({"kind": "APIResourceList", "groupVersion": "apps/v2", "resources": []}),
+            json!({"kind": "APIGroupList", "groupVersion": "apps/v1", "resources": []}),
+        ] {
+            assert!(has_kind("apps/v1", &kinds.to_string(), &["deployments"]).is_err(), "{kinds}");
+        }
+    }
+}

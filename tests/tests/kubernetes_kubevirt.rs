@@ -7,31 +7,13 @@ use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_s
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Client, Kubernetes, Role, with_kubernetes};
+use integration_tests::kubernetes::{Client, Kubernetes, Role, define_machines, with_kubernetes};
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 const HANDLE: &str = "k8s-pod-network.vmi.suite.vm1";
-
-/// Defines the two kinds, as far as the plugin looks at them.
-fn define(client: &Client) {
-    for (kind, plural) in [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")]
-    {
-        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-        let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
-        let definition = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": { "name": format!("{plural}.kubevirt.io") },
-            "spec": {
-                "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
-                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-            },
-        });
-        client.apply_object(&definition).unwrap();
-    }
-}
 
 /// A machine and its instance, kept by a finalizer when they are deleted.
 struct Machine<'a> {
@@ -92,7 +74,7 @@ impl<'a> Machine<'a> {
 
 fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
-        define(control_plane.servers.api.admin());
+        define_machines(control_plane.servers.api.admin());
         cluster.load(&Content::dual_stack());
         test(cluster, control_plane);
     });
@@ -389,7 +371,7 @@ fn calicos_data_may_be_in_etcd() {
     with_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
         host.add_uplink().unwrap();
         api.namespace(NAMESPACE).unwrap();
-        define(api.admin());
+        define_machines(api.admin());
         let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
         cluster.load(&Content::dual_stack());
         let mut conf = conf(&cluster);

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
-use super::ApiServer;
+use super::{ApiServer, Client};
 use crate::controllers::await_that;
 
 /// How long a group may take to be listed.
@@ -38,5 +39,26 @@ impl ApiServer {
             Ok(known["groups"].as_array().into_iter().flatten().any(|known| known["name"] == group))
         })
         .with_context(|| format!("{group} is not among the API groups"))
+    }
+}
+
+/// Defines KubeVirt's kinds, as far as the plugin looks at them.
+///
+/// # Panics
+/// When the server refuses.
+pub fn define_machines(client: &Client) {
+    for (kind, plural) in [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")]
+    {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.kubevirt.io") },
+            "spec": {
+                "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
+                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+            },
+        });
+        client.apply_object(&definition).unwrap();
     }
 }

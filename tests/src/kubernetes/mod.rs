@@ -38,6 +38,7 @@ use crate::skip::skipped;
 pub use api_server::{ADDRESS, ApiServer, ENDPOINT};
 pub use audit::{Audit, Request, rounds, waves};
 pub use client::{Answer, Client};
+pub use definitions::define_machines;
 pub use identity::Identity;
 pub use objects::Objects;
 pub(crate) use programs::cache;

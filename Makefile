@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers fuzz-faults build build-test image release reproduce generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ bench-controllers: build ## kube-controllers on 20,000 and on 150,000 pods: memo
 fuzz-faults: build-test ## calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS, FUZZ_FAULTS_SEED: how long, which)
 	@tests/install-needs.sh test
 	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test fuzz_faults -- --test-threads=3
+
+fuzz-tenant: build-test ## a tenant's texts beside other owners' pods for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
+	@tests/install-needs.sh test
+	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test tenant -- --test-threads=3
 
 build: ## the plugin and kube-controllers, each one static binary under two names, in target/plugin
 	@tests/install-needs.sh build

@@ -17,6 +17,7 @@ use crate::namespaces::Host;
 use crate::plugin::Plugins;
 use crate::server_process::ServerProcess;
 
+pub mod collecting;
 mod proxied;
 mod world;
 

@@ -25,6 +25,7 @@ pub mod node;
 pub mod node_pod;
 pub mod plugin;
 pub mod proxy;
+pub mod seeds;
 mod server_process;
 pub mod skip;
 pub mod store;

@@ -2,22 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use datastore::config::EtcdConfig;
-use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
-use integration_tests::etcd::ENDPOINT as ETCD;
+use datastore::Datastore;
+use integration_tests::controllers::collecting::calico;
+pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
 use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
-use kube_controllers::context::{Context, Controller, Mode};
-use kube_controllers::feed::Feeds;
-use kube_controllers::gc::{Clock, GarbageCollection};
-use kube_controllers::readiness;
-use kube_controllers::runtime::{Leadership, Tenure};
-use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
-use kube_controllers::telemetry::Metrics;
+use kube_controllers::settings::Settings;
 use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, OrchRef};
 use libcalico::ipam::{
     AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
@@ -28,13 +19,7 @@ use libcalico::store::{Kind, Store};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-/// The grace period of the tests.
-pub(crate) const GRACE: Duration = Duration::from_secs(3);
-/// What everything may take beyond the grace period.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// The namespace of every pod.
 pub(crate) const NAMESPACE: &str = "suite";
 /// Who collects.
@@ -69,33 +54,6 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
         lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes()).unwrap();
         test(&lab);
     });
-}
-
-fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
-    let deadline = Duration::from_secs(10);
-    KubernetesConfig { kubeconfig: vec![kubeconfig.to_owned()], deadline, group, ..KubernetesConfig::default() }
-}
-
-fn calico(group: Option<ApiGroup>, kubeconfig: &Path) -> DatastoreConfig {
-    match group {
-        None => DatastoreConfig::Etcd(EtcdConfig {
-            endpoints: vec![ETCD.into()],
-            credentials: None,
-            tls: None,
-            deadline: Duration::from_secs(10),
-        }),
-        Some(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes(kubeconfig, group))),
-    }
-}
-
-/// Waits for something.
-#[track_caller]
-pub(crate) fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 // === content ===
@@ -312,98 +270,5 @@ impl Lab<'_> {
     /// Starts to collect.
     pub(crate) fn collect(&self, settings: Settings) -> Collecting {
         Collecting::start(self.group, self.kubeconfig.clone(), settings)
-    }
-}
-
-/// The settings of the tests.
-pub(crate) fn settings(group: Option<ApiGroup>) -> Settings {
-    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
-    Settings { leak_grace_period: Some(GRACE), ..settings }
-}
-
-fn mode(group: Option<ApiGroup>) -> Mode {
-    group.map_or(Mode::Etcd, Mode::Kubernetes)
-}
-
-/// Garbage collection at work. It ends when this is dropped.
-pub(crate) struct Collecting {
-    stop: CancellationToken,
-    pub(crate) settings: watch::Sender<Arc<Settings>>,
-    pub(crate) tenure: watch::Sender<Tenure>,
-    metrics: Metrics,
-    clock: Clock,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Collecting {
-    /// Starts to collect with the rights of a kubeconfig.
-    pub(crate) fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
-        let stop = CancellationToken::new();
-        let (settings, received) = watch::channel(Arc::new(settings));
-        let (tenure, leads) = watch::channel(Tenure::Always);
-        let metrics = Metrics::new();
-        let (token, shown) = (stop.clone(), metrics.clone());
-        let (sender, clock) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
-                let (leadership, lock) = readiness::guard(Leadership::new(leads), calico.clone(), token.clone());
-                let context = Context {
-                    kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
-                    calico,
-                    mode: mode(group),
-                    settings: received,
-                    leadership,
-                    metrics: shown,
-                    stop: token,
-                };
-                let mut feeds = Feeds::default();
-                let collection = GarbageCollection::new(&context, &mut feeds);
-                sender.send(collection.clock()).unwrap();
-                let running = feeds.start(&context);
-                tokio::join!(collection.run(context), lock);
-                running.stopped().await;
-            });
-        });
-        let clock = clock.recv().unwrap();
-        Collecting { stop, settings, tenure, metrics, clock, thread: Some(thread) }
-    }
-
-    /// Puts the clock of grace periods forward until something is so.
-    #[track_caller]
-    pub(crate) fn as_time_goes_by(&self, step: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-        within(SOON * 4, what, || {
-            self.clock.put_forward(step);
-            thread::sleep(Duration::from_millis(200));
-            is_so()
-        });
-    }
-
-    /// What a scrape shows.
-    pub(crate) fn metrics(&self) -> String {
-        self.metrics.text().unwrap()
-    }
-
-    /// Waits until a line is shown.
-    #[track_caller]
-    pub(crate) fn shows(&self, line: &str) {
-        within(GRACE + SOON, line, || self.metrics().lines().any(|shown| shown == line));
-    }
-
-    /// Waits until the first pass is over.
-    #[track_caller]
-    pub(crate) fn has_looked(&self) {
-        within(SOON * 2, "a first pass", || {
-            self.metrics().contains("kube_controllers_gc_pass_duration_seconds_count{scope=\"full\"} ")
-        });
-    }
-}
-
-impl Drop for Collecting {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
     }
 }

@@ -1,0 +1,44 @@
+//! Worlds with a randomness of their own: which, and for how long.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rounds of a world: in a run of the suites, and in a long run. A world is small, so that the seed of one that fails leads
+/// back to the failure soon.
+#[derive(Debug, Clone, Copy)]
+pub struct Rounds {
+    /// In a run of the suites.
+    pub few: usize,
+    /// In a long run.
+    pub many: usize,
+}
+
+/// Runs worlds one after the other, each with a seed of its own, for as long as `<name>_SECONDS` asks for; without that, one
+/// short. `<name>_SEED` is the seed of the first.
+///
+/// # Panics
+/// With the panic of a world, after its seed is printed.
+pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
+    let number = |key: &str| std::env::var(format!("{name}_{key}")).ok().and_then(|text| text.parse::<u64>().ok());
+    let end = number("SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let first = number("SEED").unwrap_or_else(|| if end.is_some() { fastrand::u64(1..1 << 32) } else { 1 });
+    let rounds = if end.is_some() { rounds.many } else { rounds.few };
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    for seed in first.. {
+        tell(&format!("{test}: {name}_SEED={seed}"));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| world(seed, rounds))) {
+            tell(&format!("{test}: failed with {name}_SEED={seed}"));
+            resume_unwind(panic);
+        }
+        if end.is_none_or(|end| Instant::now() >= end) {
+            return;
+        }
+    }
+}
+
+/// Writes around libtest's capture: whoever stops a long run must have its seed.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

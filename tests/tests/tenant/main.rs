@@ -1,0 +1,44 @@
+//! A tenant beside other owners' pods, virtual machines, tunnels and Services. The tenant chooses every text of their own pods
+//! out of the others' names, ids, handles, addresses and paths; calls of two nodes and passes of garbage collection come in any
+//! order. Nothing of the others changes, no file outside the plugin's directories does, and no control character of a text
+//! is printed.
+//!
+//! `FUZZ_TENANT_SECONDS` says how long, `FUZZ_TENANT_SEED` with which worlds to begin (`make fuzz-tenant`).
+
+mod corpus;
+mod others;
+mod snapshot;
+mod steps;
+mod tenant;
+mod texts;
+mod world;
+
+use integration_tests::cluster::{on_api_server, on_etcd};
+use integration_tests::seeds::{Rounds, worlds};
+use libcalico::kubernetes::ApiGroup;
+
+use world::World;
+
+const NAME: &str = "FUZZ_TENANT";
+const ROUNDS: Rounds = Rounds { few: 40, many: 200 };
+
+#[test]
+fn a_tenants_texts_change_nothing_of_others_in_v1() {
+    worlds(NAME, ROUNDS, |seed, steps| on_group(ApiGroup::CrdV1, seed, steps));
+}
+
+#[test]
+fn a_tenants_texts_change_nothing_of_others_in_v3() {
+    worlds(NAME, ROUNDS, |seed, steps| on_group(ApiGroup::V3, seed, steps));
+}
+
+#[test]
+fn a_tenants_names_change_nothing_of_others_on_etcd() {
+    worlds(NAME, ROUNDS, |seed, steps| on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(steps)));
+}
+
+fn on_group(group: ApiGroup, seed: u64, steps: usize) {
+    on_api_server(group, |cluster, control_plane| {
+        World::on_api_server(cluster, control_plane, seed).live_through(steps);
+    });
+}

@@ -1,0 +1,117 @@
+//! What the tenant has: pods, and their sandboxes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStringExt;
+
+use anyhow::{Result, ensure};
+use integration_tests::content::NETWORK;
+use integration_tests::node::Sandbox;
+use integration_tests::plugin::Call;
+use serde_json::{Value, json};
+
+use super::others::addresses;
+use super::world::{NODES, World};
+
+/// A sandbox of a pod of the tenant's.
+#[derive(Debug, Clone)]
+pub(crate) struct Attachment {
+    pub(crate) node: usize,
+    pub(crate) sandbox: Sandbox,
+    /// CNI_ARGS, where they are not those that kubelet gives.
+    pub(crate) args: Option<OsString>,
+    /// What ADD answered, while the sandbox lives.
+    pub(crate) result: Option<Value>,
+    /// The pod's uid, once kubelet has reported the sandbox's addresses. Empty where pods are no objects.
+    pub(crate) reported: Option<String>,
+}
+
+impl World<'_> {
+    /// Makes a pod of the tenant's, unless the API server refuses. Where pods are no objects there is nothing to make.
+    pub(crate) fn tenants_pod(&mut self, node: usize, namespace: &str, name: &str) -> Result<bool> {
+        let Some(client) = self.client.clone() else { return Ok(true) };
+        // Of the others' namespaces the tenant has none but the one that shares an interface's name.
+        if self.make_namespace(namespace).is_err() || matches!(namespace, "prod" | "shop") {
+            return Ok(false);
+        }
+        let metadata = json!({ "name": name, "annotations": self.annotations(), "labels": self.labels(),
+            "ownerReferences": self.owners() });
+        let account = if self.rng.bool() { self.text() } else { "default".into() };
+        let named = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account } });
+        client.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &named)?;
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": { "nodeName": NODES[node], "serviceAccountName": account,
+                "containers": [{ "name": "c", "image": "none" }] },
+        });
+        let mut made = client.create(&pods, &pod)?;
+        for part in ["labels", "serviceAccountName"] {
+            // One text that is refused must not keep the others from being tried.
+            if made.code >= 400 {
+                let place = if part == "labels" { &mut pod["metadata"] } else { &mut pod["spec"] };
+                place[part] = Value::Null;
+                made = client.create(&pods, &pod)?;
+            }
+        }
+        self.history.push(format!("pod {namespace}/{name}: {} {}", made.code, short(&pod["metadata"])));
+        Ok(made.code < 300 || made.code == 409)
+    }
+
+    /// A sandbox for a pod.
+    pub(crate) fn attach(&mut self, node: usize, namespace: &str, name: &str) -> Result<Attachment> {
+        let sandbox = self.sandbox(node, Some((namespace, name)))?;
+        let args = (self.client.is_none()).then(|| self.raw_args(namespace, name));
+        Ok(Attachment { node, sandbox, args, result: None, reported: None })
+    }
+
+    /// CNI_ARGS of a runtime that hands names on as they are.
+    fn raw_args(&mut self, namespace: &str, name: &str) -> OsString {
+        let mut args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=").into_bytes();
+        args.extend(name.bytes().filter(|byte| *byte != 0));
+        if self.rng.u32(..8) == 0 {
+            args.extend([0xff, 0xfe, 0x80]);
+        }
+        OsString::from_vec(args)
+    }
+
+    /// The uid of a pod as it is now; `None` if it is gone, empty where pods are no objects.
+    pub(crate) fn uid_of(&self, sandbox: &Sandbox) -> Result<Option<String>> {
+        let (Some(client), Some((namespace, name))) = (&self.client, &sandbox.pod) else {
+            return Ok(Some(String::new()));
+        };
+        let found = client.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}"))?;
+        Ok(found.body["metadata"]["uid"].as_str().filter(|_| found.code == 200).map(str::to_owned))
+    }
+
+    /// The newest sandbox of each pod that lives has what kubelet reported of it.
+    pub(crate) fn check_in_use(&self, held: &BTreeMap<IpAddr, String>) -> Result<()> {
+        for (n, known) in self.attachments.iter().enumerate() {
+            let is_newest = self.attachments[n + 1..].iter().all(|later| later.sandbox.pod != known.sandbox.pod);
+            let (Some(result), Some(uid), true) = (&known.result, &known.reported, is_newest) else { continue };
+            if self.uid_of(&known.sandbox)?.as_ref() != Some(uid) {
+                continue;
+            }
+            let handle = format!("{NETWORK}.{}", known.sandbox.container_id);
+            for ip in addresses(result) {
+                ensure!(held.get(&ip) == Some(&handle), "{ip} is in use by {known:?}, and held by {:?}", held.get(&ip));
+            }
+        }
+        Ok(())
+    }
+
+    /// A call for a sandbox of the tenant's.
+    pub(crate) fn call(&self, verb: &str, attachment: &Attachment, more: &Value) -> Call {
+        let call = self.nodes[attachment.node].verb_with(verb, &attachment.sandbox, more);
+        match &attachment.args {
+            Some(args) => call.env("CNI_ARGS", args),
+            None => call,
+        }
+    }
+}
+
+/// The beginning of a value, for the history.
+pub(crate) fn short(value: &Value) -> String {
+    value.to_string().chars().take(600).collect()
+}

@@ -1,0 +1,52 @@
+//! What is printed: log lines, answers, Events, and what the command line for people shows.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+
+use super::world::World;
+
+/// How a line begins that a text of the tenant's has made.
+pub(crate) const FORGED: &str = "FORGED";
+
+/// Where the plugins log.
+pub(crate) const LOGS: &str = "/var/log/calico/cni";
+
+/// Nothing in a printed text commands a terminal, and no line is a tenant's.
+pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
+    let bad = printed.chars().find(|c| {
+        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}');
+        turns || c.is_control() && !matches!(c, '\n' | '\t')
+    });
+    ensure!(bad.is_none(), "{place} has {bad:?}: {printed:?}");
+    let forged = printed.lines().find(|line| line.trim_start().starts_with(FORGED));
+    ensure!(forged.is_none(), "{place} has a line of the tenant's: {forged:?}");
+    Ok(())
+}
+
+/// Checks the logs of the nodes, the Events, and what `calico-ipam` shows.
+pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
+    for node in &world.nodes {
+        let logs = node.on(|_| {
+            let files = fs::read_dir(LOGS).into_iter().flatten().flatten();
+            Ok(files.map(|file| fs::read(file.path()).unwrap_or_default()).collect::<Vec<_>>())
+        })?;
+        ensure!(logs.iter().any(|log| !log.is_empty()), "{} has no log", node.name);
+        for log in logs {
+            check("a log", &String::from_utf8_lossy(&log))?;
+        }
+    }
+    for args in [&["check", "--settle", "0"][..], &["show", "--show-blocks"], &["endpoints"]] {
+        let shown = world.cluster.store.calico_ipam(&world.cluster.plugins, args)?;
+        check(&format!("calico-ipam {args:?}"), &shown.stdout)?;
+        check(&format!("calico-ipam {args:?}"), &shown.stderr)?;
+    }
+    let Some(client) = &world.client else { return Ok(()) };
+    let events = client.get("/api/v1/events")?.success()?;
+    for event in events["items"].as_array().into_iter().flatten() {
+        for field in ["message", "reason", "action"] {
+            check("an Event", event[field].as_str().unwrap_or_default())?;
+        }
+    }
+    Ok(())
+}

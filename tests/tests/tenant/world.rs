@@ -1,0 +1,171 @@
+//! Two nodes on one datastore, with what the others have and what the tenant has.
+
+use std::time::Duration;
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
+use fastrand::Rng;
+use integration_tests::cluster::{Cluster, ControlPlane};
+use integration_tests::content::Content;
+use integration_tests::controllers::collecting::{Collecting, GRACE, settings};
+use integration_tests::etcd;
+use integration_tests::kubernetes::Client;
+use integration_tests::node::{Node, Sandbox};
+use integration_tests::plugin::Outcome;
+use integration_tests::store::Store;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::others::Victim;
+use super::snapshot::Others;
+use super::tenant::Attachment;
+use super::{snapshot, texts};
+
+/// The nodes. A dot in the name: a tunnel's handle is then one that a namespace and a pod may spell.
+pub(crate) const NODES: [&str; 2] = ["node1.lab", "node2.lab"];
+
+/// A world with its own randomness.
+pub(crate) struct World<'a> {
+    pub(crate) cluster: &'a Cluster<'a>,
+    pub(crate) nodes: Vec<Node>,
+    /// Those to whom nothing may happen.
+    pub(crate) victims: Vec<Victim>,
+    pub(crate) attachments: Vec<Attachment>,
+    pub(crate) rng: Rng,
+    /// Everything that was done, for the message of a failure.
+    pub(crate) history: Vec<String>,
+    /// Calico's objects, past all proxies.
+    pub(crate) datastore: Datastore,
+    pub(crate) runtime: Runtime,
+    /// Where pods are, if they are in Kubernetes.
+    pub(crate) client: Option<Client>,
+    pub(crate) collecting: Option<Collecting>,
+    sandboxes: usize,
+}
+
+/// Both families, and everything in a log.
+fn conf() -> Value {
+    json!({
+        "log_level": "debug", "log_file_path": format!("{}/cni.log", texts::LOGS),
+        "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" },
+    })
+}
+
+fn content() -> Content {
+    let pools = Content::ready().pool("pool4", "10.65.0.0/24", 26).pool("pool6", "fd00:65::/120", 122);
+    NODES.iter().fold(pools, |content, node| content.node(node))
+}
+
+impl<'a> World<'a> {
+    /// A world of containers that are named by CNI_ARGS alone.
+    pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> World<'a> {
+        cluster.load(&content());
+        let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, conf()).unwrap();
+        let config = EtcdConfig {
+            endpoints: vec![etcd::ENDPOINT.into()],
+            credentials: None,
+            tls: None,
+            deadline: Duration::from_secs(10),
+        };
+        World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(config), None, seed)
+    }
+
+    /// A world of pods.
+    pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
+        let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
+            panic!("objects of Kubernetes")
+        };
+        api.define_machines().unwrap();
+        cluster.load(&content());
+        let caller = (api, &control_plane.account);
+        let node = |name: &&str| Node::on_api_server(cluster.host, name, &cluster.store, caller, conf()).unwrap();
+        let config = KubernetesConfig {
+            kubeconfig: vec![api.admin_kubeconfig()],
+            deadline: Duration::from_secs(10),
+            group: Some(objects.group()),
+            ..KubernetesConfig::default()
+        };
+        let config = DatastoreConfig::Kubernetes(Box::new(config));
+        let client = Some(api.admin().clone());
+        let mut world = World::new(cluster, NODES.iter().map(node).collect(), &config, client, seed);
+        let group = Some(objects.group());
+        let collecting = Collecting::start(group, api.admin_kubeconfig(), settings(group));
+        collecting.has_looked();
+        world.collecting = Some(collecting);
+        world
+    }
+
+    fn new(
+        cluster: &'a Cluster<'a>,
+        nodes: Vec<Node>,
+        config: &DatastoreConfig,
+        client: Option<Client>,
+        seed: u64,
+    ) -> World<'a> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let datastore = runtime.block_on(async { Datastore::open(config) }).unwrap();
+        let mut world = World {
+            cluster,
+            nodes,
+            victims: Vec::new(),
+            attachments: Vec::new(),
+            rng: Rng::with_seed(seed),
+            history: Vec::new(),
+            datastore,
+            runtime,
+            client,
+            collecting: None,
+            sandboxes: 0,
+        };
+        world.settle_others().unwrap();
+        world
+    }
+
+    /// Lets the tenant take so many steps, and looks at what the others have after each.
+    pub(crate) fn live_through(mut self, steps: usize) {
+        let others = Others::of(&self).unwrap();
+        let before = others.snapshot(&self).unwrap();
+        for number in 0..steps {
+            self.history.push(format!("=== step {number}"));
+            let done = self.step().and_then(|()| {
+                let after = others.snapshot(&self)?;
+                snapshot::same(&before, &after)?;
+                self.check_in_use(&self.cluster.accounts().held)
+            });
+            if let Err(error) = done {
+                panic!("{error:#}\n{}\n{:#?}", self.history.join("\n"), self.cluster.store.dump());
+            }
+        }
+        if let Err(error) = self.pass().and_then(|()| texts::check_all(&self)) {
+            panic!("{error:#}\n{}", self.history.join("\n"));
+        }
+        let after = others.snapshot(&self).unwrap();
+        snapshot::same(&before, &after).unwrap();
+    }
+
+    /// Lets garbage collection pass until the grace period is over for all that it knows.
+    pub(crate) fn pass(&mut self) -> anyhow::Result<()> {
+        if let Some(collecting) = &self.collecting {
+            for _ in 0..2 {
+                collecting.pass_after(GRACE);
+            }
+        }
+        Ok(())
+    }
+
+    /// A sandbox on a node, with a number of its own.
+    pub(crate) fn sandbox(&mut self, node: usize, pod: Option<(&str, &str)>) -> anyhow::Result<Sandbox> {
+        self.sandboxes += 1;
+        self.nodes[node].sandbox(self.sandboxes, pod)
+    }
+
+    /// Notes a call, and what it printed.
+    pub(crate) fn note(&mut self, what: &str, outcome: &Outcome) -> anyhow::Result<()> {
+        let ended = outcome.exit.map_or("a signal".to_owned(), |code| code.to_string());
+        self.history.push(format!("{what}: {ended} {}", outcome.stdout));
+        texts::check("stdout", &outcome.stdout)?;
+        texts::check("stderr", &outcome.stderr)?;
+        anyhow::ensure!(outcome.exit.is_some(), "ended by a signal: {what}");
+        Ok(())
+    }
+}

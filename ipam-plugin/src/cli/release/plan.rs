@@ -195,7 +195,10 @@ impl Leaks {
             return Some(format!("{keeper}: {}", holder(held)));
         }
         if !self.all.contains_key(&ip) {
-            return Some(format!("it is kept for a tunnel, a service or the host: {}", holder(held)));
+            return Some(format!(
+                "it is kept for a tunnel, a service, the host or another interface of a container: {}",
+                holder(held)
+            ));
         }
         let moments_ago = format!("it was allocated moments ago, perhaps by an ADD under way: {}", holder(held));
         (!self.settled.contains(&ip)).then_some(moments_ago)

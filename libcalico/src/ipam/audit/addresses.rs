@@ -18,12 +18,13 @@ type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let holders = holders(inventory.endpoints);
+    let containers = Containers::new(inventory, &holders);
     let mut taken = Taken::new();
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
             let held = HeldAddress::new(block.cidr, &allocation);
-            findings.extend(of_allocation(&allocation, &held, &holders, inventory));
+            findings.extend(of_allocation(&allocation, &held, &holders, &containers, inventory));
             taken.entry(allocation.ip).or_default().push(held);
         }
     }
@@ -46,10 +47,12 @@ fn of_allocation(
     allocation: &Allocation<'_>,
     held: &HeldAddress,
     holders: &Holders<'_>,
+    containers: &Containers,
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
     match holders.get(&allocation.ip).map(Vec::as_slice) {
         None if needs_no_endpoint(allocation, inventory.pods) || is_in_flight(allocation, inventory) => None,
+        None if containers.have_a_second_interface(allocation) => None,
         None => Some(Finding::AddressWithoutEndpoint(held.clone())),
         Some([endpoint]) => {
             let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
@@ -62,6 +65,33 @@ fn of_allocation(
         // Reported once, as a double allocation.
         Some(_) => None,
     }
+}
+
+/// The handles that hold an address which an endpoint has, by the id of their container.
+///
+/// Kubelet reports one interface of a pod. The others stand in annotations alone, which a tenant removes at any time: a container
+/// of which one address is in use keeps those that it holds on other networks.
+struct Containers(HashMap<String, HandleId>);
+
+impl Containers {
+    fn new(inventory: &Inventory<'_>, holders: &Holders<'_>) -> Self {
+        let allocations = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
+        let in_use = allocations.filter(|allocation| !allocation.is_cooling() && holders.contains_key(&allocation.ip));
+        let handles = in_use.filter_map(|allocation| allocation.handle());
+        Containers(handles.filter_map(|handle| Some((container_of(&handle)?.to_owned(), handle))).collect())
+    }
+
+    fn have_a_second_interface(&self, allocation: &Allocation<'_>) -> bool {
+        let handle = allocation.handle();
+        let first = handle.as_ref().and_then(container_of).and_then(|container| self.0.get(container));
+        first.is_some_and(|first| Some(first) != handle.as_ref())
+    }
+}
+
+/// Returns the container id of a handle `<network>.<container id>`; `None` for other handles.
+fn container_of(handle: &HandleId) -> Option<&str> {
+    let (_, id) = handle.as_str().rsplit_once('.')?;
+    (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
 /// What is known of an address that no endpoint has: of virtual machines, which keep addresses while they

@@ -44,11 +44,12 @@ impl Attribute {
 
     /// Where a pod is the owner, looking at the active one first.
     fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
-        [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| {
-            let owner = self.owner(slot);
-            owner.get("pod").is_some_and(|name| name == pod) && owner.get("namespace").is_some_and(|ns| ns == namespace)
-        })
+        [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| names(self.owner(slot), namespace, pod))
     }
+}
+
+fn names(owner: &BTreeMap<String, String>, namespace: &str, pod: &str) -> bool {
+    owner.get("pod").is_some_and(|name| name == pod) && owner.get("namespace").is_some_and(|ns| ns == namespace)
 }
 
 impl Block {
@@ -64,6 +65,32 @@ impl Block {
             self.attributes[index].owner_mut(slot).clone_from(attributes);
         }
         self.addresses_of(handle)
+    }
+
+    /// Returns the owner of the first address of `handle`; `None` where the handle has none here.
+    pub fn owner_of(&self, handle: &HandleId, slot: OwnerSlot) -> Option<&BTreeMap<String, String>> {
+        let first = *self.attributes_of(handle).first()?;
+        Some(self.attributes[first].owner(slot))
+    }
+
+    /// Puts `before` in the place of a pod, where the pod is the owner in `slot` of an address of `handle`. Returns whether the
+    /// pod was one. An empty `before` is no owner.
+    pub fn restore_owner(
+        &mut self,
+        handle: &HandleId,
+        slot: OwnerSlot,
+        [namespace, pod]: [&str; 2],
+        before: &BTreeMap<String, String>,
+    ) -> bool {
+        let mut restored = false;
+        for index in self.attributes_of(handle) {
+            let owner = self.attributes[index].owner_mut(slot);
+            if names(owner, namespace, pod) {
+                owner.clone_from(before);
+                restored = true;
+            }
+        }
+        restored
     }
 
     /// Takes a pod off the owners of the addresses of `handle`. Tells whether it was one.

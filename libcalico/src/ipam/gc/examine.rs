@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::index::{Index, Machines};
 use super::leaks::{Grace, Leak, Step};
-use super::rows::{CalicoNode, SubjectState, Tracked};
+use super::rows::{CalicoNode, CompactHandle, SubjectState, Tracked};
 use super::suspect::{Holder, Suspect};
 use super::table::{NONE, Row};
 use crate::ipam::{
@@ -161,9 +161,37 @@ impl Index {
         if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
             return Holding::Held(Keeper::ForeignNode);
         }
-        match self.address_of(tracked) {
-            Some(address) => holding(tracked.kind, &Cached { index: self, row, tracked, address }),
-            None => Holding::Held(Keeper::Unseen),
+        let Some(address) = self.address_of(tracked) else { return Holding::Held(Keeper::Unseen) };
+        match holding(tracked.kind, &Cached { index: self, row, tracked, address }) {
+            Holding::Leaked(Evidence::OtherAddresses) if self.is_second_interface(tracked) => {
+                Holding::Held(Keeper::Pod)
+            }
+            holding => holding,
+        }
+    }
+
+    /// Returns whether the container that holds the address holds another one on another network which kubelet reports. Kubelet
+    /// reports one interface. The others stand in annotations alone, which a tenant removes at any time.
+    fn is_second_interface(&self, tracked: &Tracked) -> bool {
+        let Some(subject) = self.subjects.get(tracked.subject) else { return false };
+        let SubjectState::Pod { addresses, .. } = &subject.state else { return false };
+        let Some(container) = self.container_of(tracked) else { return false };
+        let mut at = subject.tracked;
+        while let Some(other) = self.tracked.get(at) {
+            let is_other_network = other.handle != tracked.handle && self.container_of(other) == Some(container);
+            let address = self.address_of(other).filter(|_| is_other_network);
+            if address.is_some_and(|address| addresses.of_kubelet().any(|reported| reported == address)) {
+                return true;
+            }
+            at = other.subject_next;
+        }
+        false
+    }
+
+    fn container_of(&self, tracked: &Tracked) -> Option<&[u8; 32]> {
+        match &self.handles.get(tracked.handle)?.id {
+            CompactHandle::Container { id, .. } => Some(id),
+            CompactHandle::Other(_) => None,
         }
     }
 

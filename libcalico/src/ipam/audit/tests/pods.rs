@@ -90,3 +90,19 @@ fn check_of_an_address_of_a_stopped_machine_finds_no_leak() {
     world.allocate("net.vmi.ns.cleared", &[]);
     assert_eq!(world.words(), NOTHING);
 }
+
+/// Kubelet reports one interface of a pod, and its endpoint has that one.
+#[test]
+fn check_of_a_second_interface_of_a_container_in_use_finds_no_leak() {
+    let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
+    world.blocks = vec![Block::new(cidr("10.0.0.0/29"), &Owner::Host("node1".into()), NOW).unwrap()];
+    world.affinities = vec![affinity("node1", "10.0.0.0/29", AffinityState::Confirmed)];
+    let [running, before] = ["a", "b"].map(|digit| digit.repeat(64));
+    for handle in [format!("net.{running}"), format!("macvlan.{running}"), format!("macvlan.{before}")] {
+        world.allocate(&handle, &OF_POD);
+    }
+    world.endpoints = vec![endpoint(&running, "10.0.0.0")];
+    world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod(|_| {})))]);
+    let leaks = world.words();
+    assert!(leaks.len() == 1 && leaks[0].contains("10.0.0.2"), "{leaks:?}");
+}

@@ -21,6 +21,8 @@ impl Index {
         }
         self.file(row, node);
         self.count(row, 1);
+        // One address of a container may keep another.
+        self.mark_subject(subject);
         self.mark(row);
         row
     }
@@ -36,6 +38,7 @@ impl Index {
         self.unlink_subject(row, &tracked);
         self.unfile(row);
         self.tracked.remove(row);
+        self.mark_subject(tracked.subject);
     }
 
     fn unlink_handle(&mut self, row: Row, tracked: &Tracked) {

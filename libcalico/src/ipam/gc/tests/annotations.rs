@@ -138,3 +138,36 @@ fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_
     let has = ["10.0.0.0", "10.0.0.6"].map(|ip| said.facts().sight(ip.parse().unwrap()).has);
     assert_eq!(has, [Some(true), None], "what is not read may hold any address");
 }
+
+/// Kubelet reports one interface of a pod. Multus notes the others in an annotation.
+#[test]
+fn annotations_of_a_pod_free_no_address_of_another_interface_of_its_container() {
+    let mut cluster = cluster();
+    let attributes =
+        [("namespace", "ns"), ("pod", "p"), ("node", "n1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    let take = |cluster: &mut super::cluster::Cluster, network: &str, container: usize| {
+        let handle = crate::ipam::HandleId::new(format!("{network}.{container:064x}"));
+        cluster.take(false, "n1", &handle, &attributes).unwrap().to_string()
+    };
+    assert_eq!(take(&mut cluster, "macvlan", 1), "10.0.0.1", "of the container of p");
+    assert_eq!(take(&mut cluster, "macvlan", 99), "10.0.0.2", "of a container before");
+    cluster.hear_all();
+    let mut candidates = std::collections::BTreeSet::new();
+    let mut leaks = |status: &str, deleting: bool, annotations: BTreeMap<String, String>| {
+        let said = Said { node: "n1", phase: "Running", deleting, status: &[status], annotations };
+        cluster.index.put_pod("ns", "p", &said.facts());
+        for Change { kind, address, .. } in cluster.index.examine(cluster.now, Scope::Changed) {
+            match kind {
+                ChangeKind::Cleared => candidates.remove(&address.to_string()),
+                ChangeKind::Candidate(_) | ChangeKind::Confirmed(_) => candidates.insert(address.to_string()),
+            };
+        }
+        candidates.iter().cloned().collect::<Vec<_>>()
+    };
+    each_combination(|deleting, annotations| {
+        let leaked = leaks("10.0.0.0", deleting, annotations.clone());
+        assert!(!leaked.contains(&"10.0.0.1".to_owned()), "{annotations:?}");
+    });
+    assert_eq!(leaks("10.0.0.0", false, BTreeMap::new()), ["10.0.0.2"]);
+    assert_eq!(leaks("10.0.0.6", false, BTreeMap::new()), ["10.0.0.0", "10.0.0.1", "10.0.0.2"]);
+}

@@ -12,7 +12,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use self::add::add;
+pub use self::add::{Given, add};
 pub use self::attributes::attributes_of;
 pub use self::call::{IpamCall, Pod};
 pub use self::check::{check, differences};

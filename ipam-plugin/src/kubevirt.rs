@@ -12,7 +12,7 @@ use libcalico::store::StoreError;
 use netconf::{CniError, Code};
 
 pub use detect::{Detected, detect};
-pub use keep::{leave, take_over};
+pub use keep::{TakenOver, give_back, leave, take_over};
 
 /// Why a pod with a virtual machine cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

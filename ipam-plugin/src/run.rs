@@ -69,7 +69,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             let (prelude, workload) = join(Prelude::read(store, &query), workload).await;
             let prelude = prelude.map_err(store_error)?;
             workload?.tell(&mut ipam);
-            cni::add(store, &clock, &ipam, prelude, None).await?.to_json(call.version)
+            cni::add(store, &clock, &ipam, prelude, None).await?.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);

@@ -233,6 +233,20 @@ fn a_failed_add_takes_the_pod_off_and_leaves_the_machine_its_addresses() {
     });
 }
 
+/// The launcher before still runs, and the machine may be deleted meanwhile.
+#[test]
+fn a_failed_add_of_the_next_launcher_leaves_the_machine_to_the_launcher_before() {
+    on_cluster(|cluster, control_plane| {
+        let machine = Machine::new(control_plane.servers.api.admin());
+        let conf = conf(cluster);
+        let [before, next] = [1, 2].map(|number| machine.pod(cluster, number, None));
+        cluster.add(&before, &conf);
+        ip("link add other0 type veth peer name eth0 netns vm2").unwrap();
+        cluster.verb("ADD", &next, &conf).run().unwrap().error();
+        assert_eq!(owners(cluster), owned_by("1", ""));
+    });
+}
+
 #[test]
 fn a_newer_sandbox_of_the_pod_keeps_what_an_older_one_leaves() {
     on_cluster(|cluster, control_plane| {

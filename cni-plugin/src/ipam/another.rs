@@ -31,7 +31,7 @@ pub async fn choose_another(session: &Session, lease: &mut Lease, route: BusyRou
     };
     let prelude = Prelude::read(&session.store, &call.prelude_query()).await;
     let prelude = prelude.map_err(|error| store_error("read what is needed to assign an address", &error))?;
-    let other = super::with_addresses(cni::add(&session.store, &clock, &call, prelude, None).await?)?;
+    let other = super::with_addresses(cni::add(&session.store, &clock, &call, prelude, None).await?.result)?;
     lease.replace(ip, &other);
     Ok(())
 }

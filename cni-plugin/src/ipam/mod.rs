@@ -8,7 +8,7 @@ pub mod pod_cidr;
 mod requested;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_plugin::ahead;
@@ -54,6 +54,8 @@ pub struct Lease {
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that it does not ask for any more.
     pub outgoing: Option<Outgoing>,
+    /// The attributes of the owner whose place the pod took at its virtual machine's addresses; empty without one.
+    pub replaced: BTreeMap<String, String>,
 }
 
 /// `calico-ipam` in process; nothing of it when a foreign plugin keeps the addresses.
@@ -131,9 +133,11 @@ pub async fn assign(
             return Box::pin(requested::assign(session, call, prelude, before, addresses)).await;
         }
         (_, Some(call), Some(prelude)) => {
-            let result = with_addresses(cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?)?;
+            let given = cni::add(&session.store, &SystemClock::start(), &call, prelude, lock).await?;
+            let result = with_addresses(given.result)?;
             let is_chosen = call.machine.is_none() && call.ip.is_none();
-            return Ok(Lease { chooser: is_chosen.then(|| Box::new(call)), ..Lease::of(result) });
+            let chooser = is_chosen.then(|| Box::new(call));
+            return Ok(Lease { chooser, replaced: given.replaced, ..Lease::of(result) });
         }
         _ => add_foreign(session, before.is_none())?,
     };
@@ -143,7 +147,15 @@ pub async fn assign(
 impl Lease {
     fn of(result: CniResult) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        Lease { result, addresses, is_kept: true, chooser: None, busy: Vec::new(), outgoing: None }
+        Lease {
+            result,
+            addresses,
+            is_kept: true,
+            chooser: None,
+            busy: Vec::new(),
+            outgoing: None,
+            replaced: BTreeMap::new(),
+        }
     }
 }
 
@@ -171,7 +183,7 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     if let Some(machine) = &call.machine {
         // The machine keeps them; the pod does not.
         let clock = SystemClock::start();
-        let left = Box::pin(kubevirt::leave(&session.store, &clock, &handle, machine, &call.node, &endpoints)).await;
+        let left = Box::pin(kubevirt::give_back(&session.store, &clock, &handle, machine, &lease.replaced)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
     let requests: Vec<_> =

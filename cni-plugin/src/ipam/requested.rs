@@ -1,5 +1,6 @@
 //! Addresses that a pod chooses itself (CNI-122, CNI-124).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_plugin::clock::SystemClock;
@@ -39,6 +40,7 @@ pub(super) async fn assign(
     let mut prelude = Some(prelude);
     let clock = SystemClock::start();
     let mut given = Vec::with_capacity(addresses.len());
+    let mut replaced = None;
     for address in addresses {
         call.ip = Some(*address);
         let assigned = match prelude.take() {
@@ -50,9 +52,13 @@ pub(super) async fn assign(
             },
         };
         match assigned {
-            Ok(assigned) => given.extend(assigned.ips.iter().map(|ip| ip.address.addr())),
+            Ok(assigned) => {
+                given.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
+                // The second address of a machine finds this pod itself.
+                replaced.get_or_insert(assigned.replaced);
+            }
             Err(error) => {
-                if let Err(left) = super::give_back(session, &Lease::of(result(&given))).await {
+                if let Err(left) = super::give_back(session, &lease(&given, replaced)).await {
                     tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
@@ -65,7 +71,11 @@ pub(super) async fn assign(
         listed.retain(|ip| !given.contains(ip));
         Outgoing { sandbox, addresses: listed }
     });
-    Ok(Lease { outgoing: outgoing.filter(|outgoing| !outgoing.addresses.is_empty()), ..Lease::of(result(&given)) })
+    Ok(Lease { outgoing: outgoing.filter(|outgoing| !outgoing.addresses.is_empty()), ..lease(&given, replaced) })
+}
+
+fn lease(given: &[IpAddr], replaced: Option<BTreeMap<String, String>>) -> Lease {
+    Lease { replaced: replaced.unwrap_or_default(), ..Lease::of(result(given)) }
 }
 
 /// The result for addresses that were chosen: without routes, as upstream's.

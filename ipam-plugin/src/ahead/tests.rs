@@ -61,7 +61,7 @@ impl Node {
                 }
             }
         };
-        cni::add(store, clock, call, prelude, ahead.map(Ahead::into_lock)).await
+        Ok(cni::add(store, clock, call, prelude, ahead.map(Ahead::into_lock)).await?.result)
     }
 
     /// What an ADD that works ahead has when all is read.
@@ -179,7 +179,7 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     let mut prelude = Prelude::read(store, &query).await.unwrap();
     let (_, Ok(Some(older))) = &mut prelude.blocks[0] else { panic!("the block is there") };
     older.value.affinity = Some("host:node2".into());
-    let address = cni::add(store, clock, &call, prelude, None).await.unwrap().ips[0].address.addr();
+    let address = cni::add(store, clock, &call, prelude, None).await.unwrap().result.ips[0].address.addr();
     assert!(block.contains(first) && block.contains(address), "{address}");
     assert_eq!(claims(), before);
     node.assert_consistent();
@@ -197,7 +197,7 @@ async fn answers_that_took_long_are_asked_for_again() {
     // Meanwhile the pool went.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
-    let result = cni::add(store, clock, &call, prelude, Some(ahead.into_lock())).await.unwrap();
+    let result = cni::add(store, clock, &call, prelude, Some(ahead.into_lock())).await.unwrap().result;
     assert!(cidr("10.66.0.0/24").contains(result.ips[0].address.addr()), "{result:?}");
     node.assert_consistent();
 }

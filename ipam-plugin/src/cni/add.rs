@@ -1,5 +1,6 @@
 //! ADD: addresses for a container (IPAM-31..IPAM-42).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -17,13 +18,22 @@ use crate::assign::{Assignment, assign};
 use crate::assign_address::assign_address;
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::kubevirt::{self, MachineError};
+use crate::kubevirt::{self, MachineError, TakenOver};
 use crate::lock::HostLock;
 use crate::prelude::Prelude;
 
 /// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
 /// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
 const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
+
+/// What an ADD was given.
+#[derive(Debug)]
+pub struct Given {
+    /// The addresses.
+    pub result: CniResult,
+    /// The attributes of the owner whose place the pod took at its virtual machine's addresses; empty without one.
+    pub replaced: BTreeMap<String, String>,
+}
 
 /// Assigns what the call asks for. On error nothing of it stays assigned. `lock` is the node's, if it is held already.
 ///
@@ -34,32 +44,35 @@ pub async fn add<S: Store, C: Clock>(
     call: &IpamCall,
     mut prelude: Prelude,
     lock: Option<HostLock>,
-) -> Result<CniResult, CniError> {
+) -> Result<Given, CniError> {
     if call.machine.is_some() || call.ip.is_some() {
         Box::pin(ahead::forget(store, clock, call, &mut prelude)).await;
     }
-    let kept = Box::pin(kept(store, clock, call, &mut prelude)).await.map_err(|error| cni_error(&error))?;
+    let (kept, replaced) = Box::pin(kept(store, clock, call, &mut prelude)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = result(&kept);
         if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
             // They still lead to the machine's other pod. Felix moves the routes when the machine has moved.
             result.routes.clear();
         }
-        return Ok(result);
+        return Ok(Given { result, replaced });
     }
-    addresses(store, clock, call, prelude, lock).await.map(|found| result(&found)).map_err(|error| cni_error(&error))
+    let found = addresses(store, clock, call, prelude, lock).await.map_err(|error| cni_error(&error))?;
+    Ok(Given { result: result(&found), replaced })
 }
 
-/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
+/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53). With them
+/// the owner whose place the pod takes.
 async fn kept<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     call: &IpamCall,
     prelude: &mut Prelude,
-) -> Result<Vec<Assignment>, IpamError> {
-    let Some(machine) = &call.machine else { return Ok(Vec::new()) };
+) -> Result<(Vec<Assignment>, BTreeMap<String, String>), IpamError> {
+    let Some(machine) = &call.machine else { return Ok(Default::default()) };
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
-    let (held, read) = kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
+    let TakenOver { addresses: held, handle: read, replaced } =
+        kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
     // What was read before, if anything, was the container's.
     prelude.handle = read;
     if held.is_empty() && machine.is_migration_target() {
@@ -68,7 +81,7 @@ async fn kept<S: Store, C: Clock>(
     // Addresses that are asked for are asked for one by one, and the machine keeps one of each family.
     let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|asked| IpVersion::of(asked) == IpVersion::of(*ip));
     let kept = held.into_iter().filter(is_wanted);
-    Ok(kept.map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect())
+    Ok((kept.map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect(), replaced))
 }
 
 async fn addresses<S: Store, C: Clock>(

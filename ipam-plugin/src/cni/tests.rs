@@ -18,7 +18,7 @@ use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 
 async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
     let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();
-    add(&cluster.store, &cluster.clock, call, prelude, None).await
+    Ok(add(&cluster.store, &cluster.clock, call, prelude, None).await?.result)
 }
 
 async fn del_from(cluster: &Cluster, call: &IpamCall) -> Result<(), CniError> {
@@ -325,7 +325,7 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
         let call = IpamCall { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
         let before = store.requests();
         let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-        let result = add(&store, &clock, &call, prelude, None).await.unwrap();
+        let result = add(&store, &clock, &call, prelude, None).await.unwrap().result;
         assert_eq!(result.ips.len(), 2);
         assert_eq!(store.requests() - before, expected, "{container}");
         // The first of a node confirms a claim per family.
@@ -359,7 +359,7 @@ fn many_at_once_on_one_file_get_different_addresses() {
                     for n in 0..6 {
                         let call = call(&format!("{thread}-{n}"));
                         let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-                        let result = add(&store, &clock, &call, prelude, None).await.unwrap();
+                        let result = add(&store, &clock, &call, prelude, None).await.unwrap().result;
                         got.push(result.ips[0].address.addr());
                         if n % 2 == 1 {
                             let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();

@@ -15,21 +15,57 @@ use crate::prelude::HandleState;
 use crate::read_blocks::read_blocks;
 use crate::release::{Listings, ReleasePrelude, Turn, release_unlisted};
 
-/// Makes a pod an owner of every address that its machine holds, and returns these, IPv4 first: the active owner, or
-/// the alternate one for the target of a migration (IPAM-53). None when it holds none yet. With them its handle, as read.
+/// What a pod took over of its virtual machine.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// The machine's addresses, IPv4 first. None when it holds none yet.
+    pub addresses: Vec<IpAddr>,
+    /// The machine's handle, as read.
+    pub handle: HandleState,
+    /// The owner whose place the pod took; empty without one.
+    pub replaced: BTreeMap<String, String>,
+}
+
+/// Makes a pod an owner of every address that its machine holds: the active owner, or the alternate one for the target of a
+/// migration (IPAM-53).
 pub async fn take_over<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     machine: &MachinePod,
     attributes: &BTreeMap<String, String>,
-) -> Result<(Vec<IpAddr>, HandleState), IpamError> {
-    let slot = if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active };
-    let (blocks, read) =
-        change(store, clock, handle, |block| !block.set_owner(handle, slot, attributes).is_empty()).await?;
-    let mut held: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
-    held.sort_by_key(|ip| IpVersion::of(*ip));
-    Ok((held, read))
+) -> Result<TakenOver, IpamError> {
+    let slot = slot_of(machine);
+    let mut replaced = BTreeMap::new();
+    let take = |block: &mut Block| {
+        // A write that is tried again may find the pod itself.
+        if let Some(before) = block.owner_of(handle, slot).filter(|before| *before != attributes) {
+            replaced.clone_from(before);
+        }
+        !block.set_owner(handle, slot, attributes).is_empty()
+    };
+    let (blocks, handle_read) = change(store, clock, handle, take).await?;
+    let mut addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
+    addresses.sort_by_key(|ip| IpVersion::of(*ip));
+    Ok(TakenOver { addresses, handle: handle_read, replaced })
+}
+
+/// Puts the owner that [`take_over`] replaced back in the place of a pod whose ADD failed. The machine keeps its addresses: the
+/// pod that was there before may run.
+pub async fn give_back<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+    replaced: &BTreeMap<String, String>,
+) -> Result<(), IpamError> {
+    let pod = [machine.namespace.as_str(), machine.pod.as_str()];
+    let restore = |block: &mut Block| block.restore_owner(handle, slot_of(machine), pod, replaced);
+    change(store, clock, handle, restore).await.map(drop)
+}
+
+fn slot_of(machine: &MachinePod) -> OwnerSlot {
+    if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
 /// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses

@@ -76,7 +76,7 @@ async fn add(cluster: &Cluster, pod: &Pod) -> Result<CniResult, CniError> {
     let machine = detected.arriving()?;
     let call = call(pod, machine);
     let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();
-    cni::add(&cluster.store, &cluster.clock, &call, prelude, None).await
+    Ok(cni::add(&cluster.store, &cluster.clock, &call, prelude, None).await?.result)
 }
 
 async fn del(cluster: &Cluster, pod: &Pod) {

@@ -1,7 +1,7 @@
 //! What a release costs, counted in the audit log.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use integration_tests::kubernetes::Request;
 use libcalico::kubernetes::ApiGroup;
@@ -64,7 +64,6 @@ fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
         assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
         assert_eq!(of("get", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
         assert_eq!(of("create", "events"), BLOCKS, "one for each node");
-        assert!(took < GRACE + Duration::from_secs(10), "{took:?}");
     });
 }
 

@@ -69,3 +69,34 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
     }
     assert!(kept > 20, "{kept}");
 }
+
+/// The launcher before may still run, also where the machine is being deleted.
+#[tokio::test]
+async fn a_failed_add_puts_the_pod_before_back_as_owner_whatever_is_lost() {
+    let handle = HandleId::new(HANDLE);
+    for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
+        let machine = MachinePod {
+            namespace: "ns".into(),
+            pod: "b".into(),
+            instance: "vm1".into(),
+            is_going: true,
+            migration_uid: migration.map(str::to_owned),
+            ..MachinePod::default()
+        };
+        for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer] {
+            for at in 0..6 {
+                let (cluster, cidr) = cluster(MemoryStore::sequential()).await;
+                cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
+                let taken = take_over(&cluster.store, &cluster.clock, &handle, &machine, &noted("b")).await;
+                let Ok(TakenOver { replaced, .. }) = taken else { continue };
+                if give_back(&cluster.store, &cluster.clock, &handle, &machine, &replaced).await.is_ok() {
+                    let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
+                    let context = format!("{slot:?}, {fault:?} at request {at}");
+                    let before = if slot == OwnerSlot::Active { noted("a") } else { BTreeMap::new() };
+                    assert_eq!(block.owner_of(&handle, slot), Some(&before), "{context}");
+                    assert_eq!(block.owner_of(&handle, OwnerSlot::Active), Some(&noted("a")), "{context}");
+                }
+            }
+        }
+    }
+}

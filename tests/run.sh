@@ -63,7 +63,9 @@ stage image image
 stage demo tests/demo/run.sh
 stage demo-kubernetes demo_on_api_server kubernetes
 stage demo-controllers demo_on_api_server controllers
-stage suites cargo test "${locked[@]}" --no-fail-fast -p integration-tests
+# Suites wait for servers about as much as they compute: one more at once than there are processors.
+stage suites env RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}" \
+    cargo test "${locked[@]}" --no-fail-fast -p integration-tests
 stage machine-as-it-was as_it_was
 
 # The sums of libtest's closing lines.

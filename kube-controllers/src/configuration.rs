@@ -65,10 +65,17 @@ impl Configuration {
     pub(crate) async fn first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
-            if let Err(error @ StoreError::Corrupt { .. }) = &read {
-                let reason = format!("no controller runs until it is corrected or deleted: {error}");
-                status.not_ready(Component::Configuration, &*reason);
-                self.unreadable.tell(&reason).await;
+            match &read {
+                Ok(_) => {}
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    let reason = format!("no controller runs until it is corrected or deleted: {error}");
+                    status.not_ready(Component::Configuration, &*reason);
+                    self.unreadable.tell(&reason).await;
+                }
+                Err(error) => {
+                    status
+                        .not_ready(Component::Configuration, format!("no controller runs until it was read: {error}"));
+                }
             }
             read
         };

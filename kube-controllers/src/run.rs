@@ -68,6 +68,7 @@ impl Process {
         let stop = stop_on_signal().map_err(reason)?;
         let status = Status::new(&self.options.status_file);
         status.require(Component::Startup);
+        status.require(Component::Configuration);
         if self.environment.status_liveness == StatusLiveness::Heartbeat {
             tokio::spawn(status::beat(status.clone(), stop.clone()));
         }

@@ -28,7 +28,7 @@ pub enum Component {
     CalicoDatastore,
     /// The API server answers.
     KubeApiServer,
-    /// The configuration can be read. Required only while it cannot.
+    /// The configuration was read. Required until then.
     Configuration,
 }
 

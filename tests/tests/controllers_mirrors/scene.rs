@@ -66,6 +66,9 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
             KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
         if let Mode::Kubernetes(group) = mode {
             api.define(group.api_version()).unwrap();
+            let ready = json!({ "apiVersion": group.api_version(), "kind": "ClusterInformation",
+                "metadata": { "name": "default" }, "spec": { "datastoreReady": true } });
+            api.admin().apply_object(&ready).unwrap();
             kubernetes.group = Some(group);
         }
         let scene = Scene { admin: api.admin().clone(), etcd, api, mode, kubernetes };

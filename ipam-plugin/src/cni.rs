@@ -2,7 +2,6 @@
 //! functions on what they read in one batch with their own.
 
 mod add;
-mod attributes;
 mod call;
 mod check;
 mod del;
@@ -13,10 +12,10 @@ mod status;
 mod tests;
 
 pub use self::add::{Given, add};
-pub use self::attributes::attributes_of;
 pub use self::call::{IpamCall, Pod};
 pub use self::check::{check, differences};
 pub use self::del::{del, release_call, release_handles};
 pub use self::error::cni_error;
 pub use self::gc::{Collected, Leaked, gc, leaked};
 pub use self::status::{status, status_of};
+pub use crate::read_blocks::attributes_of;

@@ -3,8 +3,10 @@
 use std::io;
 
 use ipam_plugin::logging::line::{Fields, LineFormat};
+use tracing::Subscriber;
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 
@@ -33,14 +35,23 @@ impl Severity {
 
 /// Starts logging for this process. The first call counts; later ones change nothing.
 pub fn init(severity: LogSeverity) -> Severity {
+    let (subscriber, severity) = subscriber(severity, io::stderr);
+    // An error means that a subscriber is set already.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    severity
+}
+
+/// Returns the subscriber that writes events as lines, and the handle that changes the severity of these lines.
+pub fn subscriber<W>(severity: LogSeverity, writer: W) -> (impl Subscriber + Send + Sync, Severity)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let (filter, handle) = reload::Layer::new(targets(severity));
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(Fields)
         .event_format(LineFormat::new(COMPONENT))
-        .with_writer(io::stderr);
-    // An error means that a subscriber is set already.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
-    Severity { handle }
+        .with_writer(writer);
+    (tracing_subscriber::registry().with(filter).with(lines), Severity { handle })
 }
 
 fn targets(severity: LogSeverity) -> Targets {

@@ -24,7 +24,7 @@ pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the logs of the nodes, the Events, and what `calico-ipam` shows.
+/// Checks the logs of the nodes and of kube-controllers, the Events, and what `calico-ipam` shows.
 pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
     for node in &world.nodes {
         let logs = node.on(|_| {
@@ -35,6 +35,11 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
         for log in logs {
             check("a log", &String::from_utf8_lossy(&log))?;
         }
+    }
+    if let Some(collecting) = &world.collecting {
+        let log = collecting.log();
+        ensure!(!log.is_empty(), "kube-controllers have no log");
+        check("the log of kube-controllers", &log)?;
     }
     for args in [&["check", "--settle", "0"][..], &["show", "--show-blocks"], &["endpoints"]] {
         let shown = world.cluster.store.calico_ipam(&world.cluster.plugins, args)?;

@@ -1,21 +1,20 @@
 mod conflicts;
-mod ended;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
-use datastore::{Datastore, DatastoreConfig};
+use datastore::Datastore;
 use libcalico::ipam::gc::Index;
 use libcalico::ipam::{AssignRequest, Block, Owner};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::context::Mode;
+use crate::controllers::testing::{embedded, settings};
 use crate::feed::Feeds;
-use crate::runtime::Leadership;
-use crate::settings::{Environment, default_configuration, merge};
+use crate::runtime::{Deadline, Leadership, Tenure};
 use crate::telemetry::Metrics;
 
 /// What each answer of the API server takes.
@@ -55,14 +54,13 @@ fn leaky() -> Index {
     index
 }
 
-fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index) -> Collector {
-    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), Mode::Etcd).settings;
+fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> Collector {
     let context = Context {
         kubernetes,
         calico,
         mode: Mode::Etcd,
-        settings: tokio::sync::watch::channel(Arc::new(settings)).1,
-        leadership: Leadership::always(),
+        settings: watch::channel(Arc::new(settings())).1,
+        leadership,
         metrics: Metrics::new(),
         stop: CancellationToken::new(),
     };
@@ -71,19 +69,26 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index) -> 
     Collector::new(context, known, Clock::start(), metrics)
 }
 
-fn local(dir: &tempfile::TempDir) -> Arc<Datastore> {
-    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
-    Arc::new(Datastore::open(&DatastoreConfig::Local(local)).unwrap())
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut collector = collector(failing(asked.clone()), local(&dir), leaky());
+    let mut collector = collector(failing(asked.clone()), calico, leaky(), Leadership::always());
     assert_eq!(collector.known.index().suspects(Duration::ZERO, 10).len(), 1);
     timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     // It is put off from when the answer came.
     assert!(collector.known.index().suspects(collector.now(), 10).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pass_goes_no_further_when_the_right_to_write_ends() {
+    let (_dir, calico) = embedded();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let right = Duration::from_secs(5);
+    let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(right)));
+    let mut collector = collector(failing(asked.clone()), calico, leaky(), Leadership::new(tenure));
+    let begin = Instant::now();
+    collector.pass(Scope::Changed).await;
+    assert_eq!((begin.elapsed(), asked.load(Ordering::Relaxed)), (right, 1), "the answer was not waited for");
 }

@@ -14,6 +14,7 @@ mod conflicts;
 mod examine;
 mod handles;
 mod index;
+mod judge;
 mod leaks;
 mod numbers;
 mod rows;

@@ -79,7 +79,7 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> Collector {
     index.put_block(&block).unwrap();
     let addresses = ReportedAddresses::new(vec!["10.0.0.5".parse().unwrap()]);
     index.put_pod("ns", "lost", &PodFacts { node: "node-a", addresses, ended: None, runs: true });
-    collector(server.client(), calico.clone(), index)
+    collector(server.client(), calico.clone(), index, Leadership::always())
 }
 
 fn shown(collector: &Collector) -> bool {
@@ -89,8 +89,8 @@ fn shown(collector: &Collector) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and_told_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let (server, calico) = (Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() }, local(&dir));
+    let (_dir, calico) = embedded();
+    let server = Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() };
     let mut replicas = [replica(&server, &calico).await, replica(&server, &calico).await];
     for (wait, told, counted) in [(0, 0, false), (115, 0, false), (5, 1, true), (300, 1, true)] {
         advance(Duration::from_secs(wait)).await;
@@ -118,8 +118,8 @@ async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
         |pod| pod["status"]["phase"] = json!("Succeeded"),
         |_| {},
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let (server, calico) = (Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() }, local(&dir));
+        let (_dir, calico) = embedded();
+        let server = Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() };
         let mut replica = replica(&server, &calico).await;
         let mut now = pod();
         change(&mut now);

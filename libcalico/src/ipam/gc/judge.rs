@@ -1,0 +1,126 @@
+//! [`Index::judge`]: whether the holder of an address still has it, by what the index knows of pods, machines and Services.
+
+use std::net::IpAddr;
+
+use super::index::{Index, Machines};
+use super::rows::{CalicoNode, CompactHandle, SubjectState, Tracked};
+use super::table::Row;
+use crate::ipam::{
+    ClaimKind, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
+};
+
+impl Index {
+    /// Returns whether the address of a row is held, and what keeps it or what proves that nothing does.
+    pub(super) fn judge(&self, row: Row) -> Holding {
+        let Some(tracked) = self.tracked.get(row) else { return Holding::Held(Keeper::Unseen) };
+        if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
+            return Holding::Held(Keeper::ForeignNode);
+        }
+        let Some(address) = self.address_of(tracked) else { return Holding::Held(Keeper::Unseen) };
+        match holding(tracked.kind, &Cached { index: self, row, tracked, address }) {
+            Holding::Leaked(Evidence::OtherAddresses) if self.is_second_interface(tracked) => {
+                Holding::Held(Keeper::Pod)
+            }
+            holding => holding,
+        }
+    }
+
+    /// Returns whether the container that holds the address holds another one on another network which kubelet reports. Kubelet
+    /// reports one interface. The others stand in annotations alone, which a tenant removes at any time.
+    fn is_second_interface(&self, tracked: &Tracked) -> bool {
+        let Some(subject) = self.subjects.get(tracked.subject) else { return false };
+        let SubjectState::Pod { addresses, .. } = &subject.state else { return false };
+        let Some(container) = self.container_of(tracked) else { return false };
+        let mut at = subject.tracked;
+        while let Some(other) = self.tracked.get(at) {
+            let is_other_network = other.handle != tracked.handle && self.container_of(other) == Some(container);
+            let address = self.address_of(other).filter(|_| is_other_network);
+            if address.is_some_and(|address| addresses.of_kubelet().any(|reported| reported == address)) {
+                return true;
+            }
+            at = other.subject_next;
+        }
+        false
+    }
+
+    fn container_of(&self, tracked: &Tracked) -> Option<&[u8; 32]> {
+        match &self.handles.get(tracked.handle)?.id {
+            CompactHandle::Container { id, .. } => Some(id),
+            CompactHandle::Other(_) => None,
+        }
+    }
+}
+
+/// What the index knows of the holder of one address.
+struct Cached<'a> {
+    index: &'a Index,
+    row: Row,
+    tracked: &'a Tracked,
+    address: IpAddr,
+}
+
+impl Cached<'_> {
+    fn state(&self) -> Option<&SubjectState> {
+        self.index.subjects.get(self.tracked.subject).map(|subject| &subject.state)
+    }
+
+    fn sight(&self, pod: &SubjectState) -> Sight<PodSight<'_>> {
+        match pod {
+            SubjectState::Absent => Sight::Absent,
+            SubjectState::Pod { node, addresses, ended, .. } => Sight::Present(PodSight {
+                node: self.index.node_name(*node),
+                has: addresses.contain(self.address),
+                ended: *ended,
+            }),
+            SubjectState::Machine { .. } | SubjectState::Service => Sight::Unknown,
+        }
+    }
+}
+
+impl HolderFacts for Cached<'_> {
+    fn pod(&self) -> Sight<PodSight<'_>> {
+        self.state().map_or(Sight::Unknown, |state| self.sight(state))
+    }
+
+    fn machine(&self) -> MachineSight {
+        match (self.index.settings.machines, self.state()) {
+            // A watch of a kind that is not defined any more tells nothing, and what it told before stays.
+            (Machines::Undefined, _) => MachineSight::Undefined,
+            (_, Some(SubjectState::Machine { .. })) => MachineSight::Present,
+            (Machines::Watched, Some(SubjectState::Absent)) => MachineSight::Absent,
+            _ => MachineSight::Unknown,
+        }
+    }
+
+    fn owner(&self) -> OwnerSight {
+        let owners = self.index.owners.get(&self.row).into_iter().flatten();
+        OwnerSight::of(owners.map(|(namespace, name)| {
+            let pod = self.index.find_subject(ClaimKind::Pod, namespace, name);
+            pod.and_then(|pod| self.index.subjects.get(pod)).map_or(Sight::Absent, |pod| self.sight(&pod.state))
+        }))
+    }
+
+    fn service(&self) -> Sight<()> {
+        match self.state() {
+            Some(SubjectState::Absent) if self.index.settings.services => Sight::Absent,
+            Some(SubjectState::Service) => Sight::Present(()),
+            _ => Sight::Unknown,
+        }
+    }
+
+    fn tunnel_node(&self) -> Sight<()> {
+        match self.index.nodes.get(self.tracked.named_node()).map(|node| node.calico) {
+            Some(CalicoNode::Absent) => Sight::Absent,
+            Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
+            None => Sight::Unknown,
+        }
+    }
+
+    fn unnamed(&self) -> Sight<()> {
+        Sight::Unknown
+    }
+
+    fn node(&self) -> Option<&str> {
+        self.index.kubernetes_name(self.tracked.named_node())
+    }
+}

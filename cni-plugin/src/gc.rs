@@ -3,7 +3,6 @@
 //! One failure does not stop the rest; all are reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::cni::Leaked;
@@ -13,7 +12,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use crate::attach::host_link_of;
-use crate::dataplane::{self, DataplaneError, Endpoint, HostLinkProof, Running, Suspect, Teardown};
+use crate::dataplane::{self, DataplaneError, Interface, Running, Suspect};
 use crate::endpoint::EndpointsOf;
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, owed};
@@ -47,26 +46,23 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     let endpoints = endpoints(session, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| is_stale(session, &valid, entry));
-    let running = match session.call.conf.feature_control.gc_running_containers {
-        true => Vec::new(),
-        false => dataplane::running(&suspects(&valid, &leaked, &stale)).map_err(|error| {
-            CniError::new(Code::TRY_AGAIN, format!("nothing is collected: which containers run is not known: {error}"))
-        })?,
-    };
+    let (interfaces, running) = look(session, &suspects(&valid, &leaked, &stale)).map_err(|error| {
+        CniError::new(Code::TRY_AGAIN, format!("nothing is collected: which containers run is not known: {error}"))
+    })?;
+    let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL: no address is given back while an interface still answers for it.
-    let mut keeping = valid.containers.clone();
-    keeping.extend(running.iter().map(|running| running.container_id.clone()));
-    stale.retain(|entry| {
-        if running.iter().any(|running| running.container_id == entry.value.spec.container_id) {
-            return false;
+    for interface in interfaces {
+        let Interface { container_id, ifname, .. } = interface.clone();
+        if !staying.contains(&container_id)
+            && let Err(error) = interface.remove()
+        {
+            failures.push(format!("remove interface {ifname} of container {container_id}: {error}"));
+            staying.insert(container_id);
         }
-        let removed = remove_link(entry);
-        if let Err(error) = &removed {
-            failures.push(format!("remove the interface of WorkloadEndpoint {}: {error}", entry.key));
-            keeping.insert(entry.value.spec.container_id.clone());
-        }
-        removed.is_ok()
-    });
+    }
+    stale.retain(|entry| !staying.contains(&entry.value.spec.container_id));
+    let mut keeping = valid.containers;
+    keeping.extend(staying);
     // Nor while an endpoint lists it.
     for entry in stale {
         if let Err(error) = endpoints_of(session, &entry).give_up().await {
@@ -121,17 +117,30 @@ fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -
 
 /// Returns the containers whose network is to be taken, with their addresses.
 fn suspects(valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
-    let mut addresses = BTreeMap::<String, Vec<IpAddr>>::new();
+    let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {
-        addresses.entry(container.to_owned()).or_default().push(address.ip);
+        suspects.entry(container.to_owned()).or_default().held.push(address.ip);
     }
     for entry in stale {
-        let (_, of_endpoint) = host_link_of(&entry.value.spec);
-        addresses.entry(entry.value.spec.container_id.clone()).or_default().extend(of_endpoint);
+        let (_, listed) = host_link_of(&entry.value.spec);
+        suspects.entry(entry.value.spec.container_id.clone()).or_default().listed.extend(listed);
     }
-    // A container that is named may have lost one of its interfaces.
-    addresses.retain(|container, _| !valid.containers.contains(container));
-    addresses.into_iter().map(|(container_id, addresses)| Suspect { container_id, addresses }).collect()
+    let named = suspects.into_iter().map(|(container_id, suspect)| {
+        let is_named = valid.containers.contains(&container_id);
+        Suspect { container_id, is_named, ..suspect }
+    });
+    named.collect()
+}
+
+/// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers that run,
+/// none is looked for.
+fn look(session: &Session, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
+    let interfaces = dataplane::interfaces(suspects)?;
+    let running = match session.call.conf.feature_control.gc_running_containers {
+        true => Vec::new(),
+        false => dataplane::running(&interfaces)?,
+    };
+    Ok((interfaces, running))
 }
 
 /// Logs that a container is left, and returns the words for the error.
@@ -162,20 +171,4 @@ fn endpoints_of<'s>(session: &'s Session, entry: &Entry<WorkloadEndpoint>) -> En
     // A pod says more than its endpoint does.
     let known = (!in_pods).then(|| vec![entry.clone().into()]);
     EndpointsOf::new(&session.store, in_pods, facts).known(known)
-}
-
-/// Removes the host's end of an endpoint's interface, if a route proves it to be this endpoint's.
-fn remove_link(entry: &Entry<WorkloadEndpoint>) -> Result<(), DataplaneError> {
-    let (host_ifname, addresses) = host_link_of(&entry.value.spec);
-    if host_ifname.is_empty() || addresses.is_empty() {
-        return Ok(());
-    }
-    let endpoint = Endpoint {
-        netns: None,
-        container_ifname: entry.value.spec.endpoint.clone(),
-        host_ifname,
-        container_id: Some(entry.value.spec.container_id.clone()),
-        proof: HostLinkProof::RouteTo(addresses),
-    };
-    Teardown::start(endpoint).and_then(Teardown::finish).map(drop)
 }

@@ -16,6 +16,8 @@ on_each_datastore!(
     a_container_that_runs_is_left_and_named,
     a_container_without_alias_that_runs_is_left_and_named,
     a_container_without_a_process_is_collected,
+    a_container_without_alias_and_process_is_collected,
+    a_container_without_endpoint_and_process_is_collected,
     a_container_without_carrier_is_collected,
     a_container_that_runs_is_collected_where_the_configuration_says_so,
     a_pod_that_the_list_names_with_another_interface_is_left,
@@ -116,6 +118,24 @@ fn a_container_without_a_process_is_collected(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
     node.process = Process::start(&node.ended);
+    node.assert_collected(json!({}));
+}
+
+fn a_container_without_alias_and_process_is_collected(cluster: &Cluster<'_>) {
+    let mut node = Node::new(cluster);
+    forget_alias(&node.running.host_ifname());
+    node.assert_left_and_named();
+    node.process = Process::start(&node.ended);
+    node.assert_collected(json!({}));
+}
+
+fn a_container_without_endpoint_and_process_is_collected(cluster: &Cluster<'_>) {
+    let mut node = Node::new(cluster);
+    node.assert_left_and_named();
+    node.process = Process::start(&node.ended);
+    for key in cluster.store.dump().unwrap().into_keys().filter(|key| key.contains("/workloadendpoints/")) {
+        cluster.store.delete(&key).unwrap();
+    }
     node.assert_collected(json!({}));
 }
 

@@ -1,0 +1,127 @@
+//! Finds the interfaces of containers whose network a collection is about to take, and which of these containers run although
+//! the runtime does not name them: another runtime on this node may use the same network.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use libcalico::net::{Cidr, IpVersion};
+
+use super::netlink::link::{self, Link};
+use super::netlink::route::{self, KernelRoute};
+use super::netlink::{NetlinkSocket, nsid};
+use super::{DataplaneError, Endpoint, HostLinkProof, Teardown, processes};
+
+/// A container whose network a collection is about to take.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Suspect {
+    /// Its id.
+    pub container_id: String,
+    /// True if the runtime names another attachment of the container: an interface is then taken only where a route proves
+    /// that the attachment to be taken has it.
+    pub is_named: bool,
+    /// The addresses that IPAM holds for the container. A host route to one of them tells an interface without alias, as
+    /// upstream's.
+    pub held: Vec<IpAddr>,
+    /// The addresses that endpoints of the container list. IPAM may hold them for another container.
+    pub listed: Vec<IpAddr>,
+}
+
+/// The host's end of a suspect's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// The id of the container.
+    pub container_id: String,
+    /// Its name.
+    pub ifname: String,
+    proof: HostLinkProof,
+    /// The namespace of the other end, as the host numbers it; `None` without carrier, and where the runtime names the container.
+    peer: Option<i32>,
+}
+
+/// A container that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its id.
+    pub container_id: String,
+    /// The host's end of its interface.
+    pub ifname: String,
+    /// A process in its network namespace.
+    pub process: u32,
+}
+
+/// Returns the interfaces of the suspects. The alias tells whose an interface is, or without alias a host route to an address.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError> {
+    if suspects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut host = NetlinkSocket::open()?;
+    let links = link::list(&mut host)?;
+    let mut routes = route::list(&mut host, IpVersion::V4, None)?;
+    routes.extend(route::list(&mut host, IpVersion::V6, None)?);
+    let of_link = |link: &Link| {
+        let found: Vec<_> = suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect();
+        found
+    };
+    Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
+}
+
+/// Returns those of the containers that run: the host interface has carrier, and its other end is in a network namespace with a
+/// process in it. A namespace that only a mount keeps has none.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError> {
+    if interfaces.iter().all(|interface| interface.peer.is_none()) {
+        return Ok(Vec::new());
+    }
+    let mut host = NetlinkSocket::open()?;
+    let mut by_id = BTreeMap::new();
+    for (process, netns) in processes::by_netns().map_err(|source| DataplaneError::Processes { source })? {
+        if let Some(id) = nsid::of(&mut host, &netns)? {
+            by_id.insert(id, process);
+        }
+    }
+    let found = interfaces.iter().filter_map(|interface| {
+        let Interface { container_id, ifname, peer, .. } = interface;
+        let process = *by_id.get(peer.as_ref()?)?;
+        Some(Running { container_id: container_id.clone(), ifname: ifname.clone(), process })
+    });
+    Ok(found.collect())
+}
+
+impl Interface {
+    /// Removes it, if it is still the container's.
+    ///
+    /// # Errors
+    /// The kernel refuses, or takes longer than a deletion may.
+    pub fn remove(self) -> Result<(), DataplaneError> {
+        let endpoint = Endpoint {
+            netns: None,
+            container_ifname: String::new(),
+            host_ifname: self.ifname,
+            container_id: Some(self.container_id),
+            proof: self.proof,
+        };
+        Teardown::start(endpoint).and_then(Teardown::finish).map(drop)
+    }
+}
+
+fn interface(link: &Link, suspect: &Suspect, routes: &[KernelRoute]) -> Option<Interface> {
+    let leads_to = |addresses: &[IpAddr]| {
+        let mut through = routes.iter().filter(|route| route.interface == Some(link.index));
+        through.any(|route| addresses.iter().any(|ip| Cidr::host(ip.to_canonical()) == route.destination))
+    };
+    let proof = match &link.alias {
+        Some(alias) if !alias.is_of_container(&suspect.container_id) => return None,
+        Some(_) if suspect.is_named && !leads_to(&suspect.listed) => return None,
+        Some(_) => HostLinkProof::Absent,
+        None if leads_to(&suspect.held) => HostLinkProof::Index(link.index),
+        None if leads_to(&suspect.listed) => HostLinkProof::RouteTo(suspect.listed.clone()),
+        None => return None,
+    };
+    let peer = link.peer_netns_id.filter(|_| link.running && !suspect.is_named);
+    Some(Interface { container_id: suspect.container_id.clone(), ifname: link.name.clone(), proof, peer })
+}

@@ -24,7 +24,7 @@ use self::set_up::attached;
 use self::undo::undo;
 use crate::annotations::Annotations;
 use crate::attach::{self, Attachment};
-use crate::dataplane::NetnsFd;
+use crate::dataplane::{NetnsFd, Occupant};
 use crate::endpoint::{self, EndpointWrite};
 use crate::ipam::{self, Allocator};
 use crate::kubernetes::Facts;
@@ -43,9 +43,10 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     Box::pin(wait_for_gates(session)).await?;
 
     let mut call = ipam::call_of(session);
-    let holder = host_interface::in_the_way(session, netns.as_ref())?;
+    let occupant = host_interface::in_the_way(session, netns.as_ref())?;
     // Nothing is written ahead of an ADD that may be refused.
-    let ahead = call.as_ref().filter(|_| holder.is_none()).and_then(|call| Ahead::of(call, &session.store));
+    let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
+    let ahead = call.as_ref().filter(|_| !may_be_refused).and_then(|call| Ahead::of(call, &session.store));
     let question = call.as_ref().map_or(Question::Endpoint, |call| Question::Assign(call, ahead.as_ref()));
     let mut known = session.read(question).await?;
     session.timings.stage("read");
@@ -64,9 +65,7 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
             Box::pin(join(session, netns, &known)).await?
         }
         _ => {
-            if let Some(holder) = holder {
-                session.replaceable = Some(Box::pin(host_interface::prove(session, holder)).await?);
-            }
+            session.before = Box::pin(host_interface::before(session, occupant)).await?;
             network(session, netns, Allocator { call, lock }, known, &annotations).await?
         }
     };

@@ -19,7 +19,7 @@ pub fn from_conf(session: &Session, addresses: &[IpAddr]) -> Result<EndpointPlan
         host_ifname: session.host_ifname(),
         container_ifname: session.call.ifname.clone(),
         alias: session.interface_alias(),
-        proven: session.replaceable,
+        before: session.before,
         addresses: addresses.to_vec(),
         mtu: effective_mtu(session)?,
         num_queues: conf.interface.num_queues.max(1),

@@ -6,26 +6,41 @@ use libcalico::conversion::Orchestrator;
 use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
 use netconf::CniError;
 
-use crate::dataplane::{DataplaneError, Holder, NetnsFd, Reason, Wanted, holder};
+use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
 use crate::endpoint_plan::dataplane_error;
 use crate::session::Session;
 
 const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
 
-/// Returns the interface that keeps this ADD from making its own. To be asked before anything is written.
-pub fn in_the_way(session: &Session, netns: Option<&NetnsFd>) -> Result<Option<Holder>, CniError> {
+/// Returns the interface that has the name of this call's own; `None` where the kernel is not asked. To be called before anything
+/// is written.
+pub fn in_the_way(session: &Session, netns: Option<&NetnsFd>) -> Result<Option<Occupant>, CniError> {
     let Some(netns) = netns.filter(|_| session.call.conf.dataplane_options.grpc_socket().is_none()) else {
         return Ok(None);
     };
     let (host_ifname, alias) = (session.host_ifname(), session.interface_alias());
-    let wanted =
-        Wanted { host_ifname: &host_ifname, container_ifname: &session.call.ifname, alias: &alias, proven: None };
-    holder(&wanted, netns).map_err(dataplane_error)
+    let wanted = Wanted {
+        host_ifname: &host_ifname,
+        container_ifname: &session.call.ifname,
+        alias: &alias,
+        before: Before::Unknown,
+    };
+    occupant(&wanted, netns).map(Some).map_err(dataplane_error)
+}
+
+/// Returns what the ADD may replace. Fails for an interface that stays.
+pub async fn before(session: &Session, occupant: Option<Occupant>) -> Result<Before, CniError> {
+    Ok(match occupant {
+        None => Before::Unknown,
+        Some(Occupant::Nothing) => Before::Nothing,
+        Some(Occupant::Replaceable(index)) => Before::Interface { index, is_proven: false },
+        Some(Occupant::Holder(holder)) => Before::Interface { index: prove(session, holder).await?, is_proven: true },
+    })
 }
 
 /// Returns the number of `holder`, which may be replaced: one of its addresses is allocated to this pod. Else the error, with all
 /// that is known of the owner.
-pub async fn prove(session: &Session, holder: Holder) -> Result<u32, CniError> {
+async fn prove(session: &Session, holder: Holder) -> Result<u32, CniError> {
     let (noted, doubt) = match session.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
         true => match cni::attributes_of(&session.store, &holder.addresses).await {
             Ok(noted) => (noted, None),

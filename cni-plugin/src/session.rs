@@ -19,6 +19,7 @@ use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
+use crate::dataplane::Before;
 use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::journal::Journal;
@@ -37,8 +38,8 @@ pub struct Session {
     pub subnets: Option<Subnets>,
     /// The virtual machine in the pod, if it keeps its addresses; it is known soon after that read.
     pub machine: Option<MachinePod>,
-    /// Number of a host interface without alias that IPAM proves to be this pod's: an ADD may replace it.
-    pub replaceable: Option<u32>,
+    /// The interface that had the name of the host's end when the ADD began; it is known after the first read.
+    pub before: Before,
     /// How to reach the datastore; also names it in the journal.
     pub datastore_config: DatastoreConfig,
     /// The datastore, not yet contacted.
@@ -69,8 +70,8 @@ impl Session {
         }
         let facts = facts_of(&call, node);
         let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
-        let (subnets, machine, replaceable) = (None, None, None);
-        Ok(Session { call, facts, subnets, machine, replaceable, datastore_config, store, api, journal, timings })
+        let (subnets, machine, before) = (None, None, Before::Unknown);
+        Ok(Session { call, facts, subnets, machine, before, datastore_config, store, api, journal, timings })
     }
 }
 

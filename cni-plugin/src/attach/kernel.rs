@@ -10,7 +10,7 @@ use netconf::CniError;
 
 use super::{AttachError, Attachment, Recorded};
 use crate::dataplane::{
-    self, DataplaneError, Endpoint, EndpointPlan, HostLinkProof, MacAddr, NetnsFd, Reason, Teardown,
+    self, DataplaneError, Endpoint, EndpointPlan, Holder, HostLinkProof, MacAddr, NetnsFd, Occupant, Reason, Teardown,
 };
 use crate::endpoint_plan::{self, dataplane_error, netns_error};
 use crate::host_interface;
@@ -106,8 +106,8 @@ pub(super) async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<
 /// Whether the host's end is that of another interface in CNI_NETNS, and there is none of the name CNI_IFNAME.
 pub(super) fn is_of_another_interface(session: &Session) -> Result<bool, CniError> {
     let netns = NetnsFd::open(Path::new(&session.call.netns)).ok();
-    let holder = host_interface::in_the_way(session, netns.as_ref())?;
-    Ok(holder.is_some_and(|holder| matches!(holder.reason, Reason::OtherInterface(_))))
+    let occupant = host_interface::in_the_way(session, netns.as_ref())?;
+    Ok(matches!(occupant, Some(Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. }))))
 }
 
 /// Takes away what [`attach`] has made.

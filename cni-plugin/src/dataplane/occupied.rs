@@ -12,18 +12,29 @@ use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
 use super::netns::NetnsFd;
 use super::ownership::{Holder, OtherEnd, Reason, Wanted, reason_to_stay};
 
-/// Returns the host interface that keeps an ADD from making its own. Without an interface of that name, which is the ordinary
-/// case, this sends nothing to the kernel.
-pub fn holder(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Option<Holder>, DataplaneError> {
+/// The host interface that has the name of the one that an ADD is about to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occupant {
+    /// There is none.
+    Nothing,
+    /// The ADD may replace the interface of this number.
+    Replaceable(u32),
+    /// It keeps the ADD from making its own.
+    Holder(Holder),
+}
+
+/// Returns the host interface that has the name of an ADD's own. Without one, which is the ordinary case, this sends nothing to
+/// the kernel.
+pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, DataplaneError> {
     if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
-        return Ok(None);
+        return Ok(Occupant::Nothing);
     }
     let mut host = NetlinkSocket::open()?;
     match replaceable(&mut host, wanted, netns) {
-        Ok(_) => Ok(None),
-        Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Some(*holder)),
+        Ok(found) => Ok(found.map_or(Occupant::Nothing, |found| Occupant::Replaceable(found.index))),
+        Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Occupant::Holder(*holder)),
         // Of the pod's end, not of the host's: the ADD finds it out when it makes the pair.
-        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(None),
+        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Nothing),
         Err(error) => Err(error),
     }
 }

@@ -16,8 +16,25 @@ pub struct Wanted<'a> {
     pub container_ifname: &'a str,
     /// What is to be noted on the host's end.
     pub alias: &'a InterfaceAlias,
-    /// Number of an interface without alias that IPAM proves to be this pod's.
-    pub proven: Option<u32>,
+    /// The interface of that name at the beginning of the ADD.
+    pub before: Before,
+}
+
+/// The host interface that has the name of an ADD's own when the ADD begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Before {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    /// There is none.
+    Nothing,
+    /// This one, which the ADD may replace.
+    Interface {
+        /// Its number.
+        index: u32,
+        /// IPAM proves it to be this pod's.
+        is_proven: bool,
+    },
 }
 
 /// A host interface that an ADD does not replace, although it has the name of the ADD's own. It stays as it is.
@@ -46,6 +63,8 @@ pub enum Reason {
     OtherInterface(String),
     /// It has no alias and can carry packets. IPAM may prove it to be this pod's.
     Unproven,
+    /// Another ADD of this pod made it after this ADD began.
+    OtherAdd,
 }
 
 /// The place of an interface's other end.
@@ -60,6 +79,9 @@ pub(super) enum OtherEnd {
 }
 
 /// Returns why `found` stays; `None` if it is of an earlier sandbox of the same pod, or of this sandbox.
+///
+/// An alias does not tell which of two sandboxes is the earlier one. An interface of this pod that was not there when the ADD began
+/// is of a later sandbox, whose ADD has overtaken this one.
 pub(super) fn reason_to_stay(found: &Link, other_end: OtherEnd, wanted: &Wanted<'_>) -> Option<Reason> {
     if !found.paired {
         return Some(Reason::NoPair);
@@ -68,8 +90,19 @@ pub(super) fn reason_to_stay(found: &Link, other_end: OtherEnd, wanted: &Wanted<
         return Some(Reason::OtherInterface(name));
     }
     let is_this_pods = match &found.alias {
-        Some(alias) => return (!alias.is_of_same_pod(wanted.alias)).then_some(Reason::OtherPod),
-        None => !found.running || other_end == OtherEnd::Asked || wanted.proven == Some(found.index),
+        Some(alias) if !alias.is_of_same_pod(wanted.alias) => return Some(Reason::OtherPod),
+        Some(_) => {
+            let was_there = match wanted.before {
+                Before::Unknown => true,
+                Before::Nothing => false,
+                Before::Interface { index, .. } => index == found.index,
+            };
+            return (!was_there).then_some(Reason::OtherAdd);
+        }
+        None => {
+            let is_proven = wanted.before == Before::Interface { index: found.index, is_proven: true };
+            !found.running || other_end == OtherEnd::Asked || is_proven
+        }
     };
     (!is_this_pods).then_some(Reason::Unproven)
 }
@@ -85,6 +118,10 @@ impl fmt::Display for Holder {
                     f,
                     "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of Calico's"
                 )
+            }
+            Reason::OtherAdd => {
+                let container = self.container.as_deref().unwrap_or("another");
+                write!(f, "host interface {ifname} was made by a later ADD of this pod, for container {container}")
             }
             Reason::Unproven => {
                 write!(f, "host interface {ifname} can carry packets, and nothing proves that it is this pod's")

@@ -9,7 +9,7 @@ use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 
 use super::mac::MacAddr;
-use super::ownership::Wanted;
+use super::ownership::{Before, Wanted};
 
 /// Where in-pod IPv4 routes point when nothing else was asked for. The host end answers ARP for it (proxy_arp).
 pub const DEFAULT_IPV4_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -42,8 +42,8 @@ pub struct EndpointPlan {
     pub container_ifname: String,
     /// What is noted on the host's end.
     pub alias: InterfaceAlias,
-    /// Number of a host interface without alias that IPAM proves to be of this pod's earlier sandbox.
-    pub proven: Option<u32>,
+    /// The interface that had the name of the host's end when the ADD began.
+    pub before: Before,
     /// The pod's addresses, in IPAM order. IPv4-mapped IPv6 counts as IPv4.
     pub addresses: Vec<IpAddr>,
     /// MTU of both ends in bytes; 0 leaves the kernel's default (CNI-185).
@@ -187,7 +187,7 @@ impl EndpointPlan {
             host_ifname: &self.host_ifname,
             container_ifname: &self.container_ifname,
             alias: &self.alias,
-            proven: self.proven,
+            before: self.before,
         }
     }
 

@@ -12,7 +12,7 @@ mod verify;
 use std::path::Path;
 
 use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use cni_plugin::dataplane::{Attached, DataplaneError, DeviceType, EndpointPlan, NetnsFd};
+use cni_plugin::dataplane::{Attached, Before, DataplaneError, DeviceType, EndpointPlan, NetnsFd};
 use integration_tests::command::ip_json;
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;
@@ -35,7 +35,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         replaces_idle_routes: true,
         refuses_addresses_of_pods: false,
         alias: InterfaceAlias::for_pod("net", "suite", host_ifname, "c1"),
-        proven: None,
+        before: Before::Unknown,
     }
 }
 

@@ -47,6 +47,39 @@ fn an_add_that_is_overtaken_leaves_the_interface_of_the_later_add() {
     });
 }
 
+/// The first ADD of the pod waits at its first request, before it has made an interface.
+#[test]
+fn an_add_that_was_overtaken_before_it_made_an_interface_leaves_that_of_the_later_add() {
+    on_etcd(|cluster| {
+        let proxy = Proxy::start("127.0.0.1:2379").unwrap();
+        cluster.load(&Content::dual_stack());
+        let direct = cluster.conf("node1", json!({}));
+        let held = cluster.conf("node1", json!({ "etcd_endpoints": proxy.endpoint() }));
+        let first = Sandbox::new(cluster, 1, "team-a", "web-0");
+        let second = Sandbox::new(cluster, 2, "team-a", "web-0");
+
+        proxy.arm(Some((Point::First("POST", ""), Fault::Hold)));
+        let started = Instant::now();
+        let add = first.call(cluster, "ADD", &held).spawn().unwrap();
+        proxy.await_held().unwrap();
+        let result = second.call(cluster, "ADD", &direct).run().unwrap().success();
+        proxy.resume();
+        let error = wait(add, started, DEADLINE).unwrap().error();
+        assert!(error.msg.contains("was made by a later ADD of this pod"), "{error:?}");
+        assert!(error.msg.contains(&second.pod.container_id), "{error:?}");
+
+        assert_eq!(alias_of(&second.host_ifname()), Some(second.alias()));
+        let mut check = direct.clone();
+        check["prevResult"] = result;
+        second.call(cluster, "CHECK", &check).run().unwrap().success();
+        for sandbox in [&first, &second] {
+            sandbox.call(cluster, "DEL", &direct).run().unwrap().success();
+        }
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        assert_eq!(cluster.accounts().held.len(), 0);
+    });
+}
+
 /// As the sandboxes of a virtual machine's pod have it: one name, one address. The DEL reads the endpoint before the ADD has
 /// written it.
 #[test]

@@ -23,20 +23,24 @@ fn link(alias: Option<InterfaceAlias>, running: bool) -> Link {
     }
 }
 
-fn judged(found: &Link, other_end: OtherEnd, proven: Option<u32>) -> Option<Reason> {
+fn judged(found: &Link, other_end: OtherEnd, before: Before) -> Option<Reason> {
     let ours = alias("web", "c2");
-    reason_to_stay(found, other_end, &Wanted { host_ifname: "cali1", container_ifname: "eth0", alias: &ours, proven })
+    reason_to_stay(found, other_end, &Wanted { host_ifname: "cali1", container_ifname: "eth0", alias: &ours, before })
+}
+
+fn proven(index: u32) -> Before {
+    Before::Interface { index, is_proven: true }
 }
 
 #[test]
 fn an_alias_decides_whatever_the_carrier_and_ipam_say() {
     for running in [true, false] {
-        for (container, proven) in [("c1", None), ("c2", None), ("c1", Some(7))] {
+        for (container, before) in [("c1", Before::Unknown), ("c2", Before::Unknown), ("c1", proven(7))] {
             for other_end in [OtherEnd::Asked, OtherEnd::Elsewhere] {
                 let same_pod = link(Some(alias("web", container)), running);
-                assert_eq!(judged(&same_pod, other_end.clone(), proven), None);
+                assert_eq!(judged(&same_pod, other_end.clone(), before), None);
                 let other_pod = link(Some(alias("db", container)), running);
-                assert_eq!(judged(&other_pod, other_end, proven), Some(Reason::OtherPod));
+                assert_eq!(judged(&other_pod, other_end, before), Some(Reason::OtherPod));
             }
         }
     }
@@ -45,19 +49,31 @@ fn an_alias_decides_whatever_the_carrier_and_ipam_say() {
 #[test]
 fn an_interface_without_alias_and_with_carrier_needs_a_proof() {
     let found = link(None, true);
-    assert_eq!(judged(&found, OtherEnd::Elsewhere, None), Some(Reason::Unproven));
-    assert_eq!(judged(&found, OtherEnd::Elsewhere, Some(8)), Some(Reason::Unproven), "another interface was proven");
-    assert_eq!(judged(&found, OtherEnd::Elsewhere, Some(7)), None);
-    assert_eq!(judged(&found, OtherEnd::Asked, None), None, "this sandbox's own interface");
-    assert_eq!(judged(&link(None, false), OtherEnd::Elsewhere, None), None);
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, Before::Unknown), Some(Reason::Unproven));
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, proven(8)), Some(Reason::Unproven), "another interface was proven");
+    assert_eq!(judged(&found, OtherEnd::Elsewhere, proven(7)), None);
+    assert_eq!(judged(&found, OtherEnd::Asked, Before::Unknown), None, "this sandbox's own interface");
+    assert_eq!(judged(&link(None, false), OtherEnd::Elsewhere, Before::Unknown), None);
+}
+
+#[test]
+fn an_interface_of_this_pod_that_appears_during_the_add_stays() {
+    let there = |index| Before::Interface { index, is_proven: false };
+    for running in [true, false] {
+        let found = link(Some(alias("web", "c1")), running);
+        assert_eq!(judged(&found, OtherEnd::Elsewhere, there(7)), None);
+        for before in [Before::Nothing, there(6), proven(6)] {
+            assert_eq!(judged(&found, OtherEnd::Elsewhere, before), Some(Reason::OtherAdd));
+        }
+    }
 }
 
 #[test]
 fn another_interface_of_the_sandbox_and_what_is_no_pair_always_stay() {
     let named = || OtherEnd::Named("net1".into());
     for found in [link(Some(alias("web", "c2")), true), link(None, true), link(None, false)] {
-        assert_eq!(judged(&found, named(), Some(7)), Some(Reason::OtherInterface("net1".into())));
+        assert_eq!(judged(&found, named(), proven(7)), Some(Reason::OtherInterface("net1".into())));
         let no_pair = Link { paired: false, ..found };
-        assert_eq!(judged(&no_pair, OtherEnd::Elsewhere, Some(7)), Some(Reason::NoPair));
+        assert_eq!(judged(&no_pair, OtherEnd::Elsewhere, proven(7)), Some(Reason::NoPair));
     }
 }

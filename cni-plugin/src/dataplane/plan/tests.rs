@@ -20,7 +20,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         replaces_idle_routes: false,
         refuses_addresses_of_pods: false,
         alias: InterfaceAlias::for_container("c1"),
-        proven: None,
+        before: Before::Unknown,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::session::Session;
 const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
 
 /// Returns the interface that has the name of this call's own; `None` where the kernel is not asked. To be called before anything
-/// is written.
+/// is written, and once more before the endpoint is: another ADD of this pod may have made an interface meanwhile.
 pub fn in_the_way(session: &Session, netns: Option<&NetnsFd>) -> Result<Option<Occupant>, CniError> {
     let Some(netns) = netns.filter(|_| session.call.conf.dataplane_options.grpc_socket().is_none()) else {
         return Ok(None);
@@ -23,7 +23,7 @@ pub fn in_the_way(session: &Session, netns: Option<&NetnsFd>) -> Result<Option<O
         host_ifname: &host_ifname,
         container_ifname: &session.call.ifname,
         alias: &alias,
-        before: Before::Unknown,
+        before: session.before,
     };
     occupant(&wanted, netns).map(Some).map_err(dataplane_error)
 }
@@ -36,6 +36,14 @@ pub async fn before(session: &Session, occupant: Option<Occupant>) -> Result<Bef
         Some(Occupant::Replaceable(index)) => Before::Interface { index, is_proven: false },
         Some(Occupant::Holder(holder)) => Before::Interface { index: prove(session, holder).await?, is_proven: true },
     })
+}
+
+/// Fails if another ADD of this pod has made an interface since this one began: the endpoint is that one's, too.
+pub fn ensure_not_overtaken(session: &Session, netns: Option<&NetnsFd>) -> Result<(), CniError> {
+    match in_the_way(session, netns)? {
+        Some(Occupant::Holder(holder)) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the number of `holder`, which may be replaced: one of its addresses is allocated to this pod. Else the error, with all

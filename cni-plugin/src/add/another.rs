@@ -13,6 +13,7 @@ use crate::annotations::Annotations;
 use crate::attach::Attachment;
 use crate::dataplane::{BusyRoute, NetnsFd};
 use crate::endpoint::Existing;
+use crate::host_interface;
 use crate::ipam::{self, Lease};
 use crate::session::Session;
 
@@ -34,6 +35,9 @@ pub(super) async fn set_up(
     annotations: &Annotations,
 ) -> Result<(Attachment, WorkloadEndpoint, CniResult), CniError> {
     loop {
+        if let Err(error) = host_interface::ensure_not_overtaken(session, netns.as_ref()) {
+            return Err(Box::pin(give_back(session, &lease, ATTACHING, error)).await);
+        }
         let endpoint = match described(session, existing.as_ref(), &lease.addresses, annotations) {
             Ok(endpoint) => endpoint,
             Err(error) => return Err(Box::pin(give_back(session, &lease, "describing the endpoint", error)).await),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::on_faulty_api;
 
+const READS_POD: Point = Point::First("GET", "/pods/");
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 const WRITES_BLOCK: Point = Point::First("PUT", "/ipamblocks/");
 
@@ -86,6 +87,29 @@ fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
         faulty.cluster.assert_only(&[&new]);
         faulty.conf["prevResult"] = result;
         faulty.run("CHECK", &new);
+        faulty.run("DEL", &new);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// The ADD of the old sandbox is slow, and the sandbox is made anew meanwhile.
+#[test]
+fn an_add_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let old = faulty.pod();
+        let new = faulty.sandbox(&old);
+        let add = faulty.call("ADD", &new);
+        let mut result = Value::Null;
+        let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || result = add.run().unwrap().success());
+        let error = outcome.error();
+        assert!(error.msg.contains("was made by a later ADD of this pod"), "{error:?}");
+        faulty.conf["prevResult"] = result;
+        faulty.run("CHECK", &new);
+        faulty.run("DEL", &old);
+        faulty.run("CHECK", &new);
+        let annotations = &pod_object(control_plane.servers.api.admin(), &new).unwrap()["metadata"]["annotations"];
+        assert_eq!(annotations["cni.projectcalico.org/containerID"], json!(new.container_id));
+        faulty.cluster.assert_only(&[&new]);
         faulty.run("DEL", &new);
         faulty.cluster.assert_nothing_left();
     });

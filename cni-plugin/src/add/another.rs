@@ -1,4 +1,4 @@
-//! [`set_up`]: an ADD whose address the kernel has in use goes on with another one.
+//! [`set_up()`]: an ADD whose address the kernel has in use goes on with another one.
 
 use std::fmt::Write as _;
 

@@ -51,7 +51,7 @@ pub enum Orphaned {
     AnotherPod,
     /// The pod of that name is on another node, and has none of the endpoint's addresses.
     PodElsewhere,
-    /// The node is gone, and the pod is still said to be on it.
+    /// The node is gone, and the pod is still said to be on it, without an address of the endpoint.
     NodeGone,
 }
 
@@ -66,7 +66,8 @@ pub fn orphaned(endpoint: &EndpointSight<'_>, pod: Option<PodSight<'_>>) -> Opti
         return Some(Orphaned::AnotherPod);
     }
     if pod.node == node.name {
-        return (!node.exists).then_some(Orphaned::NodeGone);
+        // Kubernetes deletes the pods of a node that is gone. Until then kubelet may run, and register the node again.
+        return (!node.exists && !is_held).then_some(Orphaned::NodeGone);
     }
     (!is_held && !pod.node.is_empty()).then_some(Orphaned::PodElsewhere)
 }
@@ -129,7 +130,9 @@ mod tests {
         assert_eq!(judge(None, false), Some(Orphaned::PodGone));
         assert_eq!(judge(Some(("n1", &[ADDRESS])), true), None);
         assert_eq!(judge(Some(("n1", &[])), true), None);
-        assert_eq!(judge(Some(("n1", &[ADDRESS])), false), Some(Orphaned::NodeGone));
+        assert_eq!(judge(Some(("n1", &[ADDRESS])), false), None, "kubelet runs without its Node");
+        assert_eq!(judge(Some(("n1", &["10.0.0.2"])), false), Some(Orphaned::NodeGone));
+        assert_eq!(judge(Some(("n1", &[])), false), Some(Orphaned::NodeGone));
         assert_eq!(judge(Some(("n2", &["10.0.0.2"])), true), Some(Orphaned::PodElsewhere));
         assert_eq!(judge(Some(("n2", &["fd00::1", ADDRESS])), true), None, "Calico has another name for n2");
         assert_eq!(judge(Some(("", &[])), true), None);

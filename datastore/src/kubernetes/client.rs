@@ -11,6 +11,7 @@ use hyper::{Method, Request};
 use kube::client::{Body, ConfigExt};
 use libcalico::kubernetes::json_bytes;
 use serde::Deserialize;
+use serde::de::Error as _;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -62,6 +63,11 @@ pub(super) struct ApiClient {
 #[derive(Deserialize)]
 struct Written {
     #[serde(default)]
+    kind: String,
+    /// A text in a `Status`, which answers a DELETE; any other object has an object here or nothing.
+    #[serde(default)]
+    status: Value,
+    #[serde(default)]
     metadata: Metadata,
 }
 
@@ -102,8 +108,29 @@ impl ApiRequest {
         if self.is_reading() {
             return serde_json::from_slice(answer).map(|Reply(object)| object);
         }
-        let Written { metadata: Metadata(metadata) } = serde_json::from_slice(answer)?;
+        let Written { kind, status, metadata: Metadata(metadata) } = serde_json::from_slice(answer)?;
+        let is_status = kind == "Status" && status == "Success";
+        let is_answer = self.names(&metadata) || (self.method == Method::DELETE && is_status);
+        if !is_answer {
+            return Err(serde_json::Error::custom(
+                "it is not the object that was written; look at what answers between this process and the API server",
+            ));
+        }
         Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
+    }
+
+    /// Returns true if `metadata` is of a stored object of the name that was sent. What is between this process and the API server
+    /// may answer with another success.
+    fn names(&self, metadata: &Value) -> bool {
+        let told = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
+        let path = self.target.split('?').next().unwrap_or_default();
+        let is_last = |path: &str, name: &str| path.rsplit('/').next() == Some(name);
+        let is_named = |name: &str| {
+            self.method == Method::POST
+                || is_last(path, name)
+                || path.strip_suffix("/status").is_some_and(|object| is_last(object, name))
+        };
+        told("resourceVersion").is_some() && told("name").is_some_and(is_named)
     }
 
     fn build(&self) -> Result<Request<Body>, Failure> {
@@ -185,7 +212,9 @@ impl ApiClient {
                     continue;
                 }
                 Failure::Refused(refusal) if refusal.is_busy() => Wait::of(pause, refusal.retry_after),
-                Failure::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => Wait::of(pause, None),
+                Failure::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => {
+                    Wait::of(pause, refusal.retry_after)
+                }
                 Failure::NotSent(_) => Wait::of(pause, None),
                 Failure::NoAnswer(_) if request.is_reading() => Wait::of(pause, None),
                 _ => return Err(failure),

@@ -57,10 +57,9 @@ impl Refusal {
     }
 
     /// Busy or on its way down or up: the same request may do better later. Nothing was carried out. A proxy that says 503
-    /// in its own words may mean a server that broke off.
+    /// in its own words, with or without `Retry-After`, may mean a server that broke off.
     pub(super) fn is_busy(&self) -> bool {
-        let told = self.retry_after.is_some() || self.status.reason == "ServiceUnavailable";
-        self.status.code == 429 || self.status.code == 503 && told
+        self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
 
     /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
@@ -118,7 +117,8 @@ mod tests {
     use super::*;
 
     fn explained(code: u16, status: &str) -> StoreError {
-        let refusal = Refusal::parse(StatusCode::from_u16(code).unwrap(), status.as_bytes(), None);
+        let wait = Some(Duration::from_secs(1));
+        let refusal = Refusal::parse(StatusCode::from_u16(code).unwrap(), status.as_bytes(), wait);
         Failure::Refused(Box::new(refusal)).explain("IPPool(p)", "https://k:6443", true)
     }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Object, Spec, Unknown};
+use crate::net::Cidr;
 
 /// One interface of one pod or container.
 pub type WorkloadEndpoint = Object<WorkloadEndpointSpec>;
@@ -68,6 +69,13 @@ pub struct WorkloadEndpointSpec {
     pub unknown: Unknown,
 }
 
+impl WorkloadEndpointSpec {
+    /// Returns the networks of the endpoint's addresses, which may be written without a prefix length. Any other text is left out.
+    pub fn networks(&self) -> impl Iterator<Item = Cidr> {
+        self.ip_networks.iter().filter_map(|text| Cidr::parse_or_host(text))
+    }
+}
+
 /// A floating address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -101,4 +109,18 @@ impl Spec for WorkloadEndpointSpec {
     const KIND: &'static str = "WorkloadEndpoint";
     const PLURAL: &'static str = "workloadendpoints";
     const NAMESPACED: bool = true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_an_endpoint_may_be_written_without_a_prefix_length() {
+        let texts = ["10.65.0.9", "10.65.0.10/32", "fd65::9", "no address"];
+        let spec =
+            WorkloadEndpointSpec { ip_networks: texts.map(str::to_owned).into(), ..WorkloadEndpointSpec::default() };
+        let networks: Vec<_> = spec.networks().map(|network| network.to_string()).collect();
+        assert_eq!(networks, ["10.65.0.9/32", "10.65.0.10/32", "fd65::9/128"]);
+    }
 }

@@ -19,8 +19,9 @@ const ALL_INTERFACES: &str = "*";
 pub struct Desired {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// Templates that do not say what they want. As long as there are any, no endpoint of the node is to be deleted: it may
-    /// be theirs.
+    /// True if something that is asked for could not be followed: no endpoint of the node is deleted then, as it may be asked for.
+    pub keep: bool,
+    /// Templates that do not say what they want.
     pub problems: Vec<TemplateProblem>,
 }
 
@@ -41,7 +42,7 @@ pub fn desired(
     wanted: &AutoHostEndpoints,
     is_match: impl Fn(&str, &str) -> Result<bool, String>,
 ) -> Desired {
-    let mut desired = Desired::default();
+    let mut desired = Desired { keep: wanted.keep, ..Desired::default() };
     if !wanted.enabled {
         return desired;
     }
@@ -53,6 +54,7 @@ pub fn desired(
         match of_template(node, template, &is_match) {
             Ok(endpoints) => desired.endpoints.extend(endpoints),
             Err(reason) => {
+                desired.keep = true;
                 desired.problems.push(TemplateProblem { template: template.generate_name.clone(), reason });
             }
         }

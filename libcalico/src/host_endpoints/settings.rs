@@ -11,4 +11,6 @@ pub struct AutoHostEndpoints {
     pub default_endpoint: bool,
     /// Further ones.
     pub templates: Vec<HostEndpointTemplate>,
+    /// True if more is asked for than could be read: no endpoint is deleted.
+    pub keep: bool,
 }

@@ -151,6 +151,12 @@ impl HandleId {
         })
     }
 
+    /// Returns true if this is the handle of the container on whatever network. No handle is that of a container without id.
+    pub fn is_of_container(&self, container_id: &str) -> bool {
+        let network = self.0.strip_suffix(container_id).filter(|_| !container_id.is_empty());
+        network.is_some_and(|network| network.ends_with('.'))
+    }
+
     /// Whether this may be the handle of a virtual machine, as [`HandleId::for_machine`] makes it.
     pub fn may_be_of_machine(&self) -> bool {
         self.0.contains(".vmi.")
@@ -269,6 +275,15 @@ mod tests {
     fn ids_are_cut_at_the_first_carriage_return() {
         assert_eq!(HandleId::new("net.c1\r\r\r").as_str(), "net.c1");
         assert_eq!(HandleId::for_container("net", "c1").as_str(), "net.c1");
+    }
+
+    #[test]
+    fn handle_is_of_the_container_whose_whole_id_follows_the_network() {
+        let is_of = |id: &str, container: &str| HandleId::new(id).is_of_container(container);
+        assert!(is_of("net.c1", "c1") && is_of("other.net.c1", "c1") && is_of("net.a.b", "a.b"));
+        for (id, container) in [("net.c1", "1"), ("net.c1", "c"), ("net.c1", ""), ("net.", ""), ("c1", "c1")] {
+            assert!(!is_of(id, container), "{id} {container:?}");
+        }
     }
 
     #[test]

@@ -34,13 +34,14 @@ mod pool_choice;
 mod refusal;
 mod reservation;
 mod stored_time;
+mod tunnels;
 mod utilization;
 
 pub(crate) use affinity::WITHOUT_LABELS;
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
 pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, Pods, audit, pod_keeper};
 pub use block::{
-    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
+    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, Holder, HostReserved,
     MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use blockwalk::BlockWalk;
@@ -60,4 +61,5 @@ pub use pool_choice::{
 };
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
+pub use tunnels::{Tunnel, tunnels_of};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

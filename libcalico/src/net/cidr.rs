@@ -71,6 +71,12 @@ impl Cidr {
         }
     }
 
+    /// Parses a network, or an address without a prefix length as the network of that address alone. `None` for any other text.
+    pub fn parse_or_host(text: &str) -> Option<Self> {
+        let text = text.trim();
+        text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
+    }
+
     /// Parses `text` and also gives the address as written, host bits included.
     pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
         let bad = || CidrParseError(text.to_owned());

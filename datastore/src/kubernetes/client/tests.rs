@@ -24,6 +24,10 @@ use super::*;
 #[derive(Debug, Clone, Copy)]
 enum Reply {
     Ok,
+    /// A success with the metadata of an object that has this name.
+    Written(&'static str),
+    /// A success in somebody else's words.
+    Nothing,
     Status(u16),
     /// Closes the connection instead.
     Cut,
@@ -132,6 +136,8 @@ async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result
     };
     let (code, body) = match reply {
         Reply::Ok => (200, json!({ "kind": "Pod" })),
+        Reply::Written(name) => (200, json!({ "metadata": { "name": name, "resourceVersion": "7" } })),
+        Reply::Nothing => (200, json!({ "status": "ok" })),
         Reply::Status(code) => (code, json!({ "kind": "Status", "message": "as scripted" })),
         Reply::Cut => return Err(std::io::Error::other("as scripted")),
         Reply::Never => std::future::pending::<Result<_, Infallible>>().await.unwrap(),
@@ -193,7 +199,7 @@ async fn a_watch_keeps_no_request_waiting() {
 
 #[tokio::test]
 async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
-    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Ok, Reply::Status(404)]).await;
+    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Written("a"), Reply::Status(404)]).await;
     let client = server.client(LONG);
     let create = ApiRequest::with_json(Method::POST, "/a", &json!({}));
     client.send(&create).await.unwrap();
@@ -206,7 +212,7 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
 /// A DELETE may be answered with what is no object, and has no metadata.
 #[tokio::test]
 async fn of_what_is_written_the_metadata_is_asked_for() {
-    let server = Server::start(&["h2"], &[]).await;
+    let server = Server::start(&["h2"], &[Reply::Written("a"); 4]).await;
     let client = server.client(LONG);
     for (method, expected) in [
         (Method::POST, METADATA),
@@ -233,6 +239,27 @@ async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
         };
         assert!(unknown(&failure), "{reply:?}: {failure}");
         assert_eq!(server.requests().len(), 3, "{reply:?}");
+    }
+}
+
+/// A proxy may answer a write by itself.
+#[tokio::test]
+async fn a_success_without_the_written_object_leaves_the_outcome_unknown() {
+    for (method, reply) in [
+        (Method::POST, Reply::Nothing),
+        (Method::PUT, Reply::Nothing),
+        (Method::PATCH, Reply::Nothing),
+        (Method::PUT, Reply::Written("b")),
+        (Method::PATCH, Reply::Written("b")),
+        (Method::PUT, Reply::Written("things")),
+        (Method::DELETE, Reply::Nothing),
+        (Method::POST, Reply::Ok),
+    ] {
+        let server = Server::start(&["h2"], &[reply]).await;
+        let write = ApiRequest::with_json(method.clone(), "/things/a/status?dry=no", &json!({}));
+        let failure = server.client(LONG).send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let is_unknown = matches!(failure, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. });
+        assert!(is_unknown, "{method} {reply:?}: {failure}");
     }
 }
 

@@ -11,6 +11,15 @@ use super::{Attribute, Block};
 use crate::ipam::HandleId;
 use crate::ipam::stored_time::{parse_stored, stored_seconds};
 
+/// A pod, container or tunnel that has an address, as an allocation notes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The handle; `None` where it cannot be told.
+    pub handle: Option<HandleId>,
+    /// The attributes: node, and pod and namespace or type.
+    pub attributes: BTreeMap<String, String>,
+}
+
 /// A block put in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repaired {
@@ -18,7 +27,7 @@ pub struct Repaired {
     pub block: Block,
     /// Addresses that are free now. Before they were neither allocated nor free, or allocated to nobody who can be told.
     pub freed: Vec<IpAddr>,
-    /// Addresses that are allocated now because a pod reports them.
+    /// Addresses that are allocated now because a pod reports them, or because they are a node's tunnel's.
     pub kept: Vec<IpAddr>,
 }
 
@@ -48,18 +57,19 @@ impl Block {
         ordinals.len()
     }
 
+    /// Returns true if the block does not contradict itself.
+    pub fn is_in_order(&self) -> bool {
+        self.verify().is_ok() && self.lost_ordinal().is_none()
+    }
+
     /// The block with every ordinal either allocated or once in the free list; `None` where nothing is to be repaired, or the
     /// block is larger than any may be.
     ///
     /// An allocated ordinal stays allocated. An ordinal that is not, or whose allocation points at no attribute, is allocated to
-    /// the pod that reports its address, with the attributes that `reporter` gives, and free when no pod does. An address
-    /// whose time of release cannot be read rests from now on.
-    pub fn repaired(
-        &self,
-        now: OffsetDateTime,
-        reporter: impl Fn(IpAddr) -> Option<BTreeMap<String, String>>,
-    ) -> Option<Repaired> {
-        if self.capacity() > MAX_BLOCK_CAPACITY || (self.verify().is_ok() && self.lost_ordinal().is_none()) {
+    /// the pod or tunnel that has its address, as `holder_of` tells, and free when none has. An address whose time of release
+    /// cannot be read rests from now on.
+    pub fn repaired(&self, now: OffsetDateTime, holder_of: impl Fn(IpAddr) -> Option<Holder>) -> Option<Repaired> {
+        if self.capacity() > MAX_BLOCK_CAPACITY || self.is_in_order() {
             return None;
         }
         let mut block = self.clone();
@@ -71,8 +81,8 @@ impl Block {
             if holder.is_some_and(|holder| !holder.rests_since_nobody_knows()) {
                 continue;
             }
-            if let Some(attributes) = reporter(ip) {
-                block.allocations[ordinal] = Some(block.attribute_of(None, attributes));
+            if let Some(Holder { handle, attributes }) = holder_of(ip) {
+                block.allocations[ordinal] = Some(block.attribute_of(handle.as_ref(), attributes));
                 block.sequence_number_for_allocation.insert(ordinal.to_string(), block.sequence_number);
                 kept.push(ip);
             } else if holder.is_none() {

@@ -2,20 +2,38 @@
 
 use time::{Duration, OffsetDateTime};
 
-use super::{Attribute, Block, CorruptBlock};
+use super::{Attribute, Block, CorruptBlock, ReleaseError, ReleaseRequest};
 use crate::ipam::stored_time::parse_stored;
 
 impl Block {
     /// Frees addresses that have rested for `cooldown_seconds` and compacts the attributes; whether anything changed.
     ///
     /// To be called on every block that is read for any purpose of address management; what it changed is stored only
-    /// if the operation writes the block anyway (IPAM-162). This is the one place where ordinals enter the free list.
+    /// if the operation writes the block anyway (IPAM-162).
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let rested = self.rested_attributes(cooldown_seconds, now);
         let freed = self.free_where(&rested);
         let dropped = self.compact_attributes();
         Ok(freed || dropped)
+    }
+
+    /// Frees the addresses that `requests` name without a rest (`ipCooldownSeconds`). Other addresses that rest go on resting.
+    /// Returns how many were freed.
+    ///
+    /// # Errors
+    /// The block contradicts itself, or a request does not match what is held: nothing is freed.
+    pub fn free_at_once(&mut self, requests: &[ReleaseRequest]) -> Result<usize, ReleaseError> {
+        self.verify()?;
+        let mut ordinals = Vec::new();
+        for request in requests {
+            ordinals.extend(self.releasable(request)?.map(|(ordinal, _)| ordinal));
+        }
+        for &ordinal in &ordinals {
+            self.free_ordinal(ordinal);
+        }
+        self.compact_attributes();
+        Ok(ordinals.len())
     }
 
     /// Per attribute: whether the addresses under it have rested long enough.
@@ -36,12 +54,17 @@ impl Block {
         let before = self.unallocated.len();
         for ordinal in 0..self.allocations.len() {
             if self.allocations[ordinal].is_some_and(|index| rested[index]) {
-                self.allocations[ordinal] = None;
-                self.unallocated.push(ordinal);
-                self.sequence_number_for_allocation.remove(&ordinal.to_string());
+                self.free_ordinal(ordinal);
             }
         }
         self.unallocated.len() != before
+    }
+
+    /// Frees an allocated ordinal: the one way back to the free list of a block that does not contradict itself.
+    fn free_ordinal(&mut self, ordinal: usize) {
+        self.allocations[ordinal] = None;
+        self.unallocated.push(ordinal);
+        self.sequence_number_for_allocation.remove(&ordinal.to_string());
     }
 
     /// Drops attributes that no allocation refers to and renumbers the rest, keeping their order.

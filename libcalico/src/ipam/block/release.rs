@@ -153,7 +153,10 @@ impl Block {
 
     /// The ordinal to release and who holds it, or `None` when there is nothing to release. The sequence number is
     /// checked first, even of a free address (D34).
-    fn releasable(&self, request: &ReleaseRequest) -> Result<Option<(usize, Option<HandleId>)>, ReleaseError> {
+    pub(super) fn releasable(
+        &self,
+        request: &ReleaseRequest,
+    ) -> Result<Option<(usize, Option<HandleId>)>, ReleaseError> {
         let Some(ordinal) = self.ordinal_of(request.ip) else { return Ok(None) };
         let stored = self.sequence_of(ordinal).unwrap_or_default();
         if let Some(given) = request.sequence.filter(|&given| given != stored) {

@@ -127,6 +127,10 @@ impl Suspect {
     pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
         let evidence = match holding(self.holder.kind, &Live { suspect: self, facts }) {
             Holding::Held(keeper) => return Decision::Keep(keeper),
+            // The pod came back since. Only the index tells whether the address is that of its second interface.
+            Holding::Leaked(Evidence::OtherAddresses) if self.evidence != Evidence::OtherAddresses => {
+                return Decision::Keep(Keeper::Unseen);
+            }
             Holding::Leaked(evidence) => evidence,
         };
         let asked = self.questions();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ipam::Attribute;
 
 fn attribute(handle: &str, active: &[(&str, &str)], alternate: &[(&str, &str)]) -> Attribute {
     let map = |pairs: &[(&str, &str)]| pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -23,7 +24,7 @@ fn an_allocation_names_whom_it_is_for() {
         ("net.vmi.ns.vm1", &launcher, none, (Claim::Machine { namespace, name }, Some("n2"))),
         ("net.vmi.ns.vm1", none, &launcher, (Claim::Machine { namespace, name }, Some("n2"))),
         ("net.vmi.ns.vm1", none, none, (Claim::Machine { namespace, name }, None)),
-        ("net.vmi.0123abcd", none, none, (Claim::Unnamed, None)),
+        ("net.vmi.0123abcd", none, none, (Claim::Machine { namespace: "", name: "" }, None)),
         ("any", &[("vmi-name", "")], none, (Claim::Machine { namespace: "", name: "" }, None)),
         ("any", &[("type", "vxlanV6TunnelAddress"), ("node", "n1")], none, (Claim::Tunnel, Some("n1"))),
         ("ipip-tunnel-addr-n1", none, none, (Claim::Tunnel, None)),

@@ -126,7 +126,8 @@ proptest! {
         let before = block(&holders, resting, &damages);
         let reporter = |ip: IpAddr| {
             let ordinal = before.ordinal_of(ip).unwrap();
-            reported.contains(&ordinal).then(|| attributes(&format!("reporter{ordinal}")))
+            let attributes = || attributes(&format!("reporter{ordinal}"));
+            reported.contains(&ordinal).then(|| Holder { handle: None, attributes: attributes() })
         };
         let Some(Repaired { block: after, freed, kept }) = before.repaired(NOW, reporter) else {
             prop_assert!(before.verify().is_ok() && before.lost_ordinal().is_none());

@@ -188,8 +188,10 @@ proptest! {
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             let named = |node: &str| {
-                let mut held = cluster.blocks.values().flat_map(|block| block.allocated());
-                held.any(|held| held.attributes().and_then(|noted| noted.get("node")).is_some_and(|of| of == node))
+                // A machine whose active owner was cleared is filed under the node of the alternate one.
+                let held = cluster.blocks.values().flat_map(|block| block.allocated());
+                let mut owners = held.filter_map(|held| held.attribute).flat_map(|noted| [&noted.active_owner, &noted.alternate_owner]);
+                owners.any(|owner| owner.get("node").is_some_and(|of| of == node))
             };
             if let Some(owner) = owner {
                 prop_assert!(!block.is_empty() || named(owner.name()), "{} is left to {owner}", block.cidr);

@@ -1,0 +1,161 @@
+//! [`Claim`]: whom an allocation names.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::ipam::{Attribute, HandleId, Tunnel};
+
+/// The type of the addresses of Services, and how their handles begin.
+const SERVICE: &str = "LoadBalancer";
+const SERVICE_HANDLE: &str = "lb-";
+/// What stands in a virtual machine's handle before its namespace and name.
+const MACHINE_HANDLE: &str = ".vmi.";
+
+/// For whom an address was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// The host keeps it for itself (Windows).
+    HostReserved,
+    /// A tunnel device of the node.
+    Tunnel,
+    /// A Service of type LoadBalancer. Either name may be empty.
+    Service {
+        /// The Service's namespace.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// A virtual machine, whose addresses outlive the pods it runs in. Either name may be empty.
+    Machine {
+        /// The machine's namespace.
+        namespace: &'a str,
+        /// Its name, which its instance shares.
+        name: &'a str,
+    },
+    /// A pod.
+    Pod {
+        /// The pod's namespace.
+        namespace: &'a str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// Something of a type that nobody here knows.
+    Foreign,
+    /// Nobody is named.
+    Unnamed,
+}
+
+/// A [`Claim`] without the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClaimKind {
+    /// [`Claim::HostReserved`].
+    HostReserved,
+    /// [`Claim::Tunnel`].
+    Tunnel,
+    /// [`Claim::Service`].
+    Service,
+    /// [`Claim::Machine`].
+    Machine,
+    /// [`Claim::Pod`].
+    Pod,
+    /// [`Claim::Foreign`].
+    Foreign,
+    /// [`Claim::Unnamed`].
+    Unnamed,
+}
+
+impl<'a> Claim<'a> {
+    /// Reads what is noted with an allocation, and the Calico node that is noted. Where the active owner was cleared, the
+    /// alternate one counts, and of a machine without both its handle.
+    pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
+        if attribute.is_windows_reserved() {
+            return (Claim::HostReserved, noted(&attribute.active_owner, "node"));
+        }
+        let owner =
+            if attribute.active_owner.is_empty() { &attribute.alternate_owner } else { &attribute.active_owner };
+        let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
+        let claim = Self::by_type(owner)
+            .or_else(|| Self::by_owner(owner))
+            .or_else(|| Self::by_handle(handle, owner))
+            .unwrap_or(Claim::Unnamed);
+        (claim, noted(owner, "node"))
+    }
+
+    /// Returns the pods that are noted as owners, the active and the alternate one: namespace and name.
+    pub fn owners(attribute: &'a Attribute) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let owners = [&attribute.active_owner, &attribute.alternate_owner].into_iter();
+        owners.filter_map(|owner| Some((noted(owner, "namespace")?, noted(owner, "pod")?)))
+    }
+
+    /// Returns a number for everything that is noted with an allocation. Handle and sequence number do not change when a virtual
+    /// machine that comes back takes its address over; this number does.
+    pub fn fingerprint(attribute: &Attribute) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (&attribute.active_owner, &attribute.alternate_owner).hash(&mut hasher);
+        hasher.finish() as u32
+    }
+
+    fn by_type(owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        Some(match owner.get("type")?.as_str() {
+            tunnel if Tunnel::is_type(tunnel) => Claim::Tunnel,
+            SERVICE => Self::service(owner),
+            _ => Claim::Foreign,
+        })
+    }
+
+    fn by_owner(owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        let namespace = noted(owner, "namespace");
+        if let Some(name) = owner.get("vmi-name") {
+            return Some(Claim::Machine { namespace: namespace.unwrap_or_default(), name });
+        }
+        Some(Claim::Pod { namespace: namespace?, name: noted(owner, "pod")? })
+    }
+
+    fn by_handle(handle: &'a str, owner: &'a BTreeMap<String, String>) -> Option<Self> {
+        if Tunnel::is_handle(handle) {
+            return Some(Claim::Tunnel);
+        }
+        if handle.starts_with(SERVICE_HANDLE) {
+            return Some(Self::service(owner));
+        }
+        // A namespace has no dots. Names that are too long are in the handle as a hash: the machine cannot be looked up, and
+        // keeps the address.
+        let (_, names) = handle.split_once(MACHINE_HANDLE)?;
+        let (namespace, name) = names.split_once('.').unwrap_or_default();
+        Some(Claim::Machine { namespace, name })
+    }
+
+    fn service(owner: &'a BTreeMap<String, String>) -> Self {
+        let [namespace, name] = ["namespace", "service"].map(|key| noted(owner, key).unwrap_or_default());
+        Claim::Service { namespace, name }
+    }
+
+    /// Returns the kind of the claim.
+    pub fn kind(&self) -> ClaimKind {
+        match self {
+            Claim::HostReserved => ClaimKind::HostReserved,
+            Claim::Tunnel => ClaimKind::Tunnel,
+            Claim::Service { .. } => ClaimKind::Service,
+            Claim::Machine { .. } => ClaimKind::Machine,
+            Claim::Pod { .. } => ClaimKind::Pod,
+            Claim::Foreign => ClaimKind::Foreign,
+            Claim::Unnamed => ClaimKind::Unnamed,
+        }
+    }
+
+    /// Returns namespace and name, where the claim has them and both are given.
+    pub fn names(&self) -> Option<(&'a str, &'a str)> {
+        match *self {
+            Claim::Service { namespace, name }
+            | Claim::Machine { namespace, name }
+            | Claim::Pod { namespace, name } => {
+                (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
+            }
+            Claim::HostReserved | Claim::Tunnel | Claim::Foreign | Claim::Unnamed => None,
+        }
+    }
+}
+
+fn noted<'a>(owner: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    owner.get(key).map(String::as_str).filter(|value| !value.is_empty())
+}

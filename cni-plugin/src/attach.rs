@@ -44,12 +44,14 @@ pub enum Recorded<'a> {
     OtherInterface,
 }
 
-/// Why the interface was not made. Nothing of it is left.
+/// A failure to make the interface.
 #[derive(Debug)]
 pub enum AttachError {
-    /// The host has a route to one of the addresses, which stays.
+    /// The host has a route to one of the addresses, which stays. Nothing of the interface is left.
     BusyRoute(BusyRoute),
-    /// Any other reason.
+    /// Another dataplane may have made the interface, or may make it yet.
+    Unknown(CniError),
+    /// Any other reason. Nothing of the interface is left.
     Other(CniError),
 }
 
@@ -62,20 +64,18 @@ pub enum Removal {
     Done,
 }
 
-/// Opens CNI_NETNS before anything is touched. Its being the plugin's own is an error now (CNI-250); one that cannot be
-/// opened is left for the step that needs it, as upstream.
+/// Opens CNI_NETNS before anything is touched. Its being the plugin's own is an error now (CNI-250), unless
+/// CNI_NETNS_OVERRIDE is set; one that cannot be opened is left for the step that needs it, as upstream.
 pub fn open_netns(session: &Session) -> Result<Option<NetnsFd>, CniError> {
-    if session.call.netns_override {
-        return Ok(None);
-    }
     match NetnsFd::open(Path::new(&session.call.netns)) {
+        Err(NetnsError::SameNamespace { .. }) if session.call.netns_override => Ok(None),
         Err(error @ NetnsError::SameNamespace { .. }) => Err(netns_error(error)),
         opened => Ok(opened.ok()),
     }
 }
 
-/// Makes the interface for these addresses. Leaves nothing behind when it fails. `netns` is what [`open_netns`] opened;
-/// `endpoint` is what will be written, which another dataplane is told about; `mac` is for the kernel's only.
+/// Makes the interface for these addresses. Leaves nothing behind when it fails, unless the error says so. `netns` is what
+/// [`open_netns`] opened; `endpoint` is what will be written, which another dataplane is told about; `mac` is for the kernel's only.
 pub async fn attach(
     session: &Session,
     netns: Option<&NetnsFd>,
@@ -134,7 +134,7 @@ impl From<AttachError> for CniError {
     fn from(error: AttachError) -> Self {
         match error {
             AttachError::BusyRoute(busy) => dataplane_error(busy.into()),
-            AttachError::Other(error) => error,
+            AttachError::Unknown(error) | AttachError::Other(error) => error,
         }
     }
 }

@@ -34,11 +34,17 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
-    let (is_named, is_shared) = (!found.is_empty(), is_of_another_interface(session, &others)?);
+    let (is_named, mut listings) = (!found.is_empty(), known.listings);
+    let is_shared = is_of_another_interface(session, is_named, &others, listings.is_none())?;
+    if is_shared {
+        // The endpoint that cannot be read is that of the other interface.
+        listings.get_or_insert_default();
+    }
     let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
         None if is_shared => Recorded::OtherInterface,
+        None if listings.is_none() => Recorded::Unknown,
         None => Recorded::Nothing,
     };
     let removal = attach::remove(session, recorded).await?;
@@ -49,7 +55,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let machine = if is_superseded { Ok(None) } else { machine(session, known.kubernetes).await };
     let machine = machine.map(|machine| session.machine = machine);
     let prelude = known.release.filter(|_| !is_shared);
-    let released = release(session, prelude, known.listings).await.and(machine);
+    let released = release(session, prelude, listings).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -77,17 +83,26 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
 
 /// Returns true if an endpoint of the container under another interface's name uses what is named after the container alone,
 /// its handle and for a plain container the host's end. Upstream frees the addresses of that endpoint.
-fn is_of_another_interface(session: &Session, others: &[Entry<WorkloadEndpoint>]) -> Result<bool, CniError> {
+///
+/// `is_named`: the interface that DEL is asked for has an endpoint. `is_unread`: an endpoint of the container cannot be read.
+fn is_of_another_interface(
+    session: &Session,
+    is_named: bool,
+    others: &[Entry<WorkloadEndpoint>],
+    is_unread: bool,
+) -> Result<bool, CniError> {
     let is_same = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &session.call.container_id, None);
-    let shared = !others.is_empty()
-        && match session.facts.orchestrator {
-            Orchestrator::Cni(_) => true,
-            Orchestrator::Kubernetes(_) if !session.is_on_kubernetes() && others.iter().any(is_same) => true,
-            // On Kubernetes every endpoint is called eth0, whatever the interface is.
-            Orchestrator::Kubernetes(_) => attach::is_of_another_interface(session)?,
-        };
+    let shared = match session.facts.orchestrator {
+        Orchestrator::Cni(_) if !others.is_empty() => true,
+        Orchestrator::Cni(_) => is_unread && attach::is_of_another_interface(session)?,
+        Orchestrator::Kubernetes(_) if !session.is_on_kubernetes() && others.iter().any(is_same) => true,
+        Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || made_by_add(session) == Some(true)) => false,
+        // On Kubernetes every endpoint is called eth0, whatever the interface is, and a pod that is gone has none.
+        Orchestrator::Kubernetes(_) => attach::is_of_another_interface(session)?,
+    };
     if shared {
-        tracing::warn!(endpoint = %others[0].key, "the container's endpoint is of another interface; leaving it");
+        let endpoint = others.first().map(|entry| entry.key.to_string());
+        tracing::warn!(endpoint, "the container's interface is another one; leaving it and its addresses");
     }
     Ok(shared)
 }
@@ -122,7 +137,11 @@ async fn release(
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
     let is_pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
-    if is_pod && attach::is_of_another_interface(session)? {
+    let made = made_by_add(session);
+    if is_pod && made != Some(true) && attach::is_of_another_interface(session)? {
+        if made.is_none() {
+            return Err(undecided(session, cause));
+        }
         tracing::warn!("the pod's interface is another one; leaving it and its addresses");
         return ipam::release_foreign(session);
     }
@@ -131,6 +150,26 @@ async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<()
     removal.finish()?;
     foreign?;
     keep(session, cause)
+}
+
+/// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read, as
+/// runtimes call plugins before CNI 0.4.0. KubeVirt renames the pod's end of the interface.
+fn made_by_add(session: &Session) -> Option<bool> {
+    let call = &session.call;
+    let result = call.conf.read_prev_result(call.version).ok()??;
+    let names = |name: &str| result.interfaces.iter().any(|interface| interface.name == name);
+    Some(names(&call.ifname) && names(&session.host_ifname()))
+}
+
+/// Returns the error where the pod's end of the interface has another name: the interface was renamed since the ADD, or the
+/// runtime deletes one that the ADD never made. Only the endpoint or a `prevResult` tells these apart.
+fn undecided(session: &Session, cause: &CniError) -> CniError {
+    let (ifname, host) = (&session.call.ifname, session.host_ifname());
+    let words = format!(
+        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made {ifname}; call \
+         DEL again when the datastore answers"
+    );
+    CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
 
 /// Writes down what the datastore is owed. If even that fails, the runtime must come again.

@@ -1,13 +1,16 @@
 //! GC: releases what `cni.dev/valid-attachments` does not name (CNI-216), for this network and this node only.
 //!
-//! One failure does not stop the rest; all are reported together.
+//! Blocks, endpoints and interfaces are read first: a failure there ends the call. A later failure does not stop the rest; all are
+//! reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use datastore::Datastore;
 use ipam_plugin::cni::Leaked;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::names::InterfaceAlias;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
@@ -38,17 +41,31 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     owed::settle_some(session).await;
     let valid = Valid::of(session);
 
-    let mut failures = Vec::new();
-    let leaked = ipam::leaked(session, &valid.containers).await.unwrap_or_else(|error| {
-        failures.push(format!("find leaked addresses: {error}"));
-        Leaked::default()
-    });
+    let leaked =
+        ipam::leaked(session, &valid.containers).await.map_err(|error| nothing_collected("the blocks", &error))?;
+    let conf = &session.call.conf;
+    if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
+        tracing::warn!(
+            containers = leaked.containers(),
+            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is not known where \
+             a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
+        );
+        return Ok(());
+    }
     let endpoints = endpoints(session, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
-    stale.retain(|entry| is_stale(session, &valid, entry));
-    let (interfaces, running) = look(session, &suspects(&valid, &leaked, &stale)).map_err(|error| {
-        CniError::new(Code::TRY_AGAIN, format!("nothing is collected: which containers run is not known: {error}"))
-    })?;
+    stale.retain(|entry| {
+        is_stale(session, &valid, entry)
+            && !lists_addresses_of_another_network(&leaked, entry)
+            && (!session.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
+    });
+    if !stale.is_empty() {
+        let aliases = dataplane::aliases().map_err(|error| running_unknown(&error))?;
+        stale.retain(|entry| !is_of_another_network(session, &aliases, entry));
+    }
+    let (interfaces, running) =
+        look(session, &suspects(session, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
+    let mut failures = Vec::new();
     let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL: no address is given back while an interface still answers for it.
     for interface in interfaces {
@@ -56,21 +73,23 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         if !staying.contains(&container_id)
             && let Err(error) = interface.remove()
         {
-            failures.push(format!("remove interface {ifname} of container {container_id}: {error}"));
+            failures.push(format!(
+                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: {error}"
+            ));
             staying.insert(container_id);
         }
     }
     stale.retain(|entry| !staying.contains(&entry.value.spec.container_id));
-    let mut keeping = valid.containers;
-    keeping.extend(staying);
     // Nor while an endpoint lists it.
     for entry in stale {
         if let Err(error) = endpoints_of(session, &entry).give_up().await {
             failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
-            keeping.insert(entry.value.spec.container_id);
+            staying.insert(entry.value.spec.container_id);
         }
     }
-    failures.extend(ipam::gc(session, leaked, &keeping, !running.is_empty()).await);
+    let mut keeping = valid.containers;
+    keeping.extend(staying.iter().cloned());
+    failures.extend(ipam::gc(session, leaked, &keeping, &staying).await);
     failures.extend(running.iter().map(|running| left(session, running)));
     match failures.first() {
         None => Ok(()),
@@ -98,7 +117,7 @@ async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<Workl
 
 /// Whether an endpoint of this node is of this network and of an attachment that is gone. A plain container's endpoint
 /// names its network as a profile. A pod's does not: with Kubernetes' policy it is told from its namespace profile, and
-/// a node has one network for pods.
+/// an endpoint of another network for pods from its interface, see [`is_of_another_network`].
 ///
 /// A pod has one endpoint, of the interface that the first ADD was asked for: there the container alone decides.
 fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
@@ -115,21 +134,80 @@ fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -
             || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
 }
 
+/// Returns true if the interface of a pod's endpoint was made for another network than this one.
+fn is_of_another_network(
+    session: &Session,
+    aliases: &BTreeMap<String, InterfaceAlias>,
+    entry: &Entry<WorkloadEndpoint>,
+) -> bool {
+    let spec = &entry.value.spec;
+    let own = own_alias(session, entry);
+    let alias = aliases.get(&spec.interface_name).filter(|alias| alias.is_of_container(&spec.container_id));
+    spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
+}
+
+/// Returns true if IPAM holds one of the endpoint's addresses for the same container in another network. An interface of upstream's
+/// or of another dataplane has no alias that tells its network.
+fn lists_addresses_of_another_network(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let spec = &entry.value.spec;
+    host_link_of(spec).1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
+}
+
+/// Returns true if the container that a pod's annotation names has a leaked address which IPAM holds for this very pod. The
+/// annotation alone is what a tenant says.
+fn leaked_of_pod(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
+    leaked.held().any(|(container, address)| {
+        let pod = address.pod.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+        container == entry.value.spec.container_id && pod == Some(names)
+    })
+}
+
+fn running_unknown(error: &DataplaneError) -> CniError {
+    nothing_collected("the interfaces of this node", error)
+}
+
+fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
+    let words = format!("nothing is collected, as {unknown} cannot be read: {error}; the next GC tries again");
+    CniError::new(Code::TRY_AGAIN, words)
+}
+
 /// Returns the containers whose network is to be taken, with their addresses.
-fn suspects(valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+fn suspects(session: &Session, valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+    let network = &session.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {
-        suspects.entry(container.to_owned()).or_default().held.push(address.ip);
+        let suspect = suspects.entry(container.to_owned()).or_default();
+        suspect.held.push(address.ip);
+        suspect.aliases.push(match &address.pod {
+            Some((namespace, name)) => InterfaceAlias::for_pod(network, namespace, name, container),
+            None => InterfaceAlias::for_container(container),
+        });
     }
     for entry in stale {
-        let (_, listed) = host_link_of(&entry.value.spec);
-        suspects.entry(entry.value.spec.container_id.clone()).or_default().listed.extend(listed);
+        let suspect = suspects.entry(entry.value.spec.container_id.clone()).or_default();
+        suspect.aliases.push(own_alias(session, entry));
+        // On Kubernetes the pod's annotations list them, which a tenant writes.
+        if !session.is_on_kubernetes() {
+            suspect.listed.extend(host_link_of(&entry.value.spec).1);
+        }
     }
     let named = suspects.into_iter().map(|(container_id, suspect)| {
         let is_named = valid.containers.contains(&container_id);
-        Suspect { container_id, is_named, ..suspect }
+        let is_elsewhere = leaked.may_hold_elsewhere(&container_id);
+        Suspect { container_id, is_named, is_elsewhere, ..suspect }
     });
     named.collect()
+}
+
+/// The alias of the interface that an endpoint has where it is of this network.
+fn own_alias(session: &Session, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
+    let spec = &entry.value.spec;
+    let namespace = entry.key.namespace.as_deref().unwrap_or_default();
+    match spec.orchestrator.as_str() {
+        "k8s" => InterfaceAlias::for_pod(&session.call.conf.name, namespace, &spec.pod, &spec.container_id),
+        _ => InterfaceAlias::for_container(&spec.container_id),
+    }
 }
 
 /// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers that run,

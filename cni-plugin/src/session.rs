@@ -200,11 +200,13 @@ impl Session {
 
         let ((answers, early), said) = join(self.answer(question, &batch), self.api.read_beside(&beside)).await;
         let known = answers.and_then(|answers| {
-            let mut endpoints = endpoints.map(|ticket| answers.list(&ticket)).unwrap_or_default();
-            endpoints.retain(|entry| self.facts.owns(&entry.key.name));
+            let found = endpoints.iter().flat_map(|ticket| answers.each(ticket));
+            let (endpoints, unreadable): (Vec<_>, Vec<_>) =
+                found.filter(|(key, _)| self.facts.owns(&key.name)).map(|(_, found)| found).partition(Result::is_ok);
+            let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
             let listings = match &pod {
                 Some(ticket) => answers.get(ticket).ok().and_then(|pod| self.listings_of(pod)),
-                None => Some(endpoints.iter().cloned().map(Listing::from).collect()),
+                None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
             };
             Ok(Box::new(Known {
                 cluster: answers.get(&cluster)?,

@@ -252,7 +252,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
     }
 
     async fn undo(&mut self) {
-        undo(self.store, self.clock, &self.request.handle, &self.taken).await;
+        undo(self.store, self.clock, self.request, &self.taken).await;
     }
 
     fn has_room(&self, cidr: &Cidr) -> bool {

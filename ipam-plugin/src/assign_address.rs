@@ -134,7 +134,7 @@ impl<'a> WantedAddress<'a> {
             return Ok(None);
         }
         let from = match &self.request.predecessor {
-            Some(predecessor) if predecessor.give_up(&mut block, self.ip, self.known.now)? => Some(predecessor),
+            Some(predecessor) if predecessor.give_up(&mut block, self.ip)? => Some(predecessor),
             _ => None,
         };
         let strict = self.known.config().strict_affinity;

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, HandleId, ReleaseRequest, any_pool_of};
+use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
-use time::OffsetDateTime;
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::release_addresses::{OpenGate, release_batch};
+use crate::read_blocks::{names_with, pooled};
+use crate::release_addresses::{OpenGate, ReleasedBatch, release_batch};
 
 /// The earlier sandbox of a pod. Which one that is the pod's annotations say, and they are the tenant's: an address is the
 /// sandbox's only where the allocation has its handle and, by its own attributes, this pod.
@@ -37,9 +37,9 @@ impl Predecessor {
 
     /// Takes an address from the sandbox, in memory: it is free then, whatever time released addresses rest. Returns false if the
     /// sandbox does not hold it for the pod.
-    pub(crate) fn give_up(&self, block: &mut Block, ip: IpAddr, now: OffsetDateTime) -> Result<bool, IpamError> {
+    pub(crate) fn give_up(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
         let requests = self.requests(block, &[ip]);
-        Ok(!block.release(&requests, 0, now)?.released.is_empty())
+        Ok(block.free_at_once(&requests)? > 0)
     }
 
     fn requests(&self, block: &Block, addresses: &[IpAddr]) -> Vec<ReleaseRequest> {
@@ -60,15 +60,26 @@ impl Predecessor {
     ) -> Result<Vec<IpAddr>, IpamError> {
         let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
         let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-        let blocks: BTreeSet<Cidr> =
-            addresses.iter().filter_map(|ip| any_pool_of(&pools, *ip)?.block_of(*ip)).collect();
-        let blocks: Vec<Cidr> = blocks.into_iter().collect();
-        let requests = |block: &Block| self.requests(block, addresses);
-        let outcome = release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await?;
-        match outcome.failed.into_iter().next() {
+        let outcome = self.release_from(store, clock, pooled(&pools, addresses), addresses).await?;
+        let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
+        let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
+        let named = names_with(store, &astray).await?.into_values().collect();
+        let further = self.release_from(store, clock, named, addresses).await?;
+        match outcome.failed.into_iter().chain(further.failed).next() {
             Some((_, error)) => Err(error),
-            None => Ok(outcome.released.into_iter().map(|(_, ip)| ip).collect()),
+            None => Ok(outcome.released.into_iter().chain(further.released).map(|(_, ip)| ip).collect()),
         }
+    }
+
+    async fn release_from<S: Store, C: Clock>(
+        &self,
+        store: &S,
+        clock: &C,
+        blocks: BTreeSet<Cidr>,
+        addresses: &[IpAddr],
+    ) -> Result<ReleasedBatch, IpamError> {
+        let blocks: Vec<Cidr> = blocks.into_iter().collect();
+        release_batch(store, clock, &OpenGate, &blocks, |block| self.requests(block, addresses), blocks.len()).await
     }
 }
 
@@ -79,6 +90,7 @@ mod tests {
 
     use super::*;
     use crate::assign_address::assign_address;
+    use crate::release_addresses::release_addresses;
     use crate::request::{AssignRequest, workload_attributes};
     use crate::testing::{Cluster, MemoryStore, assert_consistent, held};
 
@@ -133,6 +145,22 @@ mod tests {
             assert_eq!(after.sequence_number, before.sequence_number + 1);
             assert_eq!(held(&cluster.store.pairs()), [(HandleId::new("net.c2"), vec![ip(ADDRESS)])].into());
             assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+
+    #[tokio::test]
+    async fn hand_over_to_the_next_sandbox_leaves_addresses_of_the_block_that_rest() {
+        for cluster in clusters() {
+            cluster.configure(|config| config.ip_cooldown_seconds = 300);
+            ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
+            ask(&cluster, &request(&cluster, "net.other", Some(("ns", "db"))), "10.65.1.10").await.unwrap();
+            let other =
+                ReleaseRequest { ip: ip("10.65.1.10"), handle: Some(HandleId::new("net.other")), sequence: None };
+            release_addresses(&cluster.store, &cluster.clock, &[other]).await.unwrap();
+            ask(&cluster, &next(&cluster), ADDRESS).await.unwrap();
+            let block = cluster.block("10.65.1.0/26").unwrap();
+            assert!(block.allocation(ip("10.65.1.10")).is_some_and(|held| held.is_cooling()));
+            assert_eq!(held(&cluster.store.pairs()), [(HandleId::new("net.c2"), vec![ip(ADDRESS)])].into());
         }
     }
 

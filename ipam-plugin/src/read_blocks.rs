@@ -1,11 +1,12 @@
-//! [`read_blocks`]: several blocks in one request. [`attributes_of`]: the attributes of allocations in them.
+//! [`read_blocks`]: several blocks in one request. [`blocks_of`]: the blocks that addresses are in; [`pooled`] and [`names_with`]:
+//! where those are. [`attributes_of`]: the attributes of allocations in them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Attribute, Block, any_pool_of};
-use libcalico::net::Cidr;
+use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 /// Those of the blocks that are there, in order; no request when none is wanted. One that cannot be read is an error.
@@ -23,12 +24,53 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
     Ok(blocks)
 }
 
+/// Returns the blocks of `addresses` as the pools tell them. An address whose block is not there may be in another one
+/// ([`names_with`]).
+pub(crate) fn pooled(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
+    addresses.iter().filter_map(|ip| any_pool_of(pools, *ip)?.block_of(*ip)).collect()
+}
+
+/// Returns the block of each of `addresses`, by the names of all blocks; no request when there are none. The pools do not tell the
+/// block of an address of no pool, nor that of a pool which was made anew with another block size while the block was in use.
+pub(crate) async fn names_with<S: Store>(
+    store: &S,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<BTreeMap<IpAddr, Cidr>, StoreError> {
+    let mut found = BTreeMap::new();
+    for version in addresses.iter().map(|ip| IpVersion::of(*ip)).collect::<BTreeSet<_>>() {
+        let mut batch = ReadBatch::new();
+        let keys = batch.list_keys::<Block>(&Some(version));
+        let answers = store.read(&batch).await?;
+        for cidr in answers.listed_keys(&keys) {
+            found.extend(addresses.iter().filter(|ip| cidr.contains(**ip)).map(|ip| (*ip, cidr)));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the blocks of `addresses` and those of `known` that are there. An address that is in none of `known`, nor in the block
+/// that the pools tell, is looked for by the names of all blocks. A block that cannot be read is an error.
+pub(crate) async fn blocks_of<S: Store>(
+    store: &S,
+    pools: &[IpPool],
+    addresses: &[IpAddr],
+    known: BTreeSet<Cidr>,
+) -> Result<Vec<Entry<Block>>, StoreError> {
+    let mut wanted = pooled(pools, addresses);
+    wanted.extend(known);
+    let mut blocks = read_blocks(store, wanted).await?;
+    let is_there = |ip: &IpAddr| blocks.iter().any(|block| block.key.contains(*ip));
+    let astray: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_there(ip)).collect();
+    let named = names_with(store, &astray).await?;
+    blocks.extend(read_blocks(store, named.into_values().collect()).await?);
+    Ok(blocks)
+}
+
 /// Returns the attributes of the allocation of each of `addresses`. An address that is free or cools down after its release has none.
 pub async fn attributes_of<S: Store>(store: &S, addresses: &[IpAddr]) -> Result<Vec<Attribute>, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-    let wanted: BTreeSet<Cidr> = addresses.iter().filter_map(|ip| any_pool_of(&pools, *ip)?.block_of(*ip)).collect();
-    let blocks = read_blocks(store, wanted).await?;
+    let blocks = blocks_of(store, &pools, addresses, BTreeSet::new()).await?;
     let allocations = addresses.iter().filter_map(|ip| {
         let held = blocks.iter().find_map(|block| block.value.allocation(*ip))?;
         held.attribute.filter(|_| !held.is_cooling()).cloned()

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_count;
 
-pub use self::listings::{Leaving, Listings, NoListings, leaving_of};
+pub use self::listings::{Leaving, Listings, NoListings, leaving_of, still_held};
 pub use self::turn::Turn;
 
 /// The handles of a container, as read.
@@ -231,8 +231,10 @@ impl State {
         let is_held = |handle: Option<HandleId>| {
             handle.is_some_and(|handle| self.prelude.handles.iter().any(|entry| entry.key == handle))
         };
-        let allocated = self.blocks.values().flatten().flat_map(|block| block.value.allocated());
-        allocated.filter(|held| !held.is_cooling() && is_held(held.handle())).map(|held| Leaving::of(&held)).collect()
+        let blocks = self.blocks.values().flatten();
+        let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
+        let held = allocated.filter(|(_, held)| !held.is_cooling() && is_held(held.handle()));
+        held.map(|(block, held)| Leaving::of(block, &held)).collect()
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, ReleaseRequest, Released, TheConfig, any_pool_of};
-use libcalico::net::{Cidr, IpVersion};
+use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use crate::affinity::{PoolView, release_if_deselected};
@@ -15,6 +15,7 @@ use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_count::{self, Attempt};
+use crate::read_blocks::names_with;
 use crate::release::write_released;
 
 pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch, release_chosen};
@@ -40,32 +41,44 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let answers = store.read(&batch).await?;
     let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let view = PoolView::new(answers.list(&pools));
-    let (by_block, homeless) = by_block(store, &view, requests).await?;
-
-    let mut outcome = ReleasedAddresses { released: Vec::new(), unallocated: homeless };
-    let mut first_error = None;
-    for (cidr, requests) in &by_block {
-        match release_from_block(store, clock, *cidr, requests, cooldown).await {
-            Ok(released) => {
-                outcome.released.extend(released.released);
-                outcome.unallocated.extend(released.unallocated);
-            }
-            Err(error) => _ = first_error.get_or_insert(error),
+    let (by_block, mut astray) = by_block(&view, requests);
+    let (mut outcome, mut first_error) = (ReleasedAddresses::default(), None);
+    let mut note = |released: Result<Released, IpamError>| match released {
+        Ok(released) => {
+            outcome.released.extend(released.released);
+            outcome.unallocated.extend(released.unallocated);
         }
+        Err(error) => _ = first_error.get_or_insert(error),
+    };
+    for (cidr, requests) in by_block {
+        match release_from_block(store, clock, cidr, &requests, cooldown).await.transpose() {
+            Some(released) => note(released),
+            None => astray.extend(requests),
+        }
+    }
+    let named = names_with(store, &astray.iter().map(|request| request.ip).collect()).await?;
+    let mut further = BTreeMap::<Option<Cidr>, Vec<ReleaseRequest>>::new();
+    for request in astray {
+        further.entry(named.get(&request.ip).copied()).or_default().push(request);
+    }
+    for (cidr, requests) in further {
+        let released = match cidr {
+            Some(cidr) => release_from_block(store, clock, cidr, &requests, cooldown).await,
+            None => Ok(None),
+        };
+        let nothing =
+            || Released { unallocated: requests.iter().map(|request| request.ip).collect(), ..Released::default() };
+        note(released.map(|released| released.unwrap_or_else(nothing)));
     }
     first_error.map_or(Ok(outcome), Err)
 }
 
-type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
-
-/// The requests by block: through the pools, and for what is in none of them by looking at every block (D14). Also the
-/// addresses that are in no block.
-async fn by_block<S: Store>(
-    store: &S,
+/// Returns the requests by block, as the pools tell it, and those of no pool (D14).
+fn by_block(
     view: &PoolView,
     requests: &[ReleaseRequest],
-) -> Result<(ByBlock, Vec<IpAddr>), StoreError> {
-    let mut found = ByBlock::new();
+) -> (BTreeMap<Cidr, Vec<ReleaseRequest>>, Vec<ReleaseRequest>) {
+    let mut found = BTreeMap::<_, Vec<ReleaseRequest>>::new();
     let mut unpooled = Vec::new();
     for request in requests {
         match any_pool_of(view.pools(), request.ip).and_then(|pool| pool.block_of(request.ip)) {
@@ -73,38 +86,25 @@ async fn by_block<S: Store>(
             None => unpooled.push(request.clone()),
         }
     }
-    let versions: BTreeSet<IpVersion> = unpooled.iter().map(|request| IpVersion::of(request.ip)).collect();
-    let mut blocks = Vec::new();
-    for version in versions {
-        blocks.extend(store.list::<Block>(&Some(version)).await?.into_iter().map(|entry| entry.key));
-    }
-    let mut homeless = Vec::new();
-    for request in unpooled {
-        match blocks.iter().find(|cidr| cidr.contains(request.ip)) {
-            Some(cidr) => found.entry(*cidr).or_default().push(request),
-            None => homeless.push(request.ip),
-        }
-    }
-    Ok((found, homeless))
+    (found, unpooled)
 }
 
+/// Gives back addresses of one block; `None` where there is no such block.
 async fn release_from_block<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     cidr: Cidr,
     requests: &[ReleaseRequest],
     cooldown: i64,
-) -> Result<Released, IpamError> {
+) -> Result<Option<Released>, IpamError> {
     let mut budget = Budget::new(clock, OPERATION);
     loop {
         let (block, mut handles) = read_block(store, cidr, requests).await?;
-        let Some(mut block) = block else {
-            return Ok(Released { unallocated: requests.iter().map(|r| r.ip).collect(), ..Released::default() });
-        };
+        let Some(mut block) = block else { return Ok(None) };
         block.value.collect_garbage(cooldown, clock.now())?;
         let released = block.value.release(requests, cooldown, clock.now())?;
         if released.released.is_empty() {
-            return Ok(released);
+            return Ok(Some(released));
         }
         let (writes, counted) = writes(store, &block, &released, &mut handles).await?;
         match store.write(&writes).await {
@@ -112,7 +112,7 @@ async fn release_from_block<S: Store, C: Clock>(
                 if let Some(owner) = block.value.owner().filter(|_| block.value.is_empty()) {
                     release_if_deselected(store, &[(cidr, owner)]).await;
                 }
-                return Ok(released);
+                return Ok(Some(released));
             }
             // The block is written first: the addresses are free, and only the handles' counts are left to be mended.
             Err(error) if error.applied > 0 => {
@@ -124,7 +124,7 @@ async fn release_from_block<S: Store, C: Clock>(
                         handle_count::decrement_after(store, clock, &handle.key, &counts, attempt).await;
                     }
                 }
-                return Ok(released);
+                return Ok(Some(released));
             }
             Err(error) if error.cause.is_race() => {
                 if !budget.pause().await {

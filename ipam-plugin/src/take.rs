@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use libcalico::ipam::{
-    AffinityKey, AffinityState, AssignError, AssignRequest as BlockRequest, Block, BlockAffinity, Owner,
+    AffinityKey, AffinityState, Allocation, AssignError, AssignRequest as BlockRequest, Block, BlockAffinity, Owner,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, StoreError, Write};
@@ -138,12 +138,13 @@ impl Take {
     /// Whether `stored` holds the addresses as this take would have written them: what tells, after a write of unknown
     /// outcome, that it was applied (IPAM-184). The attributes carry the time, so that no other request's look the same.
     pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
-        self.addresses.iter().all(|ip| {
-            stored.allocation(*ip).is_some_and(|held| {
-                held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
-            })
-        })
+        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_taken(request, &held)))
     }
+}
+
+/// Returns true if an allocation is as `request` has written it.
+pub(crate) fn is_as_taken(request: &AssignRequest, held: &Allocation<'_>) -> bool {
+    held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }
 
 fn block_request<'a>(request: &'a AssignRequest, owner: &'a Owner, strict: bool) -> BlockRequest<'a> {

@@ -1,21 +1,74 @@
 //! Giving back what a failed allocation had taken already (D10).
 
-use libcalico::ipam::{HandleId, ReleaseRequest};
+use std::collections::BTreeSet;
+
+use libcalico::ipam::{Block, ReleaseRequest};
+use libcalico::net::Cidr;
 use libcalico::store::Store;
 
 use crate::clock::Clock;
-use crate::release_addresses::release_addresses;
-use crate::take::Take;
+use crate::release_addresses::{OpenGate, release_batch};
+use crate::request::AssignRequest;
+use crate::take::{Take, is_as_taken};
 
-/// Releases the addresses of `takes`. Failure is only logged: the handle still holds them, so DEL will find them.
-pub(crate) async fn undo<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, takes: &[Take]) {
-    if takes.is_empty() {
-        return;
-    }
-    let held = takes.iter().flat_map(|take| &take.addresses);
-    let requests: Vec<ReleaseRequest> =
-        held.map(|ip| ReleaseRequest { ip: *ip, handle: Some(handle.clone()), sequence: None }).collect();
-    if let Err(error) = release_addresses(store, clock, &requests).await {
+/// Releases the addresses of `takes` that are as they were taken: those of a virtual machine may have passed to another launcher,
+/// under the same handle. Failure is only logged: the handle still holds them, so DEL will find them.
+pub(crate) async fn undo<S: Store, C: Clock>(store: &S, clock: &C, request: &AssignRequest, takes: &[Take]) {
+    let blocks: BTreeSet<Cidr> = takes.iter().map(Take::cidr).collect();
+    let blocks: Vec<Cidr> = blocks.into_iter().collect();
+    let requests = |block: &Block| {
+        let here = takes.iter().filter(|take| take.cidr() == block.cidr);
+        let held = here.flat_map(|take| &take.addresses).filter_map(|ip| block.allocation(*ip));
+        held.filter(|held| is_as_taken(request, held))
+            .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
+            .collect()
+    };
+    let handle = &request.handle;
+    let error = match release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await {
+        Ok(outcome) => outcome.failed.into_iter().next().map(|(_, error)| error),
+        Err(error) => Some(error),
+    };
+    if let Some(error) = error {
         tracing::error!(%handle, %error, "cannot release what a failed allocation took; DEL will");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use libcalico::ipam::OwnerSlot;
+
+    use super::*;
+    use crate::assign_address::assign_address;
+    use crate::request::workload_attributes;
+    use crate::testing::{Cluster, MemoryStore, held};
+
+    /// Another launcher of the machine has the machine's handle, and became the owner meanwhile.
+    #[tokio::test]
+    async fn undo_of_an_address_that_passed_to_another_launcher_leaves_it() {
+        let ip: IpAddr = "10.65.0.9".parse().unwrap();
+        // Somebody released the other address of the take meanwhile.
+        let free: IpAddr = "10.65.0.10".parse().unwrap();
+        for (owner, kept) in [("launcher-1", false), ("launcher-2", true)] {
+            let cluster = Cluster::on(MemoryStore::sequential());
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            let mut request = cluster.request("node1", "net.vmi.ns.db");
+            let pod = Some(("ns", "launcher-1"));
+            request.attributes = workload_attributes("node1", pod, cluster.clock.now());
+            let prelude = cluster.prelude(&request).await.unwrap();
+            assign_address(&cluster.store, &cluster.clock, &request, ip, prelude).await.unwrap();
+            let mut block = cluster.block("10.65.0.0/26").unwrap();
+            let take = Take { addresses: vec![free, ip], block: block.clone(), revision: None, claim: None };
+            let attributes = match owner {
+                "launcher-1" => request.attributes.clone(),
+                _ => workload_attributes("node2", Some(("ns", owner)), cluster.clock.now()),
+            };
+            block.set_owner(&request.handle, OwnerSlot::Active, &attributes);
+            let stored = cluster.store.get::<Block>(&block.cidr).await.unwrap();
+            cluster.store.update(&block.cidr, &block, &stored.revision).await.unwrap();
+            undo(&cluster.store, &cluster.clock, &request, &[take]).await;
+            assert_eq!(!held(&cluster.store.pairs()).is_empty(), kept, "owned by {owner}");
+        }
     }
 }

@@ -59,6 +59,7 @@ pub(super) async fn set_up(
         Err(AttachError::BusyRoute(route)) if lease.chooser.is_some() => {
             return Err(Failure::Busy { route, written: None });
         }
+        Err(AttachError::Unknown(error)) => return Err(leave(ATTACHING, "interface", error).into()),
         Err(error) => return Err(Box::pin(give_back(session, lease, ATTACHING, error.into())).await.into()),
     };
     session.timings.stage("dataplane");
@@ -94,7 +95,10 @@ async fn side_by_side(
             Err(Failure::Busy { route, written: Some(Box::new(endpoint)) })
         }
         (Err(failure), Ok(attachment)) => Err(detach(session, lease, &attachment, failure).await.into()),
-        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => Err(leave(ATTACHING, error.into()).into()),
+        (_, Err(AttachError::Unknown(error))) => Err(leave(ATTACHING, "interface", error).into()),
+        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => {
+            Err(leave(ATTACHING, "WorkloadEndpoint", error.into()).into())
+        }
         (_, Err(error)) => Err(give_back(session, lease, ATTACHING, error.into()).await.into()),
     };
     session.timings.stage("dataplane");

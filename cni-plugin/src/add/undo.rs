@@ -15,25 +15,30 @@ pub(super) async fn detach(
     failure: WriteFailure,
 ) -> CniError {
     const STEP: &str = "writing the WorkloadEndpoint";
-    let error = undo(session, attachment, failure.error).await;
+    let undone = attachment.undo(session).await;
+    let error = with_undo(failure.error, &undone);
     if failure.perhaps_written {
-        return leave(STEP, error);
+        return leave(STEP, "WorkloadEndpoint", error);
+    }
+    if undone.is_err() {
+        return leave(STEP, "interface", error);
     }
     give_back(session, lease, STEP, error).await
 }
 
-/// The endpoint may be there, and nobody can be asked: its addresses stay. Given back, they could be another's while an
-/// endpoint still claims them.
-pub(super) fn leave(step: &str, error: CniError) -> CniError {
-    with_detail(
-        error,
-        &format!("failed while {step}; the WorkloadEndpoint may be there, DEL will release its addresses"),
-    )
+/// Returns the error of an ADD whose interface or endpoint (`what`) may be left: the addresses stay, for another pod could get them
+/// while the endpoint lists them or the interface answers for them.
+pub(super) fn leave(step: &str, what: &str, error: CniError) -> CniError {
+    with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
 }
 
 /// Takes the interface away.
 pub(super) async fn undo(session: &Session, attachment: &Attachment, error: CniError) -> CniError {
-    match attachment.undo(session).await {
+    with_undo(error, &attachment.undo(session).await)
+}
+
+fn with_undo(error: CniError, undone: &Result<(), CniError>) -> CniError {
+    match undone {
         Ok(()) => error,
         Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
     }

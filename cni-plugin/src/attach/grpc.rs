@@ -3,7 +3,7 @@
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{CniError, Code};
 
-use super::Attachment;
+use super::{AttachError, Attachment};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 use crate::endpoint_plan;
@@ -15,7 +15,7 @@ pub(super) async fn attach(
     socket: &str,
     lease: &Lease,
     endpoint: &WorkloadEndpoint,
-) -> Result<Attachment, CniError> {
+) -> Result<Attachment, AttachError> {
     let plan = endpoint_plan::from_conf(session, &lease.addresses)?;
     let ips = lease.result.ips.iter().map(|ip| IpConfig {
         address: ip.address.to_string(),
@@ -34,13 +34,21 @@ pub(super) async fn attach(
         workload: Some(workload(endpoint)),
         dataplane_options: Default::default(),
     };
-    let reply = server(session, socket)?.add(request).await.map_err(refused)?;
+    let reply = match server(session, socket)?.add(request).await {
+        Ok(reply) => reply,
+        // The server may still be at it: a Del now might come before the interface does.
+        Err(error) if error.is_outcome_unknown() => return Err(AttachError::Unknown(refused(error))),
+        Err(error) => return Err(refused(error).into()),
+    };
     let Ok(mac) = reply.container_mac.parse::<MacAddr>() else {
-        if let Err(error) = remove(session, socket).await {
-            tracing::warn!(%error, "the interface of a failed ADD stays");
-        }
-        let error = format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac);
-        return Err(CniError::internal(error));
+        let error =
+            CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac));
+        return Err(match remove(session, socket).await {
+            Ok(()) => error.into(),
+            Err(left) => {
+                AttachError::Unknown(error.with_details(format!("the interface could not be removed: {left}")))
+            }
+        });
     };
     Ok(Attachment {
         host_ifname: reply.host_interface_name,

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use libcalico::api::WorkloadEndpointSpec;
 use libcalico::conversion::Orchestrator;
-use libcalico::net::Cidr;
 use netconf::CniError;
 
 use super::{AttachError, Attachment, Recorded};
@@ -117,6 +116,5 @@ pub(super) fn undo(session: &Session, host_index: u32) -> Result<(), CniError> {
 
 /// The host's end of an endpoint's interface, and the addresses routed to it.
 pub fn host_link_of(spec: &WorkloadEndpointSpec) -> (String, Vec<IpAddr>) {
-    let networks = spec.ip_networks.iter().filter_map(|network| network.parse::<Cidr>().ok());
-    (spec.interface_name.clone(), networks.map(|cidr| cidr.network()).collect())
+    (spec.interface_name.clone(), spec.networks().map(|network| network.network()).collect())
 }

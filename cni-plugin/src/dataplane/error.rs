@@ -110,7 +110,7 @@ pub enum DataplaneError {
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,
-    /// The route found: `through interface cali9 (protocol Static)`.
+    /// The route found: `through interface cali9 (protocol Static)`, `that is the host's own, on interface eth0`.
     pub route: String,
     /// The interface of that route; `None` for a route that drops packets or has several next hops.
     pub interface: Option<String>,

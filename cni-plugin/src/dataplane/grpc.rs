@@ -11,7 +11,7 @@ use std::time::Duration;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::{ConnectError, Request, Status};
 use tonic_prost::ProstCodec;
 
 use wire::{AddReply, AddRequest, DelReply, DelRequest};
@@ -44,6 +44,8 @@ pub enum GrpcError {
         method: &'static str,
         /// The status: its code and message.
         reason: String,
+        /// False if there was no connection to the server.
+        was_sent: bool,
     },
     /// The server answered that it did not succeed.
     #[error("gRPC dataplane {target}: {method} failed: {message}")]
@@ -55,6 +57,13 @@ pub enum GrpcError {
         /// The server's reason.
         message: String,
     },
+}
+
+impl GrpcError {
+    /// Returns true if the server may have carried out the call.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, GrpcError::Call { was_sent: true, .. })
+    }
 }
 
 /// A connection to a gRPC dataplane, made at the first call.
@@ -101,19 +110,20 @@ impl GrpcDataplane {
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
-        let failed = |reason| GrpcError::Call { target: self.target.clone(), method, reason };
+        let failed = |(reason, was_sent)| GrpcError::Call { target: self.target.clone(), method, reason, was_sent };
         let mut request = Request::new(message);
         request.set_timeout(DEADLINE);
         let mut client = Grpc::new(self.channel.clone());
         let exchange = async {
-            client.ready().await.map_err(|error| causes(&error))?;
+            client.ready().await.map_err(|error| (causes(&error), false))?;
             let codec = ProstCodec::<Q, A>::default();
             let answer = client.unary(request, PathAndQuery::from_static(path), codec).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| describe(&status))
+            let answer = answer.map(tonic::Response::into_inner);
+            answer.map_err(|status| (describe(&status), !is_without_connection(&status)))
         };
         match tokio::time::timeout(DEADLINE, exchange).await {
             Ok(outcome) => outcome.map_err(failed),
-            Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
+            Err(_) => Err(failed((format!("no answer within {} s", DEADLINE.as_secs()), true))),
         }
     }
 
@@ -133,6 +143,12 @@ fn uri(target: &str) -> String {
     let address =
         ["passthrough:///", "dns:///", "passthrough:", "dns:"].iter().find_map(|scheme| target.strip_prefix(scheme));
     format!("http://{}", address.unwrap_or(target))
+}
+
+/// Returns true if there was no connection by which the call could have been sent.
+fn is_without_connection(status: &Status) -> bool {
+    let first = std::error::Error::source(status);
+    std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())
 }
 
 fn describe(status: &Status) -> String {

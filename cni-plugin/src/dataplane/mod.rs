@@ -34,7 +34,7 @@ pub use occupied::{Occupant, occupant};
 pub use ownership::{Before, Holder, Reason, Wanted};
 pub use plan::{DeviceType, EndpointPlan};
 pub use setup::{Attached, Stage, remove, setup};
-pub use suspects::{Interface, Running, Suspect, interfaces, running};
+pub use suspects::{Interface, Running, Suspect, aliases, interfaces, running};
 pub use sysctl::SysctlError;
 pub use teardown::{Endpoint, HostLinkProof, Removed, Teardown};
 pub use verify::{Aspect, Difference, verify};

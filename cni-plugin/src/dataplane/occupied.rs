@@ -52,19 +52,21 @@ pub(super) fn replaceable(
     let inside = Inside::look(netns, wanted.container_ifname, found.as_ref())?;
     let netns_id = nsid::of(host, netns)?;
     let is_asked = |found: &Link| inside.asked.as_ref().is_some_and(|asked| found.is_peer_of(asked, netns_id));
-    if inside.asked.is_some() && !found.as_ref().is_some_and(is_asked) {
+    let other_end = |found: &Link| match &inside.peer {
+        _ if is_asked(found) => OtherEnd::Asked,
+        Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
+        _ => OtherEnd::Elsewhere,
+    };
+    // The pod's interface has another name, whatever else has the name that is asked for.
+    let is_named = |found: &Link| matches!(other_end(found), OtherEnd::Named(_));
+    if inside.asked.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
         return Err(DataplaneError::ContainerInterfaceExists {
             ifname: wanted.container_ifname.to_owned(),
             netns: netns.path().to_owned(),
         });
     }
     let Some(found) = found else { return Ok(None) };
-    let other_end = match &inside.peer {
-        _ if is_asked(&found) => OtherEnd::Asked,
-        Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
-        _ => OtherEnd::Elsewhere,
-    };
-    match reason_to_stay(&found, other_end, wanted) {
+    match reason_to_stay(&found, other_end(&found), wanted) {
         None => Ok(Some(found)),
         Some(reason) => Err(DataplaneError::HostInterfaceTaken(Box::new(Holder::of(host, found, reason)?))),
     }

@@ -200,8 +200,13 @@ impl EndpointPlan {
             mtu: self.effective_mtu(),
             addresses: Vec::new(),
             sysctls: self.host_sysctls(),
-            routes: if self.host_routes { distinct(self.hosts()).map(route).collect() } else { Vec::new() },
+            routes: self.host_destinations().map(route).collect(),
         }
+    }
+
+    /// Returns the addresses to which the host gets routes.
+    pub(super) fn host_destinations(&self) -> impl Iterator<Item = Cidr> + '_ {
+        distinct(self.hosts()).filter(|_| self.host_routes)
     }
 
     /// The end in the pod's namespace.

@@ -6,22 +6,31 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::DataplaneError;
 use super::netns::{NetnsError, NetnsFd};
 
 const PROC: &str = "/proc";
 
-/// Returns one process for each network namespace but that of this process.
+/// Calls `visit` with one process for each network namespace but that of this process, and with the namespace, which is open only
+/// meanwhile: a host may have more namespaces than a process may open files.
 ///
 /// A process that ends meanwhile is in no namespace. A process that this one may not look at is left out: it has more rights than
 /// the plugin, and a container of the runtime that calls the plugin has not.
-pub(super) fn by_netns() -> io::Result<Vec<(u32, NetnsFd)>> {
-    by_netns_in(Path::new(PROC))
+///
+/// # Errors
+/// The processes cannot be listed, a namespace cannot be opened, or `visit` fails.
+pub(super) fn each_netns(visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>) -> Result<(), DataplaneError> {
+    each_netns_in(Path::new(PROC), visit)
 }
 
-fn by_netns_in(proc: &Path) -> io::Result<Vec<(u32, NetnsFd)>> {
-    let (mut processes, mut seen) = (Vec::new(), BTreeSet::new());
-    for entry in fs::read_dir(proc)? {
-        let entry = entry?;
+fn each_netns_in(
+    proc: &Path,
+    mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
+) -> Result<(), DataplaneError> {
+    let unlisted = |source| DataplaneError::Processes { source };
+    let mut seen = BTreeSet::new();
+    for entry in fs::read_dir(proc).map_err(unlisted)? {
+        let entry = entry.map_err(unlisted)?;
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let path = entry.path().join("ns/net");
         let Ok(found) = fs::metadata(&path) else { continue };
@@ -29,13 +38,17 @@ fn by_netns_in(proc: &Path) -> io::Result<Vec<(u32, NetnsFd)>> {
             continue;
         }
         match NetnsFd::open(&path) {
-            Ok(netns) => processes.push((process, netns)),
-            // The process ended between the two, and another one may be in its namespace.
+            Ok(netns) => visit(process, &netns)?,
+            // The process ended between the two, or has more rights. Another one may be in its namespace.
             Err(NetnsError::NotFound { .. }) => _ = seen.remove(&(found.dev(), found.ino())),
-            Err(_) => {}
+            Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                seen.remove(&(found.dev(), found.ino()));
+            }
+            Err(NetnsError::SameNamespace { .. } | NetnsError::NotANamespace { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
     }
-    Ok(processes)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -46,12 +59,13 @@ mod tests {
 
     #[test]
     fn processes_of_a_directory_that_is_no_proc_are_an_error_or_none() {
-        assert!(by_netns_in(Path::new("/nonexistent")).is_err());
+        let none = |_, _: &NetnsFd| panic!("a namespace");
+        assert!(each_netns_in(Path::new("/nonexistent"), none).is_err());
         let directory = tempfile::tempdir().unwrap();
         for name in ["self", "12", "cpuinfo"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
-        assert!(by_netns_in(directory.path()).unwrap().is_empty(), "12 ended meanwhile");
+        each_netns_in(directory.path(), none).unwrap();
     }
 
     #[test]
@@ -61,10 +75,14 @@ mod tests {
         let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = [0; 6];
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let processes = by_netns().unwrap();
+        let mut processes = Vec::new();
+        let visited = each_netns(|process, _| {
+            processes.push(process);
+            Ok(())
+        });
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(processes.iter().any(|(process, _)| *process == child.id()));
-        assert!(processes.iter().all(|(process, _)| *process != std::process::id()));
+        visited.unwrap();
+        assert!(processes.contains(&child.id()) && !processes.contains(&std::process::id()), "{processes:?}");
     }
 }

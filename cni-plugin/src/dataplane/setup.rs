@@ -83,7 +83,7 @@ fn configure(
     stages.done("host_sysctls");
 
     let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
-    host_routes::bring_up_with_routes(host, &pair.host, &host_end, plan)?;
+    host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
     // From now on the alias says whose the pair is.
     drop(making);
     stages.done("host_link");

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 
 use super::netlink::link::{self, Link};
@@ -19,6 +20,12 @@ pub struct Suspect {
     /// True if the runtime names another attachment of the container: an interface is then taken only where a route proves
     /// that the attachment to be taken has it.
     pub is_named: bool,
+    /// True if the container may hold an address in another network: a route has to prove the same for the interface of a container
+    /// that is no pod, which all its networks share.
+    pub is_elsewhere: bool,
+    /// The aliases that its interfaces in this network may have. An interface with another alias of the container has to lead to
+    /// one of the addresses.
+    pub aliases: Vec<InterfaceAlias>,
     /// The addresses that IPAM holds for the container. A host route to one of them tells an interface without alias, as
     /// upstream's.
     pub held: Vec<IpAddr>,
@@ -68,6 +75,15 @@ pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError
     Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
 }
 
+/// Returns the aliases of interfaces, by their names.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
+    let links = link::list(&mut NetlinkSocket::open()?)?;
+    Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
+}
+
 /// Returns those of the containers that run: the host interface has carrier, and its other end is in a network namespace with a
 /// process in it. A namespace that only a mount keeps has none.
 ///
@@ -79,11 +95,10 @@ pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError>
     }
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
-    for (process, netns) in processes::by_netns().map_err(|source| DataplaneError::Processes { source })? {
-        if let Some(id) = nsid::of(&mut host, &netns)? {
-            by_id.insert(id, process);
-        }
-    }
+    processes::each_netns(|process, netns| {
+        by_id.extend(nsid::of(&mut host, netns)?.map(|id| (id, process)));
+        Ok(())
+    })?;
     let found = interfaces.iter().filter_map(|interface| {
         let Interface { container_id, ifname, peer, .. } = interface;
         let process = *by_id.get(peer.as_ref()?)?;
@@ -96,7 +111,7 @@ impl Interface {
     /// Removes it, if it is still the container's.
     ///
     /// # Errors
-    /// The kernel refuses, or takes longer than a deletion may.
+    /// The kernel refuses, or takes longer than a deletion may. Nothing proves that an interface with carrier is the container's.
     pub fn remove(self) -> Result<(), DataplaneError> {
         let endpoint = Endpoint {
             netns: None,
@@ -105,7 +120,11 @@ impl Interface {
             container_id: Some(self.container_id),
             proof: self.proof,
         };
-        Teardown::start(endpoint).and_then(Teardown::finish).map(drop)
+        let teardown = Teardown::start(endpoint)?;
+        match teardown.unproven {
+            Some(holder) => Err(DataplaneError::HostInterfaceTaken(Box::new(holder))),
+            None => teardown.finish().map(drop),
+        }
     }
 }
 
@@ -116,8 +135,14 @@ fn interface(link: &Link, suspect: &Suspect, routes: &[KernelRoute]) -> Option<I
     };
     let proof = match &link.alias {
         Some(alias) if !alias.is_of_container(&suspect.container_id) => return None,
-        Some(_) if suspect.is_named && !leads_to(&suspect.listed) => return None,
-        Some(_) => HostLinkProof::Absent,
+        Some(alias) => {
+            let is_shared = suspect.is_elsewhere && *alias == InterfaceAlias::for_container(&suspect.container_id);
+            let is_sure = suspect.aliases.contains(alias) && !suspect.is_named && !is_shared;
+            if !is_sure && !leads_to(&suspect.held) && !leads_to(&suspect.listed) {
+                return None;
+            }
+            HostLinkProof::Absent
+        }
         None if leads_to(&suspect.held) => HostLinkProof::Index(link.index),
         None if leads_to(&suspect.listed) => HostLinkProof::RouteTo(suspect.listed.clone()),
         None => return None,

@@ -157,17 +157,26 @@ fn find_and_cut(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
 
 /// The pod's end, or when that is gone the host's end, provided that it is this endpoint's.
 fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
+    // The interface of this name is another plugin's.
+    if endpoint.proof == HostLinkProof::OtherInterface {
+        return Ok(Found::Nothing);
+    }
     // Before the thread leaves the host's namespace.
     let mut host = NetlinkSocket::open()?;
     let pod = endpoint.netns.as_deref().map(open_if_present).transpose()?.flatten();
     if let Some(pod) = &pod {
         pod.enter()?;
         let mut socket = NetlinkSocket::open()?;
-        if let Some(link) = link::find(&mut socket, &endpoint.container_ifname)? {
-            if !is_of_another_container(&mut host, &link, pod, endpoint)? {
-                return Ok(Found::Ours(Target { socket, link, _making: None }));
+        match link::find(&mut socket, &endpoint.container_ifname)? {
+            // KubeVirt renames the end of the pair, and leaves another interface with its name.
+            Some(link) if !link.paired => {
+                tracing::warn!(interface = link.name, "interface left alone: it is no end of a pair");
             }
-            tracing::warn!(interface = link.name, "interface left alone: CNI_NETNS is of another container by now");
+            Some(link) if is_of_another_container(&mut host, &link, pod, endpoint)? => {
+                tracing::warn!(interface = link.name, "interface left alone: CNI_NETNS is of another container by now");
+            }
+            Some(link) => return Ok(Found::Ours(Target { socket, link, _making: None })),
+            None => {}
         }
     }
     find_host_end(host, endpoint, pod.as_ref())
@@ -199,9 +208,6 @@ fn find_host_end(
     endpoint: &Endpoint,
     pod: Option<&NetnsFd>,
 ) -> Result<Found, DataplaneError> {
-    if endpoint.proof == HostLinkProof::OtherInterface {
-        return Ok(Found::Nothing);
-    }
     let mut making = None;
     let mut found = link::find(&mut socket, &endpoint.host_ifname)?;
     if found.as_ref().is_some_and(|link| link.alias.is_none()) {

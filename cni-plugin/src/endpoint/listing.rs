@@ -61,8 +61,9 @@ impl Listing {
 
     /// Returns the endpoint without these addresses; `None` if it lists none of them.
     pub(super) fn without(&self, addresses: &[IpAddr]) -> Option<WorkloadEndpoint> {
-        let is_leaving =
-            |text: &str| network(text).is_some_and(|network| addresses.iter().any(|ip| network.contains(*ip)));
+        let is_leaving = |text: &str| {
+            Cidr::parse_or_host(text).is_some_and(|network| addresses.iter().any(|ip| network.contains(*ip)))
+        };
         let listed = &self.endpoint.spec.ip_networks;
         if !listed.iter().any(|text| is_leaving(text)) {
             return None;
@@ -86,10 +87,4 @@ impl From<Entry<WorkloadEndpoint>> for Listing {
             is_finished: false,
         }
     }
-}
-
-/// An address with or without a prefix length.
-fn network(text: &str) -> Option<Cidr> {
-    let text = text.trim();
-    text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
 }

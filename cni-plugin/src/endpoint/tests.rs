@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use datastore::Local;
@@ -5,7 +6,9 @@ use datastore::config::LocalConfig;
 use ipam_plugin::release::{Leaving, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach, default_profile};
+use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
 use libcalico::store::{Answers, ReadBatch, Revision};
+use time::OffsetDateTime;
 
 use super::*;
 
@@ -162,7 +165,8 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
         let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.ok()?.value;
         Some((found.spec.ip_networks.join(","), found.spec.ip_nats.len(), found.spec.container_id))
     };
-    let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: Some(("ns".into(), "web".into())) }];
+    let pod_of = || Some(("ns".to_owned(), "web".to_owned()));
+    let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
 
     // By the pod that the allocation names, whatever the call says.
     for of_call in [pod("c1"), facts("c1")] {
@@ -184,4 +188,41 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
     // Its own is deleted.
     EndpointsOf::new(&store, false, pod("c2")).unlist(&[]).await.unwrap();
     assert_eq!(listed().await, None);
+}
+
+/// The next sandbox of the pod took the address over after the blocks were read for a late DEL or GC.
+#[tokio::test]
+async fn unlist_of_an_address_that_passed_to_the_next_sandbox_leaves_its_endpoint_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Breaking::new(&directory, false, false).inner;
+    let (cidr, ip) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.1".parse().unwrap());
+    let owner = Owner::Host("node1".into());
+    let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
+    let next = HandleId::new("net.c2");
+    let request =
+        AssignRequest { handle: Some(&next), attributes: &BTreeMap::new(), requester: &owner, check_affinity: true };
+    block.assign_address(ip, &request).unwrap();
+    store.create(&cidr, &block).await.unwrap();
+    let mut handle = Handle::default();
+    handle.increment(cidr, 1);
+    store.create(&next, &handle).await.unwrap();
+    let names = PodFacts { namespace: "ns".into(), name: "web".into(), ..PodFacts::default() };
+    let pod = |container_id: &str| EndpointFacts {
+        orchestrator: Orchestrator::Kubernetes(names.clone()),
+        ..facts(container_id)
+    };
+    let endpoint = pod("c2").create(&[ip]).unwrap();
+    store.create(&endpoint.key(), &endpoint).await.unwrap();
+    let listed = async || store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap().value.spec.ip_networks.len();
+    // The last one says that the handle of the caller has it: it is the caller's to give up.
+    for (handle, block, left) in
+        [("net.c1", Some(cidr), 1), ("net.c1", None, 1), ("net.c2", Some(cidr), 0), ("net.c2", None, 0)]
+    {
+        let leaving =
+            Leaving { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
+        EndpointsOf::new(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
+        assert_eq!(listed().await, left, "{handle} {block:?}");
+        let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
+        store.update(&found.key, &endpoint, &found.revision).await.unwrap();
+    }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_plugin::error::IpamError;
-use ipam_plugin::release::{Leaving, Listings};
+use ipam_plugin::release::{Leaving, Listings, still_held};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::kubernetes::Pod;
-use libcalico::store::{Entry, Store, StoreError, Write, identifier};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};
 use libcalico::validation::ValidationError;
 use tokio::sync::OnceCell;
 
@@ -80,8 +80,9 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
     }
 
     /// Takes addresses off an endpoint, or all if it is the own one. Returns an endpoint that was left alone.
-    async fn take_off(&self, mut listing: Listing, addresses: &[IpAddr]) -> Result<Option<Listing>, IpamError> {
+    async fn take_off(&self, mut listing: Listing, leaving: &[Leaving]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..TRIES {
+            let addresses = &self.leaving_off(&listing, leaving).await?;
             let written = match self.write(&listing, addresses) {
                 None => return Ok(Some(listing)),
                 Some(Ok(write)) => self.store.write_one(write).await,
@@ -109,6 +110,21 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
         }
         let key = listing.key.to_string();
         refused(&listing, StoreError::Conflict { key })
+    }
+
+    /// Returns the addresses that the endpoint is to give up. The ADD of a later sandbox takes an address over in the block, then
+    /// writes the endpoint. So another container's endpoint is read before the blocks, and written only in the revision that was
+    /// read.
+    async fn leaving_off(&self, listing: &Listing, leaving: &[Leaving]) -> Result<Vec<IpAddr>, IpamError> {
+        let addresses = |leaving: &[Leaving]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
+        let all = addresses(leaving);
+        if self.is_own(listing) || listing.without(&all).is_none() {
+            return Ok(all);
+        }
+        match still_held(self.store, leaving).await {
+            Ok(held) => Ok(addresses(&held)),
+            Err(cause) => Err(IpamError::StillListed { endpoint: identifier::<WorkloadEndpoint>(&listing.key), cause }),
+        }
     }
 
     fn write(&self, listing: &Listing, addresses: &[IpAddr]) -> Option<Result<Write, StoreError>> {
@@ -141,8 +157,12 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
             }
             (false, _) => {
                 let select = facts.select().map_err(|error| unread(unnamed(&error)))?;
-                let found = self.store.list::<WorkloadEndpoint>(&select).await.map_err(unread)?;
-                Ok(found.into_iter().filter(|entry| facts.owns(&entry.key.name)).map(Listing::from).collect())
+                let mut batch = ReadBatch::new();
+                let ticket = batch.list::<WorkloadEndpoint>(&select);
+                let answers = self.store.read(&batch).await.map_err(unread)?;
+                let found = answers.each(&ticket).filter(|(key, _)| facts.owns(&key.name));
+                // An endpoint that cannot be read may list the addresses.
+                found.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unread)).collect()
             }
         }
     }
@@ -173,9 +193,9 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
 impl<S: Store> Listings for EndpointsOf<'_, S> {
     async fn unlist(&self, leaving: &[Leaving]) -> Result<(), IpamError> {
         let others = self.others().await?;
-        let mut by_pod = BTreeMap::<_, Vec<IpAddr>>::new();
-        for Leaving { ip, pod } in leaving {
-            by_pod.entry(pod).or_default().push(*ip);
+        let mut by_pod = BTreeMap::<_, Vec<Leaving>>::new();
+        for address in leaving {
+            by_pod.entry(&address.pod).or_default().push(address.clone());
         }
         for (pod, addresses) in by_pod {
             let listings = match pod.as_ref().and_then(|(namespace, name)| self.facts_of_other(namespace, name)) {

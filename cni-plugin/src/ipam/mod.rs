@@ -22,7 +22,7 @@ use ipam_plugin::release::{Leaving, Listings, ReleasePrelude, Turn};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
-use libcalico::store::Store;
+use libcalico::store::{ReadBatch, Store};
 use netconf::args::for_delegate;
 use netconf::{CniError, CniResult, Code, Version};
 
@@ -171,9 +171,14 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     let endpoints = EndpointsOf::new(&session.store, session.is_on_kubernetes(), session.facts.clone());
     let call = call_of(session);
     // What is held for a virtual machine may be listed by an endpoint of it that is in use.
-    let is_leaving = lease.is_kept && call.as_ref().is_none_or(|call| call.machine.is_none());
-    let leaving = lease.held().filter(|_| is_leaving).map(|ip| Leaving { ip, pod: None });
-    let leaving: Vec<_> = leaving.collect();
+    let is_leaving = |call: &&IpamCall| lease.is_kept && call.machine.is_none();
+    // Another plugin may have given a later sandbox of the pod the same address again.
+    let handle = call.as_ref().filter(is_leaving).map(IpamCall::handle);
+    let leaving_by = |handle: HandleId| {
+        let leaving = lease.held().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None });
+        leaving.collect::<Vec<_>>()
+    };
+    let leaving = handle.map(leaving_by).unwrap_or_default();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !lease.is_kept {
         return Ok(());
@@ -268,19 +273,29 @@ pub fn status(session: &Session, call: Option<&IpamCall>, prelude: Option<&Prelu
 
 /// GC: the addresses on this node of containers that are not in `valid`; none when a foreign plugin keeps them.
 pub async fn leaked(session: &Session, valid: &BTreeSet<String>) -> Result<Leaked, IpamError> {
-    if !is_calico(session) {
+    // GC looks at those pods alone that leaked addresses are noted for.
+    if !is_calico(session) && session.is_on_kubernetes() {
         return Ok(Leaked::default());
     }
-    let blocks = session.store.list::<Block>(&None).await?;
-    Ok(cni::leaked(&blocks, &session.call.conf.name, &session.facts.node, valid))
+    let mut batch = ReadBatch::new();
+    let all = batch.list::<Block>(&None);
+    let answers = session.store.read(&batch).await?;
+    let unreadable = answers.each(&all).filter(|(_, block)| block.is_err()).map(|(cidr, _)| cidr).collect();
+    let leaked = cni::leaked(&answers.list(&all), &session.call.conf.name, &session.facts.node, valid);
+    let leaked = leaked.beside_unreadable(unreadable);
+    Ok(if is_calico(session) { leaked } else { leaked.without_leaks() })
 }
 
 /// GC: gives back what leaked, but for what containers in `keep` hold, once endpoints gave it up; one text per failure.
-pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>, some_run: bool) -> Vec<String> {
+///
+/// `staying`: containers that the runtime does not name, and whose network stays.
+pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>, staying: &BTreeSet<String>) -> Vec<String> {
     if !is_calico(session) {
         // That plugin knows the containers of the list alone.
-        if some_run {
-            return vec![format!("GC of IPAM plugin {} is left out", session.call.conf.ipam.ipam_type)];
+        if !staying.is_empty() {
+            let (plugin, containers) = (&session.call.conf.ipam.ipam_type, Vec::from_iter(staying.iter().cloned()));
+            let containers = containers.join(", ");
+            return vec![format!("GC of IPAM plugin {plugin} is left out, as these containers stay: {containers}")];
         }
         return gc_foreign(session).err().map(|error| error.to_string()).into_iter().collect();
     }

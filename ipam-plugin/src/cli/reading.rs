@@ -1,15 +1,14 @@
 //! [`Reading`]: everything that `check` compares and `release` looks at again, from one snapshot.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::api::{AllowedUse, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, Inventory, Keeper, PodFacts,
-    Pods, Sight, audit, pod_keeper,
+    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, HandleId, Holder, Inventory,
+    Keeper, Owner, PodFacts, Pods, Sight, audit, pod_keeper, tunnels_of,
 };
-use libcalico::kubernetes::Pod;
+use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, decode_entry};
 use serde::{Deserialize, Serialize};
@@ -28,6 +27,8 @@ pub(super) struct Reading {
     pub(super) endpoints: Vec<EndpointFacts>,
     /// On Kubernetes, where an endpoint is a view of its pod.
     pub(super) pods: Pods,
+    /// Read where a block contradicts itself: the tunnels of nodes have addresses of blocks.
+    pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,
     pub(super) unreadable: Vec<Unreadable>,
 }
 
@@ -43,9 +44,25 @@ pub(super) struct Unreadable {
 impl Reading {
     /// Reads all of it.
     pub(super) async fn take(store: &Datastore) -> Result<Self, StoreError> {
-        if let Datastore::Kubernetes(_) = store {
-            return Self::take_objects(store).await;
+        let mut reading = match store {
+            Datastore::Kubernetes(_) => Self::take_objects(store).await?,
+            Datastore::Etcd(_) | Datastore::Local(_) => Self::take_pairs(store).await?,
+        };
+        if !reading.blocks.iter().all(|block| block.value.is_in_order()) {
+            reading.nodes = Self::take_nodes(store).await.unwrap_or_else(|error| vec![Err(error)]);
         }
+        Ok(reading)
+    }
+
+    /// Reads all nodes.
+    async fn take_nodes(store: &Datastore) -> Result<Vec<Result<Entry<Node>, StoreError>>, StoreError> {
+        let mut batch = ReadBatch::new();
+        let nodes = batch.list::<Node>(&ObjectSelect::default());
+        let answers = store.read(&batch).await?;
+        Ok(answers.each(&nodes).map(|(_, node)| node).collect())
+    }
+
+    async fn take_pairs(store: &Datastore) -> Result<Self, StoreError> {
         let pairs = store.scan("/calico/").await?;
         let progress = Progress::new("reading the datastore", pairs.len());
         let mut reading = Reading::default();
@@ -77,7 +94,7 @@ impl Reading {
                 .each(&pods)
                 .map(|(key, pod)| (key, pod.map_or(Sight::Unknown, |pod| Sight::Present(pod.value))))
                 .collect(),
-            unreadable: Vec::new(),
+            ..Reading::default()
         })
     }
 
@@ -119,23 +136,67 @@ impl Reading {
         pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
-    /// Returns the attributes of the pod or container that reports `address`: an endpoint that has it, or a pod whose
-    /// status has. Which handle held it cannot be told.
-    pub(super) fn reporter(&self, address: IpAddr) -> Option<BTreeMap<String, String>> {
+    /// Returns the holder of an address that `block` does not name: an endpoint that has the address, a pod whose status has, or
+    /// a node's tunnel.
+    pub(super) fn holder_of(&self, block: &Block, address: IpAddr) -> Option<Holder> {
+        let nodes = self.nodes.iter().flatten();
+        let tunnel = nodes.flat_map(|node| tunnels_of(&node.value)).find(|(ip, _)| *ip == address);
+        if let Some((_, holder)) = tunnel {
+            return Some(holder);
+        }
         let endpoint = self.endpoints_of(address).next();
-        let of_endpoint = endpoint.map(|endpoint| (endpoint.node.as_str(), endpoint.pod.as_ref()));
-        let (node, pod) = of_endpoint.or_else(|| {
+        let of_endpoint =
+            endpoint.map(|endpoint| (endpoint.node.as_str(), endpoint.pod.as_ref(), endpoint.container_id.as_deref()));
+        let (node, pod, container) = of_endpoint.or_else(|| {
             self.pods.iter().find_map(|(key, pod)| {
                 let Sight::Present(pod) = pod else { return None };
                 let sight = PodFacts::of(pod).sight(address);
                 let runs = sight.ended.is_none() && !pod.spec.host_network;
-                (runs && sight.has == Some(true)).then_some((sight.node, Some(key)))
+                let container = pod.metadata.annotations.get(CONTAINER_ID).map(String::as_str);
+                (runs && sight.has == Some(true)).then_some((sight.node, Some(key), container))
             })
         })?;
         let pod = pod
             .into_iter()
             .flat_map(|key| [("namespace", key.namespace.as_deref().unwrap_or_default()), ("pod", key.name.as_str())]);
-        Some(pod.chain([("node", node)]).map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+        let attributes = pod.chain([("node", node)]).map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let handle = container.and_then(|container| self.uncounted_handle(block, container));
+        Some(Holder { handle, attributes: attributes.collect() })
+    }
+
+    /// Returns the handle of a container that counts an address of `block` which the block does not name. On Kubernetes the
+    /// container's id is an annotation: an id that two pods have proves nothing, and none makes a virtual machine's handle.
+    fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
+        let named =
+            self.endpoints.iter().filter(|endpoint| endpoint.container_id.as_deref() == Some(container)).count();
+        let is_containers = |handle: &HandleId| handle.is_of_container(container) && !handle.may_be_of_machine();
+        let mut handles = self.uncounted(block).filter(|handle| is_containers(handle));
+        handles.next().filter(|_| named <= 1 && !container.contains('.')).cloned()
+    }
+
+    /// Returns the stored handles that count more addresses of `block` than the block names.
+    fn uncounted(&self, block: &Block) -> impl Iterator<Item = &HandleId> {
+        let counts_more = |handle: &&Entry<Handle>| {
+            let named = i64::try_from(block.addresses_of(&handle.key).len()).unwrap_or(i64::MAX);
+            handle.value.block.get(&block.cidr).is_some_and(|counted| *counted > named)
+        };
+        self.handles.iter().filter(counts_more).map(|handle| &handle.key)
+    }
+
+    /// Returns the handle of a virtual machine that counts an address which `block` does not name. A machine that is stopped has
+    /// neither pod nor endpoint, and keeps its addresses.
+    pub(super) fn uncounted_machine(&self, block: &Block) -> Option<&HandleId> {
+        self.uncounted(block).find(|handle| handle.may_be_of_machine())
+    }
+
+    /// Returns true if addresses of the block may be those of Services.
+    pub(super) fn serves_services(&self, block: &Block) -> bool {
+        let is_of_services = matches!(block.owner(), Some(Owner::Virtual(_)));
+        let mut pools = self.pools.iter().map(|pool| &pool.value.spec);
+        let is_allowed = |pool: &IpPoolSpec| {
+            pool.allows(AllowedUse::LoadBalancer) && pool.range().is_ok_and(|range| range.overlaps(&block.cidr))
+        };
+        is_of_services || pools.any(is_allowed)
     }
 
     /// A pod that may have any address, as it cannot be read.

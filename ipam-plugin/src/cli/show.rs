@@ -40,9 +40,13 @@ pub(super) async fn run(args: &ShowArgs, session: &mut Session<'_>) -> Result<Ou
 
 #[cfg(test)]
 mod tests {
+    use libcalico::api::{IpPool, ObjectKey};
+    use libcalico::ipam::Block;
+    use libcalico::store::{Kind, Store};
     use serde_json::json;
 
     use crate::cli::testing::Shell;
+    use crate::process::block_on;
 
     #[test]
     fn pools_and_blocks_as_tables_and_documents() {
@@ -116,6 +120,25 @@ mod tests {
         let shown = shell.json(&["show", "--ip", &ip]);
         assert_eq!((&shown["state"], &shown["handle"]), (&json!("inUse"), &json!("net.c1")));
         assert_eq!(shown["endpoints"], json!(["default/web on node node1"]));
+    }
+
+    #[test]
+    fn show_of_an_address_finds_a_block_of_another_size_than_its_pool_has_now_or_says_that_it_cannot_be_read() {
+        let shell = Shell::with_pool();
+        let ip = shell.allocate("net.c1");
+        let key = ObjectKey::global("default-ipv4-ippool");
+        let mut pool = block_on(shell.store.get::<IpPool>(&key)).unwrap();
+        pool.value.spec.block_size = Some(32);
+        block_on(shell.store.update(&key, &pool.value, &pool.revision)).unwrap();
+        let shown = shell.json(&["show", "--ip", &ip]);
+        assert_eq!((&shown["state"], &shown["handle"]), (&json!("inUse"), &json!("net.c1")));
+        assert!(shown["block"].as_str().is_some_and(|block| block.ends_with("/29")), "{shown}");
+
+        let (block, _) = shell.blocks().remove(0);
+        shell.remove(&Block::path(&block));
+        shell.put(&Block::path(&block), "{");
+        let error = shell.error(&["show", "--ip", &ip]);
+        assert!(error.contains(&Block::path(&block)), "{error}");
     }
 
     #[test]

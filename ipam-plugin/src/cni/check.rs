@@ -1,18 +1,16 @@
 //! CHECK: whether what ADD recorded is still held (upstream checks nothing, IPAM-9).
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, Handle, OwnerSlot, any_pool_of};
-use libcalico::net::Cidr;
+use libcalico::ipam::{Block, Handle, OwnerSlot};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamCall;
 use super::error::cni_error;
 use crate::assign_address::holder;
-use crate::read_blocks::read_blocks;
+use crate::read_blocks::blocks_of;
 
 /// Compares, and says each difference in the error's details.
 pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<(), CniError> {
@@ -35,9 +33,7 @@ pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAdd
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
 
     let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
-    let pooled = recorded.iter().filter_map(|ip| any_pool_of(&pools, *ip)?.block_of(*ip));
-    let wanted: BTreeSet<Cidr> = counted.chain(pooled).collect();
-    let blocks = read_blocks(store, wanted).await?;
+    let blocks = blocks_of(store, &pools, recorded, counted.collect()).await?;
 
     let mut found = Vec::new();
     if handle.is_none() {

@@ -1,8 +1,10 @@
 //! GC: gives back what containers of this network hold on this node that the runtime no longer knows (CNI-216).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
+use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
 use crate::clock::Clock;
@@ -24,6 +26,10 @@ pub struct Collected {
 pub struct Leaked {
     node: String,
     leaks: BTreeMap<HandleId, Leak>,
+    /// Containers, each with an address that it holds in another network.
+    of_other_networks: BTreeSet<(String, IpAddr)>,
+    /// Blocks that cannot be read: nobody knows for whom they hold addresses.
+    unreadable: Vec<Cidr>,
 }
 
 #[derive(Debug)]
@@ -51,23 +57,55 @@ pub async fn gc<S: Store, C: Clock>(
 /// one, or be a virtual machine's, which outlives its container.
 pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> Leaked {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
-    for held in blocks.iter().flat_map(|block| block.value.allocated()) {
+    let mut of_other_networks = BTreeSet::new();
+    for (block, held) in blocks.iter().flat_map(|block| block.value.allocated().map(|held| (block.key, held))) {
         let noted = |key: &str| held.attributes()?.get(key).cloned();
         let Some(handle) = held.handle().filter(|_| noted("node").is_some_and(|on| on == node)) else { continue };
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
-        let Some(container) = container.filter(|id| !id.contains('.') && !valid.contains(*id)) else { continue };
+        let Some(container) = container.filter(|id| !id.contains('.')) else {
+            // The handle of a virtual machine ends in a name that a tenant chooses.
+            let of_container = Some(&handle).filter(|handle| !handle.may_be_of_machine());
+            let of_container = of_container.and_then(|handle| handle.as_str().rsplit_once('.'));
+            of_other_networks.extend(of_container.map(|(_, container)| (container.to_owned(), held.ip)));
+            continue;
+        };
+        if valid.contains(container) {
+            continue;
+        }
         let leak = leaks.entry(handle.clone()).or_insert_with(|| Leak {
             container: container.to_owned(),
             leaving: Vec::new(),
             requests: Vec::new(),
         });
-        leak.leaving.push(Leaving::of(&held));
+        leak.leaving.push(Leaving::of(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
-    Leaked { node: node.to_owned(), leaks }
+    Leaked { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
 }
 
 impl Leaked {
+    /// Leaves what leaked to another IPAM plugin, which keeps the addresses of this network.
+    pub fn without_leaks(self) -> Self {
+        Leaked { leaks: BTreeMap::new(), ..self }
+    }
+
+    /// Takes notice of blocks that cannot be read.
+    #[must_use]
+    pub fn beside_unreadable(self, unreadable: Vec<Cidr>) -> Self {
+        Leaked { unreadable, ..self }
+    }
+
+    /// Returns true if the container holds the address in another network, or if its block cannot be read.
+    pub fn may_be_held_elsewhere(&self, container: &str, ip: IpAddr) -> bool {
+        self.of_other_networks.contains(&(container.to_owned(), ip))
+            || self.unreadable.iter().any(|block| block.contains(ip))
+    }
+
+    /// Returns true if the container holds any address in another network, or may do so as a block cannot be read.
+    pub fn may_hold_elsewhere(&self, container: &str) -> bool {
+        !self.unreadable.is_empty() || self.of_other_networks.iter().any(|(holder, _)| holder == container)
+    }
+
     /// How many containers hold it.
     pub fn containers(&self) -> usize {
         self.leaks.len()

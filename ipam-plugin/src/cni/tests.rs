@@ -244,6 +244,18 @@ async fn check_names_an_address_of_no_block() {
     assert_eq!(differences(&cluster.store, &call, &recorded).await.unwrap(), ["192.0.2.1 is in no block"]);
 }
 
+/// The pool was made anew while the block was in use.
+#[tokio::test]
+async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
+    let (cluster, call, recorded) = checked().await;
+    cluster.pool("pool4", "10.65.0.0/16", 28);
+    check(&cluster.store, &call, &recorded).await.unwrap();
+    // Without the handle nothing but the block tells that the address is held.
+    cluster.store.delete::<Handle>(&HandleId::new("net.a"), None).await.unwrap();
+    let found = differences(&cluster.store, &call, &recorded).await.unwrap();
+    assert_eq!(found, ["handle net.a does not exist"]);
+}
+
 // STATUS.
 
 #[tokio::test]

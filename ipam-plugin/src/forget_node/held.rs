@@ -3,24 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::api::{IpPool, Node, ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{Allocation, Block, Claim, HandleId, OldHandle, ReleaseRequest, any_pool_of};
-use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::api::{Node, WorkloadEndpoint};
+use libcalico::ipam::{Allocation, Block, Claim, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::read_blocks::names_with;
 use crate::release::{ReleasePrelude, release};
 use crate::release_addresses::{OpenGate, release_batch};
-
-/// What the handles of a node's tunnel addresses are called before its name (IPAM-22).
-const TUNNELS: [&str; 5] = [
-    "ipip-tunnel-addr",
-    "vxlan-tunnel-addr",
-    "vxlan-v6-tunnel-addr",
-    "wireguard-tunnel-addr",
-    "wireguard-v6-tunnel-addr",
-];
 
 /// Gives back the addresses that these endpoints list, and those that the node says its tunnels have, as far as this node
 /// still holds them for these pods and tunnels. Tells how many.
@@ -38,7 +30,8 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     if addresses.is_empty() {
         return Ok(0);
     }
-    let blocks = blocks_of(store, &addresses).await?;
+    let blocks: BTreeSet<Cidr> = names_with(store, &addresses).await?.into_values().collect();
+    let blocks: Vec<Cidr> = blocks.into_iter().collect();
     let outcome = release_batch(store, clock, &OpenGate, &blocks, |block| listed.requests(block), blocks.len()).await?;
     for (block, error) in outcome.failed {
         match error {
@@ -66,7 +59,7 @@ impl<'a> Listed<'a> {
                 by_address.entry(ip).or_default().push(endpoint);
             }
         }
-        Listed { node: &node.metadata.name, by_address, tunnels: tunnels(node).filter_map(address).collect() }
+        Listed { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
     }
 
     /// Requests for the addresses of a block that are to be given back, each as it is held now.
@@ -108,37 +101,12 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
 
 /// Gives back what the handles of the node's tunnels hold.
 pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
-    let handles = TUNNELS.map(|tunnel| HandleId::new(format!("{tunnel}-{node}")));
+    let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let prelude = ReleasePrelude::read(store, &handles).await?;
     Ok(release(store, clock, prelude).await?.addresses)
-}
-
-fn tunnels(node: &Node) -> impl Iterator<Item = &str> {
-    let spec = &node.spec;
-    let ipip = spec.bgp.iter().map(|bgp| &bgp.ipv4_ipip_tunnel_addr);
-    let wireguard =
-        spec.wireguard.iter().flat_map(|device| [&device.interface_ipv4_address, &device.interface_ipv6_address]);
-    let vxlan = [&spec.ipv4_vxlan_tunnel_addr, &spec.ipv6_vxlan_tunnel_addr];
-    ipip.chain(vxlan).chain(wireguard).map(String::as_str)
 }
 
 /// An address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
-}
-
-/// The blocks with these addresses: where the pools say, and for an address of none by the names of all blocks.
-async fn blocks_of<S: Store>(store: &S, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Cidr>, StoreError> {
-    let pools: Vec<IpPool> =
-        store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|entry| entry.value).collect();
-    let block_of = |ip: IpAddr| any_pool_of(&pools, ip).and_then(|pool| pool.block_of(ip));
-    let mut wanted: BTreeSet<Cidr> = addresses.iter().filter_map(|ip| block_of(*ip)).collect();
-    let unpooled: Vec<IpAddr> = addresses.iter().copied().filter(|ip| block_of(*ip).is_none()).collect();
-    for version in unpooled.iter().map(|ip| IpVersion::of(*ip)).collect::<BTreeSet<_>>() {
-        let mut batch = ReadBatch::new();
-        let keys = batch.list_keys::<Block>(&Some(version));
-        let answers = store.read(&batch).await?;
-        wanted.extend(answers.listed_keys(&keys).filter(|cidr| unpooled.iter().any(|ip| cidr.contains(*ip))));
-    }
-    Ok(wanted.into_iter().collect())
 }

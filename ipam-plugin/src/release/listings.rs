@@ -4,11 +4,13 @@
 use std::future::Future;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Allocation, Block, Handle, ReleaseRequest};
+use libcalico::api::{IpPool, ObjectSelect};
+use libcalico::ipam::{Allocation, Block, Handle, HandleId, ReleaseRequest};
+use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
 use crate::error::IpamError;
-use crate::read_blocks::read_blocks;
+use crate::read_blocks::{blocks_of, read_blocks};
 
 /// An address that a release is about to give back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +19,36 @@ pub struct Leaving {
     pub ip: IpAddr,
     /// Namespace and name of the pod that the allocation's attributes name; `None` outside Kubernetes.
     pub pod: Option<(String, String)>,
+    /// The handle that holds the address; `None` where the allocation has none.
+    pub handle: Option<HandleId>,
+    /// The block of the address, where the caller has read it.
+    pub block: Option<Cidr>,
 }
 
 impl Leaving {
-    pub(crate) fn of(allocation: &Allocation<'_>) -> Self {
+    pub(crate) fn of(block: Cidr, allocation: &Allocation<'_>) -> Self {
         let noted = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
-        Leaving { ip: allocation.ip, pod: noted("namespace").zip(noted("pod")) }
+        let pod = noted("namespace").zip(noted("pod"));
+        Leaving { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
     }
+}
+
+/// Returns those of `leaving` that their handles hold at this moment: an address may have passed to a later sandbox since it was
+/// read. An address without handle counts as held.
+pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<Leaving>, StoreError> {
+    let known = leaving.iter().filter_map(|address| address.block).collect();
+    let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
+    let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
+    let pools = match unread.is_empty() {
+        true => Vec::new(),
+        false => store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|pool| pool.value).collect(),
+    };
+    let blocks = blocks_of(store, &pools, &unread, known).await?;
+    let is_held = |address: &&Leaving| {
+        let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));
+        address.handle.is_none() || found.any(|held| !held.is_cooling() && held.handle() == address.handle)
+    };
+    Ok(leaving.iter().filter(is_held).cloned().collect())
 }
 
 /// Returns the addresses that `requests` names of a handle's blocks, as these are now.
@@ -36,7 +61,10 @@ pub async fn leaving_of<S: Store>(
     for block in read_blocks(store, handle.block.keys().copied().collect()).await? {
         let named = requests(&block.value);
         leaving.extend(
-            named.iter().filter_map(|request| block.value.allocation(request.ip)).map(|held| Leaving::of(&held)),
+            named
+                .iter()
+                .filter_map(|request| block.value.allocation(request.ip))
+                .map(|held| Leaving::of(block.key, &held)),
         );
     }
     Ok(leaving)

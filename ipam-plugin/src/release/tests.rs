@@ -158,7 +158,8 @@ async fn addresses_stay_held_until_their_endpoints_gave_them_up() {
     assert_eq!(cluster.handle("net.a").unwrap().block.len(), 1);
 
     assert_eq!(released().await.unwrap().addresses, 1);
-    let leaving = Leaving { ip, pod: Some(("ns".into(), "a".into())) };
+    let (pod, handle) = (("ns".to_owned(), "a".to_owned()), HandleId::new("net.a"));
+    let leaving = Leaving { ip, pod: Some(pod), handle: Some(handle), block: Some(before[0].0) };
     assert_eq!(endpoints.asked(), vec![vec![leaving]; 2]);
     assert_consistent(&cluster.store.pairs(), true);
 }

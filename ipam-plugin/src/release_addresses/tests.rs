@@ -4,6 +4,7 @@ use libcalico::ipam::{HandleId, ReleaseError, ReleaseRequest};
 
 use super::{ReleasedAddresses, release_addresses};
 use crate::error::IpamError;
+use crate::read_blocks::attributes_of;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 fn ip(text: &str) -> IpAddr {
@@ -16,6 +17,14 @@ fn plain(ip: IpAddr) -> ReleaseRequest {
 
 async fn free(cluster: &Cluster, requests: &[ReleaseRequest]) -> Result<ReleasedAddresses, IpamError> {
     release_addresses(&cluster.store, &cluster.clock, requests).await
+}
+
+fn delete_pools(cluster: &Cluster) {
+    cluster.store.edit(|pairs| {
+        for path in pairs.paths().into_iter().filter(|path| path.contains("ippools")) {
+            pairs.remove(&path);
+        }
+    });
 }
 
 #[tokio::test]
@@ -53,16 +62,30 @@ async fn addresses_of_no_pool_or_no_block() {
     let mut request = cluster.request("node1", "net.a");
     request.num6 = 1;
     let held_now: Vec<_> = cluster.assign(&request).await.unwrap().addresses.iter().map(|a| a.ip).collect();
-    cluster.store.edit(|pairs| {
-        for path in pairs.paths().into_iter().filter(|path| path.contains("ippools")) {
-            pairs.remove(&path);
-        }
-    });
+    delete_pools(&cluster);
     // D14: both families are looked for in all blocks, not only the first one's.
     let requests = [plain(held_now[0]), plain(held_now[1]), plain(ip("192.0.2.1")), plain(ip("2001:db8::1"))];
     let outcome = free(&cluster, &requests).await.unwrap();
     assert_eq!(outcome.released, held_now);
     assert_eq!(outcome.unallocated, [ip("192.0.2.1"), ip("2001:db8::1")]);
+}
+
+/// The pool was deleted while addresses of it were in use, and made anew.
+#[tokio::test]
+async fn release_from_a_block_of_another_size_than_its_pool_has_now_finds_the_block() {
+    let cluster = Cluster::new();
+    cluster.pool("before", "10.0.0.0/16", 26);
+    let mut request = cluster.request("node1", "net.a");
+    request.num4 = 40;
+    let held_now: Vec<_> = cluster.assign(&request).await.unwrap().addresses.iter().map(|a| a.ip).collect();
+    delete_pools(&cluster);
+    cluster.pool("after", "10.0.0.0/16", 28);
+    let (last, free_now) = (*held_now.last().unwrap(), ip("10.0.200.1"));
+    assert_eq!(attributes_of(&cluster.store, &[last]).await.unwrap().len(), 1);
+    let outcome = free(&cluster, &[plain(last), plain(free_now)]).await.unwrap();
+    assert_eq!((outcome.released, outcome.unallocated), (vec![last], vec![free_now]));
+    assert_eq!(held(&cluster.store.pairs())[&request.handle].len(), 39);
+    assert_consistent(&cluster.store.pairs(), true);
 }
 
 #[tokio::test]

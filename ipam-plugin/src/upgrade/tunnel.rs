@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 
 use libcalico::api::{AllowedUse, Node, NodeBgp, ObjectKey};
-use libcalico::ipam::HandleId;
+use libcalico::ipam::Tunnel;
 use libcalico::kubernetes::PodCidrs;
 use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
-use super::{PAUSE, TRIES, UpgradeError, attributes_of, give};
+use super::{PAUSE, TRIES, UpgradeError, give};
 use crate::clock::Clock;
 use crate::request::AssignRequest;
 
@@ -39,9 +39,9 @@ pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, nam
 
 async fn claim<S: Store, C: Clock>(store: &S, clock: &C, node: &str, ip: IpAddr) -> Result<(), UpgradeError> {
     let request = AssignRequest {
-        attributes: attributes_of([("node", node), ("type", "ipipTunnelAddress")]),
+        attributes: Tunnel::IPIP.attributes_of(node),
         purpose: AllowedUse::Tunnel,
-        ..AssignRequest::workload(HandleId::new(format!("ipip-tunnel-addr-{node}")), node)
+        ..AssignRequest::workload(Tunnel::IPIP.handle_of(node), node)
     };
     give(store, clock, &request, ip).await
 }

@@ -12,6 +12,9 @@ use nix::errno::Errno;
 
 use super::{NetlinkError, NetlinkSocket, Request};
 
+/// The table of the host's own addresses (RT_TABLE_LOCAL).
+const TABLE_LOCAL: u8 = 255;
+
 /// A route of the main table as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelRoute {
@@ -32,7 +35,7 @@ pub(crate) struct KernelRoute {
 }
 
 /// Adds a route through interface `index`, protocol boot: to `gateway`, or without one of scope link. Fails with EEXIST where
-/// the kernel has a route to the same destination.
+/// the kernel has a route to the same destination with the same metric: [`find`] finds those with another one.
 pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
     let mut message = through(destination, index);
     message.header.protocol = RouteProtocol::Boot;
@@ -50,14 +53,28 @@ pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     Request::new(step, RouteNetlinkMessage::DelRoute(message), 0)
 }
 
-/// A message about the main table's route to `destination` by interface `index`.
+/// Asks for the route by which packets to a single address leave (Linux 4.13). The answer is an error where there is none, or one
+/// that refuses.
+pub(crate) fn find(destination: Cidr) -> Request {
+    let mut message = message_to(destination);
+    message.header.flags = RouteFlags::FibMatch;
+    Request::new(format!("find the route to {destination}"), RouteNetlinkMessage::GetRoute(message), 0)
+}
+
+/// Returns a message about the main table's route to `destination` by interface `index`.
 fn through(destination: Cidr, index: u32) -> RouteMessage {
+    let mut message = message_to(destination);
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.attributes.push(RouteAttribute::Oif(index));
+    message
+}
+
+/// Returns a message about routes to `destination`.
+fn message_to(destination: Cidr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(destination.version());
     message.header.destination_prefix_length = destination.prefix();
-    message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.attributes.push(RouteAttribute::Destination(destination.network().into()));
-    message.attributes.push(RouteAttribute::Oif(index));
     message
 }
 
@@ -91,7 +108,16 @@ fn address_family(family: IpVersion) -> AddressFamily {
 }
 
 impl KernelRoute {
+    /// Reads the answer to [`find`]: a route of the main table, or that of an address of the host itself.
+    pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
+        Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
+    }
+
     fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
+        Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN])
+    }
+
+    fn from_tables(object: RouteNetlinkMessage, tables: &[u8]) -> Option<Self> {
         let RouteNetlinkMessage::NewRoute(message) = object else { return None };
         let header = message.header;
         let any = match header.address_family {
@@ -99,7 +125,7 @@ impl KernelRoute {
             AddressFamily::Inet6 => IpAddr::from([0; 16]),
             _ => return None,
         };
-        if header.table != RouteHeader::RT_TABLE_MAIN || header.flags.contains(RouteFlags::Cloned) {
+        if !tables.contains(&header.table) || header.flags.contains(RouteFlags::Cloned) {
             return None;
         }
         let (mut network, mut gateway, mut interface, mut next_hops) = (any, None, None, Vec::new());

@@ -5,6 +5,7 @@ use nix::errno::Errno;
 use crate::dataplane::mac::MacAddr;
 use crate::dataplane::making::Making;
 use crate::dataplane::netlink::link::{self, Link};
+use crate::dataplane::netlink::route::{self, KernelRoute};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
 use crate::dataplane::netns::{NetnsError, NetnsFd};
 use crate::dataplane::plan::{DeviceType, EndpointPlan};
@@ -17,6 +18,8 @@ pub(super) struct Pair {
     pub(super) host: Link,
     /// The kind made.
     pub(super) device: DeviceType,
+    /// The routes that the host had to addresses of the pod before.
+    pub(super) routes_before: Vec<KernelRoute>,
 }
 
 impl Pair {
@@ -68,7 +71,8 @@ fn create_as(
         }
         outcome => outcome,
     };
-    Ok(Pair { host: created?, device })
+    let (host, routes_before) = created?;
+    Ok(Pair { host, device, routes_before })
 }
 
 fn create_once(
@@ -76,13 +80,18 @@ fn create_once(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-) -> Result<Link, NetlinkError> {
-    let requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
+) -> Result<(Link, Vec<KernelRoute>), NetlinkError> {
+    let destinations: Vec<_> = plan.host_destinations().collect();
+    let mut requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
+    requests.extend(destinations.iter().copied().map(route::find));
     let mut answers = host.exchange(requests)?.into_iter();
     answers.next().unwrap_or(Ok(None))?;
     let looked_up = answers.next().unwrap_or(Ok(None));
     match looked_up.map(Link::from_answer) {
-        Ok(Some(link)) => Ok(link),
+        Ok(Some(link)) => {
+            let found = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
+            Ok((link, found.filter(|route| destinations.contains(&route.destination)).collect()))
+        }
         // Nothing is deleted: the name alone does not tell whose it is by now. The next ADD or DEL takes the pair away.
         outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),
     }

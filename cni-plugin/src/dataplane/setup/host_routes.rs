@@ -4,6 +4,7 @@ use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
+use super::create::Pair;
 use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::route::{self, KernelRoute};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
@@ -17,8 +18,8 @@ const TRIES: usize = 5;
 enum Obstacle {
     /// The very route, made by Felix before us.
     Ours,
-    /// A route through the interface of this number, which cannot carry packets: of an earlier sandbox, or of a pod whose DEL
-    /// the kernel has not finished.
+    /// A route through one end of a pair, the interface of this number, which cannot carry packets: of an earlier sandbox, or of a pod
+    /// whose DEL the kernel has not finished.
     Idle(u32, BusyRoute),
     /// A route in use.
     Busy(BusyRoute),
@@ -28,14 +29,27 @@ enum Obstacle {
 /// has its alias.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
-    link: &Link,
+    pair: &Pair,
     end: &End,
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
+    let (link, replaces_idle) = (&pair.host, plan.replaces_idle_routes);
     if plan.refuses_addresses_of_pods {
         plan.hosts().try_for_each(|address| refuse_address_of_pod(host, address, link))?;
     }
-    let replaces_idle = plan.replaces_idle_routes;
+    // The kernel refuses a second route with the same metric alone, and Felix gives its routes to pods another one.
+    for route in &pair.routes_before {
+        // The host has the address itself: its route is in another table, and comes before any of the main table.
+        if route.kind == RouteType::Local {
+            let owner = route.interface.map(|index| link::find_by_index(host, index)).transpose()?.flatten();
+            return Err(busy(route, owner.as_ref(), link).into());
+        }
+        // No idle route goes for an ADD that fails because of the route to another address.
+        refuse_busy(host, route.destination, link)?;
+    }
+    for route in &pair.routes_before {
+        clear(host, route.destination, link, replaces_idle)?;
+    }
     let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
     requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
     let mut answers = host.exchange(requests)?.into_iter();
@@ -76,12 +90,8 @@ fn settle(
     mut refusal: NetlinkError,
 ) -> Result<(), DataplaneError> {
     for _ in 0..TRIES {
-        for obstacle in obstacles(host, destination, link)? {
-            match obstacle {
-                Obstacle::Ours => return Ok(()),
-                Obstacle::Idle(interface, _) if replaces_idle => remove(host, destination, interface)?,
-                Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
-            }
+        if clear(host, destination, link, replaces_idle)? {
+            return Ok(());
         }
         match host.ask(add(destination, link)) {
             Err(error) if exists(&error) => refusal = error,
@@ -89,6 +99,34 @@ fn settle(
         }
     }
     Err(refusal.into())
+}
+
+/// Deletes idle routes to `destination`. Returns true if ours is there already.
+///
+/// # Errors
+/// A route has to stay: its interface carries packets, or idle routes may not be replaced.
+fn clear(
+    host: &mut NetlinkSocket,
+    destination: Cidr,
+    link: &Link,
+    replaces_idle: bool,
+) -> Result<bool, DataplaneError> {
+    for obstacle in obstacles(host, destination, link)? {
+        match obstacle {
+            Obstacle::Ours => return Ok(true),
+            Obstacle::Idle(interface, _) if replaces_idle => remove(host, destination, interface)?,
+            Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
+        }
+    }
+    Ok(false)
+}
+
+/// Fails where a route to `destination` is in use.
+fn refuse_busy(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<(), DataplaneError> {
+    match obstacles(host, destination, link)?.into_iter().next() {
+        Some(Obstacle::Busy(busy)) => Err(busy.into()),
+        _ => Ok(()),
+    }
 }
 
 /// The routes to `destination`. Those that have to stay come before the idle ones: nothing is removed before a failure.
@@ -129,7 +167,7 @@ fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Resul
         return Ok(Some(Obstacle::Ours));
     }
     let owner = link::find_by_index(host, index)?;
-    Ok(owner.map(|owner| match owner.running {
+    Ok(owner.map(|owner| match owner.running || !owner.paired {
         true => Obstacle::Busy(busy(Some(&owner))),
         false => Obstacle::Idle(index, busy(Some(&owner))),
     }))
@@ -151,6 +189,9 @@ fn exists(error: &NetlinkError) -> bool {
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
     let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     match owner {
+        Some(owner) if route.kind == RouteType::Local => {
+            format!("that is the host's own, on interface {}", owner.name)
+        }
         Some(owner) => format!("through interface {}{via} (protocol {:?})", owner.name, route.protocol),
         None if route.kind == RouteType::Unicast => format!("with several next hops (protocol {:?})", route.protocol),
         None => format!("of type {:?} (protocol {:?})", route.kind, route.protocol),

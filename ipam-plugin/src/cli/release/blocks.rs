@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::ipam::{Block, Repaired};
+use libcalico::ipam::{Block, HandleId, Repaired};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 use time::OffsetDateTime;
@@ -26,6 +26,17 @@ impl Repair {
         freed.iter().chain(kept).copied()
     }
 
+    /// Returns the block in order.
+    pub(super) fn repaired(&self) -> &Block {
+        &self.repaired.block
+    }
+
+    /// Returns the handles that hold what the repair keeps.
+    pub(super) fn handles(&self) -> impl Iterator<Item = HandleId> {
+        let Repaired { block, kept, .. } = &self.repaired;
+        kept.iter().filter_map(|ip| block.allocation(*ip)?.handle())
+    }
+
     pub(super) fn reason(&self) -> String {
         let Repaired { freed, kept, .. } = &self.repaired;
         let of = |addresses: &[IpAddr]| match addresses {
@@ -37,20 +48,37 @@ impl Repair {
 }
 
 /// Decides how a block that contradicts itself is repaired.
-pub(super) fn step(block: Cidr, reading: &Reading) -> Step {
-    Step { target: format!("block {block}"), verdict: verdict(block, reading) }
+pub(super) fn step(block: Cidr, reading: &Reading, force: bool) -> Step {
+    Step { target: format!("block {block}"), verdict: verdict(block, reading, force) }
 }
 
-fn verdict(block: Cidr, reading: &Reading) -> Verdict {
+fn verdict(block: Cidr, reading: &Reading, force: bool) -> Verdict {
     if let Some(pod) = reading.unreadable_pod() {
         return Verdict::Refuse(format!("pod {pod} cannot be read, and may have an address of it"));
     }
+    if let Some(error) = reading.nodes.iter().find_map(|node| node.as_ref().err()) {
+        return Verdict::Refuse(format!("nodes cannot be read ({error}), and a tunnel may have an address of it"));
+    }
     let entry = reading.blocks.iter().find(|entry| entry.key == block);
     let repair = entry.and_then(|read| {
-        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| reading.reporter(ip))?;
+        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| reading.holder_of(&read.value, ip))?;
         Some(Repair { read: read.clone(), repaired })
     });
+    let machine = repair.as_ref().filter(|_| !force).and_then(|repair| reading.uncounted_machine(repair.repaired()));
+    if let Some(handle) = machine {
+        return Verdict::Refuse(format!(
+            "handle {handle} of a virtual machine counts an address that the block does not name; --force if the machine is gone"
+        ));
+    }
     match repair {
+        Some(Repair { read, repaired: Repaired { freed, .. } })
+            if !force && !freed.is_empty() && reading.serves_services(&read.value) =>
+        {
+            Verdict::Refuse(
+                "a Service may have an address of this block, which the datastore does not tell; --force if no Service has one"
+                    .into(),
+            )
+        }
         Some(repair) => Verdict::Do(Mend::Block(Box::new(repair))),
         None => Verdict::Leave("this takes a person's decision".into()),
     }

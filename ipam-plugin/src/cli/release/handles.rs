@@ -7,6 +7,7 @@ use datastore::Datastore;
 use libcalico::ipam::{Finding, HandleId, SuspectHandle};
 use libcalico::net::Cidr;
 
+use super::blocks::Repair;
 use super::plan::{Mend, Step, Verdict};
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
@@ -39,37 +40,63 @@ impl Correction {
     }
 }
 
-/// The handles among the findings, each once. One whose addresses are `to_release` need not be created for that.
-pub(super) fn steps(findings: &[&Finding], reading: &Reading, to_release: &BTreeSet<IpAddr>) -> Vec<Step> {
-    let mut ids = BTreeSet::new();
+/// The other work of the same run.
+pub(super) struct Run<'a> {
+    /// The repairs of blocks, which come first.
+    pub(super) repairs: &'a [&'a Repair],
+    /// The blocks that contradict themselves and stay as they are.
+    pub(super) unrepaired: BTreeSet<Cidr>,
+    /// Addresses that are given back afterwards.
+    pub(super) to_release: &'a BTreeSet<IpAddr>,
+}
+
+/// Returns the steps for the handles among the findings and of what the repairs keep, each once. A handle that holds nothing but
+/// what is given back need not be created for that. A handle that counts right after the repairs is left out.
+pub(super) fn steps(findings: &[&Finding], reading: &Reading, run: &Run<'_>) -> Vec<Step> {
+    let Run { repairs, unrepaired, to_release } = run;
+    let mut ids: BTreeSet<String> =
+        repairs.iter().flat_map(|repair| repair.handles()).map(|id| id.to_string()).collect();
     for finding in findings {
         match finding {
             Finding::OrphanHandle { handle, .. } | Finding::HandleCount { handle, .. } => {
-                ids.insert(handle.as_str());
+                ids.insert(handle.clone());
             }
-            Finding::MissingHandle(held) if !to_release.contains(&held.address) => ids.extend(held.handle.as_deref()),
+            Finding::MissingHandle(held) if !to_release.contains(&held.address) => ids.extend(held.handle.clone()),
             _ => {}
         }
     }
-    let step =
-        |id: &str| Step { target: format!("handle {id}"), verdict: Verdict::Do(Mend::Handle(correction(id, reading))) };
-    ids.into_iter().map(step).collect()
+    let step = |id: String| {
+        let correction = correction(&id, reading, repairs)?;
+        let verdict = match correction.suspect.blocks.intersection(unrepaired).next() {
+            // The handle alone tells of addresses that the block has lost.
+            Some(block) => Verdict::Leave(format!("block {block} contradicts itself")),
+            None => Verdict::Do(Mend::Handle(correction)),
+        };
+        Some(Step { target: format!("handle {id}"), verdict })
+    };
+    ids.into_iter().filter_map(step).collect()
 }
 
-fn correction(id: &str, reading: &Reading) -> Correction {
+fn correction(id: &str, reading: &Reading, repairs: &[&Repair]) -> Option<Correction> {
     let stored = reading.handles.iter().find(|entry| entry.key.as_str() == id);
     let id = stored.map_or_else(|| HandleId::new(id), |entry| entry.key.clone());
-    let held = held(&id, reading);
+    let held = held(&id, reading, repairs);
+    if stored.map_or(held.is_empty(), |entry| !held.is_empty() && entry.value.block == held) {
+        return None;
+    }
     let counted = stored.into_iter().flat_map(|entry| entry.value.block.keys());
     let blocks = counted.chain(held.keys()).copied().collect();
     let suspect = SuspectHandle { id, revision: stored.map(|entry| entry.revision.clone()), blocks };
-    Correction { suspect, held }
+    Some(Correction { suspect, held })
 }
 
-/// How many addresses the handle holds in each block. Resting ones are nobody's.
-fn held(id: &HandleId, reading: &Reading) -> BTreeMap<Cidr, i64> {
+/// Returns how many addresses the handle holds in each block, after the repairs. Resting ones are nobody's.
+fn held(id: &HandleId, reading: &Reading, repairs: &[&Repair]) -> BTreeMap<Cidr, i64> {
     let cut = HandleId::new(id.as_str());
-    let counts = reading.blocks.iter().map(|block| (block.key, block.value.addresses_of(&cut).len() as i64));
+    let counts = reading.blocks.iter().map(|entry| {
+        let repaired = repairs.iter().map(|repair| repair.repaired()).find(|block| block.cidr == entry.key);
+        (entry.key, repaired.unwrap_or(&entry.value).addresses_of(&cut).len() as i64)
+    });
     counts.filter(|(_, count)| *count > 0).collect()
 }
 

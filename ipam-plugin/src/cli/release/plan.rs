@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
+use libcalico::net::Cidr;
 use time::Duration;
 
 use super::{addresses, blocks, handles};
@@ -33,11 +34,11 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// The addresses that the repair of a block frees or keeps.
-    fn settles(&self) -> Vec<IpAddr> {
+    /// Returns the repair of a block.
+    fn repair(&self) -> Option<&blocks::Repair> {
         match self {
-            Verdict::Do(Mend::Block(repair)) => repair.settles().collect(),
-            _ => Vec::new(),
+            Verdict::Do(Mend::Block(repair)) => Some(repair),
+            _ => None,
         }
     }
 }
@@ -98,13 +99,19 @@ pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<
     let (known, gone): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
     let to_release: BTreeSet<IpAddr> = known.iter().filter_map(|finding| leaked(finding)).map(|h| h.address).collect();
 
-    let corrupt = known.iter().filter_map(|finding| match finding {
+    let corrupt_block = |finding: &&Finding| match finding {
         Finding::CorruptBlock { block, .. } => Some(*block),
         _ => None,
-    });
-    let mut steps: Vec<Step> = corrupt.map(|block| blocks::step(block, reading)).collect();
-    let settled: BTreeSet<IpAddr> = steps.iter().flat_map(|step| step.verdict.settles()).collect();
-    steps.extend(handles::steps(&known, reading, &to_release));
+    };
+    let corrupt: BTreeSet<Cidr> = known.iter().filter_map(corrupt_block).collect();
+    let mut steps: Vec<Step> = corrupt.iter().map(|block| blocks::step(*block, reading, force)).collect();
+    let repairs: Vec<&blocks::Repair> = steps.iter().filter_map(|step| step.verdict.repair()).collect();
+    let settled: BTreeSet<IpAddr> = repairs.iter().flat_map(|repair| repair.settles()).collect();
+    let is_repaired = |block: &Cidr| repairs.iter().any(|repair| repair.repaired().cidr == *block);
+    let unrepaired = corrupt.iter().copied().filter(|block| !is_repaired(block)).collect();
+    let run = handles::Run { repairs: &repairs, unrepaired, to_release: &to_release };
+    let mended = handles::steps(&known, reading, &run);
+    steps.extend(mended);
     for finding in &known {
         match finding {
             // The repair of their block has freed or kept them.

@@ -1,11 +1,11 @@
-use libcalico::api::ObjectKey;
-use libcalico::ipam::{Block, Handle, HandleId, Sight};
+use libcalico::api::{Node, NodeSpec, ObjectKey};
+use libcalico::ipam::{Block, EndpointFacts, Handle, HandleId, Sight};
 use libcalico::kubernetes::Pod;
-use libcalico::store::Store;
+use libcalico::store::{Entry, Revision, Store, StoreError};
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::plan::{Step, Verdict, of_addresses, of_report};
+use super::plan::{Mend, Step, Verdict, of_addresses, of_report};
 use crate::cli::check::Report;
 use crate::cli::reading::Reading;
 use crate::cli::testing::Shell;
@@ -279,6 +279,76 @@ fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
         };
         assert!(said.contains(expected), "{expected}: {said}");
     }
+}
+
+/// A tunnel has neither endpoint nor pod. A container's handle tells whose the address was.
+#[test]
+fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of_services_without_force() {
+    let shell = Shell::with_pool();
+    let (tunnel, web) = (shell.allocate("vxlan-tunnel-addr-node1"), shell.allocate("net.c1"));
+    damage(&shell, |block| (block.allocations[0], block.allocations[1]) = (None, None));
+    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
+    let report = Report::of(&reading);
+    let spec = NodeSpec { ipv4_vxlan_tunnel_addr: tunnel.clone(), ..NodeSpec::default() };
+    let node = Node::new("node1", spec);
+    reading.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
+    reading.endpoints = vec![EndpointFacts {
+        name: "default/web".into(),
+        node: "node1".into(),
+        pod: Some(ObjectKey::namespaced("default", "web")),
+        addresses: vec![web.parse().unwrap()],
+        container_id: Some("c1".into()),
+    }];
+    let [Step { verdict: Verdict::Do(Mend::Block(repair)), .. }, ..] = &of_report(&report, &reading, false)[..] else {
+        panic!("a repair")
+    };
+    let of_handle = |address: &str| repair.repaired().allocation(address.parse().unwrap()).unwrap().handle().unwrap();
+    assert_eq!(of_handle(&tunnel).as_str(), "vxlan-tunnel-addr-node1");
+    assert_eq!(of_handle(&web).as_str(), "net.c1");
+
+    reading.nodes = vec![Err(StoreError::Other("denied".into()))];
+    let refused = |reading: &Reading, force: bool| match &of_report(&report, reading, force)[0].verdict {
+        Verdict::Refuse(reason) => Some(reason.clone()),
+        _ => None,
+    };
+    assert!(refused(&reading, false).is_some_and(|reason| reason.starts_with("nodes cannot be read (denied)")));
+    // The handles alone tell of addresses that the block has lost.
+    let steps = of_report(&report, &reading, false);
+    assert!(!steps.iter().any(|step| matches!(step.verdict, Verdict::Do(_))), "{steps:?}");
+    reading.nodes = Vec::new();
+    assert_eq!(refused(&reading, false), None);
+    // A tenant annotates a pod with an id that makes another handle, or with another pod's.
+    let shown = |reading: &Reading| match &of_report(&report, reading, true)[0].verdict {
+        Verdict::Do(Mend::Block(repair)) => repair.repaired().allocation(web.parse().unwrap()).unwrap().handle(),
+        other => panic!("{other:?}"),
+    };
+    let mut machine = reading.handles[0].clone();
+    machine.key = HandleId::new("net.vmi.ns.c1");
+    reading.handles.push(machine);
+    reading.endpoints[0].container_id = Some("ns.c1".into());
+    assert_eq!(shown(&reading), None);
+    reading.endpoints[0].container_id = Some("c1".into());
+    assert_eq!(shown(&reading), Some(HandleId::new("net.c1")));
+    reading.endpoints.push(EndpointFacts {
+        name: "default/other".into(),
+        addresses: vec![],
+        ..reading.endpoints[0].clone()
+    });
+    assert_eq!(shown(&reading), None);
+    // A machine that is stopped.
+    assert!(
+        refused(&reading, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
+    );
+    reading.handles.pop();
+    assert_eq!(refused(&reading, false), None);
+    for pool in &mut reading.pools {
+        pool.value.spec.allowed_uses = serde_json::from_value(json!(["LoadBalancer"])).unwrap();
+    }
+    assert!(
+        refused(&reading, false)
+            .is_some_and(|reason| reason.starts_with("a Service may have an address of this block"))
+    );
+    assert_eq!(refused(&reading, true), None);
 }
 
 #[test]

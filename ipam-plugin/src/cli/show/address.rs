@@ -1,18 +1,19 @@
 //! Who holds one address, and since when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, IpReservation, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{Block, IpamConfig, Reservations, TheConfig, any_pool_of};
-use libcalico::net::{Cidr, IpVersion};
+use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use serde::Serialize;
 
 use crate::cli::error::CliError;
 use crate::cli::session::Session;
 use crate::cli::{endpoints, output, reading};
+use crate::read_blocks::blocks_of;
 
 /// What is known about an address.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -77,7 +78,7 @@ pub(super) async fn show(ip: IpAddr, session: &mut Session<'_>) -> Result<(), Cl
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let around = Surroundings::read(store).await?;
     let pool = any_pool_of(&around.pools, ip);
-    let block = find_block(store, pool.as_ref().and_then(|pool| pool.block_of(ip)), ip).await?;
+    let block = blocks_of(store, &around.pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
     let holding = |entry: &&Entry<WorkloadEndpoint>| reading::facts(&entry.value).addresses.contains(&ip);
     let endpoints = around.endpoints.iter().filter(holding).map(|entry| endpoint_name(&entry.value)).collect();
     let (reservations, _) = Reservations::of(&around.reservations);
@@ -103,18 +104,6 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
         found.fill_from(block);
     }
     Ok(found)
-}
-
-/// The block as the pool cuts it; failing that any that contains the address, of an older block size or of no pool.
-async fn find_block(store: &Datastore, likely: Option<Cidr>, ip: IpAddr) -> Result<Option<Block>, StoreError> {
-    if let Some(cidr) = likely {
-        match store.get::<Block>(&cidr).await {
-            Err(StoreError::NotFound { .. }) => {}
-            found => return found.map(|entry| Some(entry.value)),
-        }
-    }
-    let blocks = store.list::<Block>(&Some(IpVersion::of(ip))).await?;
-    Ok(blocks.into_iter().map(|entry| entry.value).find(|block| block.cidr.contains(ip)))
 }
 
 fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {

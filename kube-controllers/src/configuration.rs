@@ -95,7 +95,7 @@ impl Configuration {
             Err(error) => return Err(error),
         };
         let merged = merge(&self.environment, &spec, self.mode);
-        tell(&merged.notes);
+        self.tell(&merged).await;
         Ok(merged.settings)
     }
 
@@ -104,14 +104,10 @@ impl Configuration {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut known, mut pace) = (Known::default(), Pace::default());
         known.begin(self.found.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mut notes: Option<Vec<String>> = None;
+        let mut told: Option<(Vec<String>, Vec<String>)> = None;
         loop {
             let merged = known.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
             if let Some(merged) = &merged {
-                // What the first merge had to say was told when it was read.
-                if notes.replace(merged.notes.clone()).is_some_and(|told| told != merged.notes) {
-                    tell(&merged.notes);
-                }
                 settings.send_if_modified(|current| {
                     let changed = **current != merged.settings;
                     if changed {
@@ -119,6 +115,13 @@ impl Configuration {
                     }
                     changed
                 });
+                // The notes of the first merge were told when it was read.
+                let says = (merged.notes.clone(), merged.problems.clone());
+                let is_new = told.as_ref().is_some_and(|told| *told != says);
+                told = Some(says);
+                if is_new {
+                    self.tell(merged).await;
+                }
             }
             let step = known.step(merged.as_ref().map(|merged| &merged.status));
             let mut right = if step == Step::Create { self.leadership.clone() } else { self.elected.clone() };
@@ -170,6 +173,17 @@ impl Configuration {
         }
     }
 
+    /// Logs what of the configuration could not be followed. An Event besides tells that something stays as it is.
+    async fn tell(&self, Merged { notes, problems, .. }: &Merged) {
+        for note in notes {
+            tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
+        }
+        match &problems[..] {
+            [] => self.unreadable.mended(),
+            problems => self.unreadable.tell(&format!("{} until that is corrected", problems.join("; "))).await,
+        }
+    }
+
     /// Watches leave out what cannot be read, so that it looks as if it were missing.
     async fn complain_if_unreadable(&self) {
         let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
@@ -189,11 +203,5 @@ impl Configuration {
         let settings = if last.is_some() { "settings that it had before it was deleted" } else { "default settings" };
         tracing::info!("made KubeControllersConfiguration({NAME}) with the {settings}");
         Ok(())
-    }
-}
-
-fn tell(notes: &[String]) {
-    for note in notes {
-        tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
     }
 }

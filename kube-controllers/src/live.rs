@@ -83,9 +83,14 @@ async fn read<T: DeserializeOwned + 'static>(
     let query = format!("fieldSelector={}&limit=1", escaped(&format!("metadata.name={}", key.name)));
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
-    let (items, _) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let Some(item) = items.first() else { return Ok(None) };
+    let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
     let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let item = match (items.first(), following) {
+        (Some(item), _) => item,
+        (None, None) => return Ok(None),
+        // A server may filter a page to nothing, and have the object on the next one.
+        (None, Some(_)) => return Err(failed(&"an empty page that is not the last one")),
+    };
     let Named { metadata } = serde_json::from_str(item.get()).map_err(|error| failed(&error))?;
     if (&metadata.name, &metadata.namespace) != (&key.name, &key.namespace) {
         return Err(failed(&"the answer is another object"));

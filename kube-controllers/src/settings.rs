@@ -44,8 +44,8 @@ pub struct Settings {
     pub delete_nodes: bool,
     /// Which HostEndpoints nodes get by themselves. All templates are usable: their names differ, their selectors parse.
     pub host_endpoints: AutoHostEndpoints,
-    /// Which Services get addresses.
-    pub assign_ips: AssignIps,
+    /// The Services that get addresses; `None` for a word that is not known: no Service gets or loses an address then.
+    pub assign_ips: Option<AssignIps>,
     /// Whether policies are stored under their own names (KC-280).
     pub policy_name_migrator: bool,
     /// How often etcd is compacted; zero: never.
@@ -70,8 +70,6 @@ pub enum AssignIps {
     AllServices,
     /// Those that ask for it.
     RequestedServicesOnly,
-    /// None: a value that is not known here.
-    None,
 }
 
 /// What garbage collection does with its findings.

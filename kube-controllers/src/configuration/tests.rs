@@ -85,6 +85,25 @@ async fn unreadable_configuration_is_waited_for_and_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
+    let scene = scene();
+    let configured = |auto_create: &str| {
+        let text = String::from_utf8(configured("15m")).unwrap();
+        text.replace("\"Enabled\"", &format!("{auto_create:?}")).into_bytes()
+    };
+    let expected = "hostEndpoint.autoCreate: `Enable` is not one of Enabled, Disabled";
+    // An Event for each time that the word becomes wrong.
+    for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
+        store(&scene.calico, configured(auto_create)).await;
+        let settings = scene.configuration.first(&scene.status, &scene.stop).await.expect("not told to stop");
+        assert_eq!(settings.host_endpoints.keep, auto_create == "Enable");
+        let events = std::mem::take(&mut *scene.events.lock().unwrap());
+        assert_eq!(events.len(), told, "{auto_create}");
+        assert!(events.iter().all(|event| event["message"].as_str().unwrap().contains(expected)), "{events:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn missing_configuration_is_the_default() {
     let scene = scene();
     let settings = scene.configuration.first(&scene.status, &scene.stop).await.unwrap();

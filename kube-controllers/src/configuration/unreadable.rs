@@ -1,4 +1,4 @@
-//! [`Unreadable`]: tells operators that the configuration cannot be read.
+//! [`Unreadable`]: tells operators that the configuration cannot be read, or a field of it cannot be followed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -28,6 +28,11 @@ impl Unreadable {
         };
         let object = json!({ "apiVersion": group.api_version(), "kind": "KubeControllersConfiguration", "name": NAME });
         Unreadable { kubernetes, object, told: Mutex::default() }
+    }
+
+    /// Forgets what was told: if it is so again it is told again.
+    pub(super) fn mended(&self) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Logs it, and creates an Event, also as a replica that does not lead: the Event is about the process itself.

@@ -96,11 +96,9 @@ impl Reconcile for Syncer {
             return Ok(Next::After(LAG));
         }
         let wanted = self.desired(facts);
-        // As long as a template cannot be followed, what looks superfluous may be its own.
-        let keep = !wanted.problems.is_empty();
         let mut problems: Vec<String> = wanted.problems.iter().map(ToString::to_string).collect();
         let mut retry = None;
-        for due in due(wanted.endpoints, endpoints, keep) {
+        for due in due(wanted.endpoints, endpoints, wanted.keep) {
             match self.write(due).await {
                 Ok(()) => {}
                 Err(Failure::Permanent(problem)) => problems.push(problem),

@@ -127,13 +127,14 @@ impl Reconcile for Balancer {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
         let seen = locked(&self.memory).of(key);
         let Some(Seen { service, held, pools }) = seen else { return Ok(Next::Done) };
-        let assign = self.settings.borrow().assign_ips;
         let is_own = |held: &Held| service.as_ref().is_some_and(|service| service.handle == held.handle);
         let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
         if !others.is_empty() && !self.release_handles(key, &others).await? {
             return Ok(Next::After(LAG));
         }
         let Some(service) = service else { return Ok(Next::Done) };
+        // A word that nobody knows gives nothing and takes nothing.
+        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(Next::Done) };
         match self.decide(key, &service, &own, &pools, assign)? {
             Decision::Leave => Ok(Next::Done),
             // A pool that appears brings all Services again. Where nobody ever made one others serve them, and that is no

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use datastore::{Datastore, DatastoreConfig};
 
+use libcalico::api::KubeControllersConfigurationSpec;
 use serde_json::json;
 
 use crate::context::Mode;
@@ -18,10 +19,18 @@ pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     (dir, Arc::new(store))
 }
 
-/// What is in force where nobody says anything.
+/// Returns the settings in force where nobody says anything.
 pub(crate) fn settings() -> Settings {
-    let environment = Environment::read(|_| None).unwrap();
-    merge(&environment, &default_configuration(), Mode::Etcd).settings
+    merged(&default_configuration())
+}
+
+/// Returns the settings in force with this `spec` of KubeControllersConfiguration.
+pub(super) fn configured(spec: serde_json::Value) -> Settings {
+    merged(&serde_json::from_value(spec).unwrap())
+}
+
+fn merged(spec: &KubeControllersConfigurationSpec) -> Settings {
+    merge(&Environment::read(|_| None).unwrap(), spec, Mode::Etcd).settings
 }
 
 /// An API server that answers every request for a path with this JSON.

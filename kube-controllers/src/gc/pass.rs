@@ -3,6 +3,7 @@
 mod blocks;
 mod conflicts;
 mod leaks;
+mod listings;
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -10,15 +10,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Ports;
 use super::pages::Pages;
 
 /// Between two attempts to have a port.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a client may take to ask. Ours are kubelet and Prometheus.
+/// The longest time that a client may take to ask. Ours are kubelet and Prometheus.
 const REQUEST: Duration = Duration::from_secs(10);
+/// The longest time that a connection may last: longer than a profile. 64 connections that nobody ends would keep kubelet's
+/// probe waiting.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(90);
 /// More are left to wait.
 const MOST_CONNECTIONS: usize = 64;
 
@@ -131,8 +134,12 @@ async fn answer(stream: TcpStream, pages: Pages) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)
+        // A connection serves one request, so that no client keeps others waiting by asking again and again.
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), respond);
-    if let Err(error) = connection.await {
-        tracing::debug!("a connection broke: {error}");
+    match timeout(LONGEST_CONNECTION, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Err(_) => tracing::debug!("a connection was not ended by its client within {LONGEST_CONNECTION:?}"),
     }
 }

@@ -14,8 +14,22 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     seen: Option<Seen>,
-    /// When this process may write by the Lease that it created.
+    /// Some replica has held the Lease since this process began.
+    was_held: bool,
+    role: Role,
+    /// The end of this process's wait, where it has a Lease by which it may not write yet.
     settled: Option<Instant>,
+}
+
+/// Right to the Lease, as far as this process was told.
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    /// The role has never refused it.
+    Allows,
+    /// The role refused it last.
+    Refuses,
+    /// The role refused it before, and has allowed it since then.
+    AllowsSince(Instant),
 }
 
 /// The Lease as it was when it was last read or written.
@@ -39,31 +53,37 @@ pub(super) enum Step {
 
 impl Election {
     pub(super) fn new(identity: String, timing: Timing) -> Self {
-        Election { identity, timing, seen: None, settled: None }
+        Election { identity, timing, seen: None, was_held: false, role: Role::Allows, settled: None }
+    }
+
+    /// Takes notice that the role refuses the Lease. A wait that is under way begins anew: another replica may write without
+    /// the Lease by now, or still.
+    pub(super) fn refused(&mut self) {
+        (self.role, self.settled) = (Role::Refuses, None);
     }
 
     /// Takes notice of the Lease, or that there is none.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
-        let was_ours = self.is_ours();
+        if matches!(self.role, Role::Refuses) {
+            self.role = Role::AllowsSince(now);
+        }
         self.seen = lease.map(|lease| {
             let same = self.seen.take().filter(|seen| version(&seen.lease) == version(&lease));
             Seen { since: same.map_or(now, |seen| seen.since), lease }
         });
-        if !self.is_ours() {
-            self.settled = None;
-        } else if !was_ours && self.is_created() {
-            // Counted from when it is seen: the answer to the creation may have been lost.
-            self.settled = Some(now + self.timing.settling());
-        }
+        self.was_held |= !self.holder().is_empty();
+        // Counted from when it is seen: the answer to the write may have been lost.
+        let settled = self.settled.unwrap_or(now + self.timing.settling());
+        self.settled = (self.is_ours() && self.says_that_holder_waits()).then_some(settled);
     }
 
-    /// Returns when this process may write, if it waits as the creator of the Lease.
-    pub(super) fn settles(&self, now: Instant) -> Option<Instant> {
+    /// Returns when this process may write, if it has a Lease by which it may not write yet.
+    pub(super) fn waits_until(&self, now: Instant) -> Option<Instant> {
         self.settled.filter(|settled| *settled > now)
     }
 
-    /// Returns true if the Lease says that its creator waits.
-    fn is_created(&self) -> bool {
+    /// Returns true if the Lease says that its holder waits before it writes.
+    fn says_that_holder_waits(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| self.duration_of(&seen.lease) > self.timing.lease)
     }
 
@@ -77,25 +97,54 @@ impl Election {
         self.seen.as_ref().map_or("", |seen| holder(&seen.lease))
     }
 
-    /// What to do now; `wall` goes into the Lease for people to read. `leads` is whether this process has the right to write
-    /// by a Lease: it need not wait when it makes that again which somebody deleted.
+    /// Returns true if some replica has held the Lease since this process began, also if the Lease is gone by now.
+    pub(super) fn was_held(&self) -> bool {
+        self.was_held
+    }
+
+    /// Returns the next step; `wall` is for the Lease, as the time that people read. `leads`: this process has the right to write
+    /// by a Lease, so that it makes a deleted Lease again, or renews one after a refusal, without a wait: no replica writes
+    /// without a Lease before this right is over.
     pub(super) fn step(&self, now: Instant, wall: MicroTime, leads: bool) -> Step {
         let Some(seen) = &self.seen else {
             let duration = if leads { self.timing.lease } else { self.timing.settling() };
             return Step::Create(Box::new(self.claimed(Lease::default(), wall, duration)));
         };
         let free = seen.since + self.duration_of(&seen.lease);
-        if holder(&seen.lease).is_empty() || self.is_ours() || free <= now {
-            let duration = if self.settles(now).is_some() { self.timing.settling() } else { self.timing.lease };
+        let is_held = !holder(&seen.lease).is_empty();
+        if !is_held || self.is_ours() || free <= now {
+            let waits = self.waits_until(now).is_some()
+                || (!leads && self.was_refused_lately(now))
+                || (!is_held && !self.was_given_back_lately(&seen.lease, &wall));
+            let duration = if waits { self.timing.settling() } else { self.timing.lease };
             Step::Replace(Box::new(self.claimed(seen.lease.clone(), wall, duration)))
         } else {
             Step::Wait(free)
         }
     }
 
-    /// The Lease as it is given back, if it is ours and its creator need not wait any more.
+    /// Returns true if no replica can write without a Lease although nobody holds this one: the role has allowed Leases when
+    /// the last holder gave it back, and a replica writes without one only when the role forbade them for longer. The
+    /// time in the Lease is by another clock; one that differs by more than a few seconds costs a wait.
+    fn was_given_back_lately(&self, lease: &Lease, wall: &MicroTime) -> bool {
+        let Some(given_back) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
+        wall.0.duration_since(given_back.0).unsigned_abs() <= self.timing.renew_deadline
+    }
+
+    /// Returns true if another replica may write without a Lease because the role refused it, or may have begun a write: not
+    /// when the role has allowed the Lease for as long as the creator of one waits.
+    fn was_refused_lately(&self, now: Instant) -> bool {
+        match self.role {
+            Role::Allows => false,
+            Role::Refuses => true,
+            Role::AllowsSince(since) => now < since + self.timing.settling(),
+        }
+    }
+
+    /// Returns the Lease as it is given back, if it is ours and need not be waited for any more: the next replica takes what is
+    /// given back without a wait.
     pub(super) fn given_back(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
-        let may = self.is_ours() && self.settles(now).is_none();
+        let may = self.is_ours() && self.waits_until(now).is_none() && !self.was_refused_lately(now);
         let mut lease = self.seen.as_ref().filter(|_| may)?.lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
@@ -141,120 +190,4 @@ fn transitions(spec: &LeaseSpec) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::jiff::Timestamp;
-
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn wall(second: i64) -> MicroTime {
-        MicroTime(Timestamp::from_second(second).expect("in range"))
-    }
-
-    fn lease(version: u32, holder: &str) -> Lease {
-        let mut lease = Lease::default();
-        lease.metadata.resource_version = Some(version.to_string());
-        lease.metadata.labels = Some([("who".into(), "someone".into())].into());
-        let spec = lease.spec.get_or_insert_default();
-        spec.holder_identity = Some(holder.into());
-        spec.lease_duration_seconds = Some(15);
-        spec.lease_transitions = Some(7);
-        spec.acquire_time = Some(wall(1));
-        spec.renew_time = Some(wall(2));
-        spec.strategy = Some("OldestEmulationVersion".into());
-        lease
-    }
-
-    fn election(seen: Option<Lease>, now: Instant) -> Election {
-        let mut election = Election::new("we".into(), Timing::default());
-        election.observe(seen, now);
-        election
-    }
-
-    fn replaced(step: Step) -> Lease {
-        let Step::Replace(lease) = step else { panic!("{step:?}") };
-        *lease
-    }
-
-    #[test]
-    fn a_lease_that_is_not_there_is_made() {
-        let Step::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), false) else {
-            panic!("no lease")
-        };
-        let expected = LeaseSpec {
-            holder_identity: Some("we".into()),
-            lease_duration_seconds: Some(25),
-            lease_transitions: Some(0),
-            acquire_time: Some(wall(9)),
-            renew_time: Some(wall(9)),
-            ..LeaseSpec::default()
-        };
-        assert_eq!(lease.spec, Some(expected));
-    }
-
-    #[test]
-    fn deleted_lease_of_the_leader_is_made_again_without_a_wait() {
-        let Step::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), true) else {
-            panic!("no lease")
-        };
-        assert_eq!(lease.spec.and_then(|spec| spec.lease_duration_seconds), Some(15));
-    }
-
-    #[test]
-    fn our_lease_is_renewed_over_the_version_that_was_seen_and_nothing_else_changes() {
-        let now = Instant::now();
-        let renewed = replaced(election(Some(lease(3, "we")), now).step(now, wall(9), false));
-        let mut expected = lease(3, "we");
-        expected.spec.get_or_insert_default().renew_time = Some(wall(9));
-        assert_eq!(renewed, expected);
-    }
-
-    #[test]
-    fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says() {
-        let begin = Instant::now();
-        let mut election = election(Some(lease(3, "other")), begin);
-        assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
-        // Seen again, unchanged.
-        election.observe(Some(lease(3, "other")), begin + 14 * SECOND);
-        assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
-        // Changed.
-        election.observe(Some(lease(4, "other")), begin + 14 * SECOND);
-        assert_eq!(election.step(begin + 28 * SECOND, wall(9), false), Step::Wait(begin + 29 * SECOND));
-        let taken = replaced(election.step(begin + 29 * SECOND, wall(9), false));
-        let spec = taken.spec.expect("a spec");
-        assert_eq!(taken.metadata, lease(4, "").metadata, "its version and labels");
-        assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("we"), Some(8)));
-        assert_eq!((spec.acquire_time, spec.renew_time), (Some(wall(9)), Some(wall(9))));
-    }
-
-    #[test]
-    fn a_lease_that_was_given_back_is_taken_at_once() {
-        let now = Instant::now();
-        let taken = replaced(election(Some(lease(3, "")), now).step(now, wall(9), false));
-        assert_eq!(taken.spec.and_then(|spec| spec.lease_transitions), Some(8));
-    }
-
-    #[test]
-    fn a_holder_of_another_period_is_given_its_own() {
-        let now = Instant::now();
-        let mut long = lease(3, "other");
-        long.spec.get_or_insert_default().lease_duration_seconds = Some(60);
-        assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), Step::Wait(now + 60 * SECOND));
-        long.spec.get_or_insert_default().lease_duration_seconds = None;
-        assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), Step::Wait(now + 15 * SECOND));
-        long.spec = None;
-        replaced(election(Some(long), now).step(now, wall(9), false));
-    }
-
-    #[test]
-    fn what_is_given_back_is_ours_and_nobodys() {
-        let now = Instant::now();
-        let returned = election(Some(lease(3, "we")), now).given_back(now, wall(9)).expect("it is ours");
-        let spec = returned.spec.expect("a spec");
-        assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(""), Some(1)));
-        assert_eq!((spec.lease_transitions, returned.metadata.resource_version.as_deref()), (Some(7), Some("3")));
-        assert_eq!(election(Some(lease(3, "other")), now).given_back(now, wall(9)), None);
-        assert_eq!(election(None, now).given_back(now, wall(9)), None);
-    }
-}
+mod tests;

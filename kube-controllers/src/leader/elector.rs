@@ -32,7 +32,7 @@ pub(super) struct Elector<L> {
 enum Outcome {
     /// The Lease is ours; we may write until then.
     Ours(Deadline),
-    /// We created the Lease, and may write from then on.
+    /// The Lease is ours, but another replica may still write without one; we may write from then on.
     Settling(Instant),
     /// It is another's until then.
     Anothers(Instant),
@@ -66,11 +66,14 @@ impl<L: Leases> Elector<L> {
         // Not all at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let (begin, sent) = (Instant::now(), Deadline::now());
-        let waited = self.election.settles(begin).is_some();
+        let waited = self.election.waits_until(begin).is_some();
         let attempted = timeout(look, self.attempt()).await;
         let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {look:?}"))));
         if self.contradicts_refusals(&outcome) {
             self.refusals.end();
+        }
+        if matches!(outcome, Err(LeaseError::Forbidden(_))) {
+            self.election.refused();
         }
         let now = Instant::now();
         let pause = match outcome {
@@ -86,7 +89,7 @@ impl<L: Leases> Elector<L> {
                     tracing::info!(
                         lease,
                         ?wait,
-                        "created the lease; writing begins when no replica can write without it any more"
+                        "this replica has the lease; writing begins when no replica can write without it any more"
                     );
                 }
                 self.complaint = None;
@@ -100,7 +103,7 @@ impl<L: Leases> Elector<L> {
                 pause.min(free.saturating_duration_since(now))
             }
             Err(LeaseError::Forbidden(reason)) if self.may_be_alone() => {
-                self.refused(&reason, sent).await;
+                self.refused(&reason, sent);
                 pause
             }
             // What was said before stands until its time is over.
@@ -138,12 +141,12 @@ impl<L: Leases> Elector<L> {
         };
         let now = Instant::now();
         self.election.observe(Some(written), now);
-        Ok(self.election.settles(now).map_or(Outcome::Ours(until), Outcome::Settling))
+        Ok(self.election.waits_until(now).map_or(Outcome::Ours(until), Outcome::Settling))
     }
 
     /// The role refuses the Lease. When that is clear this is the only replica, for there can be no election: until the role
     /// allows one. The right to write ends some time after `sent`, when this look was sent, unless another look is refused.
-    async fn refused(&mut self, reason: &str, sent: Deadline) {
+    fn refused(&mut self, reason: &str, sent: Deadline) {
         let timing = self.config.timing;
         let right = Tenure::Until(sent.plus(timing.renew_deadline));
         if self.is_alone() {
@@ -151,9 +154,7 @@ impl<L: Leases> Elector<L> {
             return;
         }
         let first = self.refusals.are_none();
-        let is_lasting = self.refusals.go_on(&timing);
-        let is_clear = is_lasting || (self.refusals.were_repeated() && self.server_knows_roles().await);
-        if is_clear {
+        if self.refusals.go_on(&timing) {
             self.set_tenure(right);
             self.alone = true;
             let Config { namespace, name, .. } = &self.config;
@@ -164,14 +165,10 @@ impl<L: Leases> Elector<L> {
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "refused ({reason}); if it stays so this is the only replica, at the latest after {:?}",
-                timing.lease
+                "the role refuses the lease ({reason}); a replica that is refused for {:?} writes without the lease",
+                timing.settling()
             );
         }
-    }
-
-    async fn server_knows_roles(&self) -> bool {
-        timeout(self.config.timing.retry, self.leases.knows_roles()).await.unwrap_or(false)
     }
 
     /// What an election says.
@@ -194,10 +191,10 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Whether a role that refuses means that there is no election: not when there was one before, for another replica may
-    /// hold the Lease.
+    /// Returns true if a role that refuses means that there is no election. There was one if a replica held the Lease before: another
+    /// may hold the Lease still, or take itself for the only replica as well when the Lease is deleted and may not be made again.
     fn may_be_alone(&self) -> bool {
-        !self.config.required && self.election.holder().is_empty()
+        !self.config.required && !self.election.was_held()
     }
 
     /// Lets the next replica begin at once.

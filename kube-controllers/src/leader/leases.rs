@@ -14,8 +14,6 @@ pub(super) trait Leases: Send + Sync + 'static {
     fn create(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
     /// Replaces the version that `lease` names. Returns it as it is now.
     fn replace(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
-    /// Whether the server says that it knows all roles and bindings. One that just started refuses what it will allow.
-    fn knows_roles(&self) -> impl Future<Output = bool> + Send;
 }
 
 /// Why a Lease was not read or written.
@@ -34,15 +32,13 @@ pub(super) enum LeaseError {
 
 /// One Lease of an API server.
 pub(super) struct ApiLeases {
-    client: kube::Client,
     api: Api<Lease>,
     name: String,
 }
 
 impl ApiLeases {
     pub(super) fn new(client: kube::Client, config: &Config) -> Self {
-        let api = Api::namespaced(client.clone(), &config.namespace);
-        ApiLeases { client, api, name: config.name.clone() }
+        ApiLeases { api: Api::namespaced(client, &config.namespace), name: config.name.clone() }
     }
 }
 
@@ -62,12 +58,6 @@ impl Leases for ApiLeases {
 
     async fn replace(&self, lease: Lease) -> Result<Lease, LeaseError> {
         self.api.replace(&self.name, &PostParams::default(), &lease).await.map_err(LeaseError::from)
-    }
-
-    /// Everybody who is authenticated may ask this (`system:public-info-viewer`). It is well only when its caches are full.
-    async fn knows_roles(&self) -> bool {
-        let Ok(request) = hyper::Request::get("/readyz").body(Vec::new()) else { return false };
-        self.client.request_text(request).await.is_ok()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The election of the replica that writes, by a Lease as client-go does it.
 //!
 //! The holder renews the Lease again and again. Another replica takes it when it has not changed for as long as it says; each
-//! goes by its own clock from what it sees, never by the times in the Lease. Every write names the version that was read,
+//! goes by its own clock from what it sees. A time in the Lease counts only to spare the wait of a replica that takes a Lease
+//! which nobody holds. Every write names the version that was read,
 //! so that of two who want it one succeeds. The holder stops writing some seconds before another may take the Lease: the
 //! requests that are under way by then have ended.
 

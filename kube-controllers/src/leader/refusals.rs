@@ -4,8 +4,8 @@ use super::Timing;
 use crate::runtime::Deadline;
 
 /// Refusals that followed each other. An API server that just started, and a binding that is made anew, refuse for a while
-/// what another replica may do, or did a moment ago: one refusal means nothing. Two are clear if the server says in between
-/// that it knows all roles; without its word they must go on for longer than a lease.
+/// what another replica may do, and a replica that renewed the Lease before the role lost it still writes by it: refusals mean
+/// something only when they go on for longer than a lease.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     run: Option<Run>,
@@ -18,24 +18,20 @@ struct Run {
 }
 
 impl Refusals {
-    /// One was heard now. Whether they go on for longer than a lease: one that another replica held before them is over. A
-    /// process that was stopped for a while begins anew; it does not know what it would have heard.
+    /// Takes notice of a refusal now. Returns true if the refusals go on for longer than a Lease and a write: the Lease of another
+    /// replica is over by then, also where that replica's API server heard some seconds later of the change of the role. A process
+    /// that was stopped for a while begins anew; it does not know what it would have heard.
     pub(super) fn go_on(&mut self, timing: &Timing) -> bool {
         let now = Deadline::now();
         let run = self.run.filter(|run| !run.last.plus(timing.renew_deadline).has_passed());
         let first = run.map_or(now, |run| run.first);
         self.run = Some(Run { first, last: now });
-        first.plus(timing.lease).has_passed()
+        first.plus(timing.settling()).has_passed()
     }
 
     /// Whether none was heard yet.
     pub(super) fn are_none(&self) -> bool {
         self.run.is_none()
-    }
-
-    /// Whether the last was not the first.
-    pub(super) fn were_repeated(&self) -> bool {
-        self.run.is_some_and(|run| run.last.is_after(run.first))
     }
 
     /// Something else was heard.
@@ -59,26 +55,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_last_when_they_go_on_for_longer_than_a_lease() {
+    async fn refusals_that_go_on_for_longer_than_a_lease_and_a_write_last() {
         let mut refusals = Refusals::default();
         assert!(refusals.are_none());
         assert!(!after(&mut refusals, 0).await);
-        for _ in 0..7 {
+        for _ in 0..12 {
             assert!(!after(&mut refusals, 2).await);
         }
         assert!(after(&mut refusals, 2).await);
-        assert!(refusals.were_repeated());
         refusals.end();
-        assert!(!refusals.were_repeated());
+        assert!(refusals.are_none());
         assert!(!after(&mut refusals, 2).await, "anew");
-        assert!(!refusals.were_repeated());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_with_a_long_silence_in_between_are_two_beginnings() {
+    async fn refusals_with_a_long_silence_in_between_begin_anew() {
         let mut refusals = Refusals::default();
         assert!(!after(&mut refusals, 0).await);
         assert!(!after(&mut refusals, 60).await);
+        assert!(!after(&mut refusals, 9).await);
         assert!(!after(&mut refusals, 9).await);
         assert!(after(&mut refusals, 9).await);
     }

@@ -161,11 +161,6 @@ impl Deadline {
         Deadline { monotonic: self.monotonic + duration, since_boot: self.since_boot + duration }
     }
 
-    /// Whether it comes later than another.
-    pub fn is_after(&self, other: Self) -> bool {
-        self.monotonic > other.monotonic
-    }
-
     /// Whether it has come.
     pub fn has_passed(&self) -> bool {
         Instant::now() >= self.monotonic || since_boot() >= self.since_boot

@@ -18,6 +18,9 @@ use crate::context::Mode;
 /// The least time that an endpoint stays without its pod, unless the environment says otherwise (O-1).
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
 
+/// The words of what is on or off.
+const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
+
 /// What is in force, what of it is shown, and what is said about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merged {
@@ -27,6 +30,8 @@ pub struct Merged {
     pub status: KubeControllersConfigurationStatus,
     /// What of the configuration could not be followed, for the log.
     pub notes: Vec<String>,
+    /// The same of what could take something that is in use if it were taken for off: what is there stays until it is corrected.
+    pub problems: Vec<String>,
 }
 
 /// The configuration, field by field under the environment. `spec` may lack what upstream's client fills in when it writes:
@@ -34,12 +39,13 @@ pub struct Merged {
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
-    let mut merger = Merger { echoed: BTreeMap::new(), notes: Vec::new(), environment, spec, mode };
+    let mut merger =
+        Merger { echoed: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
-    let Merger { echoed, notes, spec, .. } = merger;
+    let Merger { echoed, notes, problems, spec, .. } = merger;
     let running_config = Some(running::configuration(&settings, &spec, environment));
     let status = KubeControllersConfigurationStatus { running_config, environment_vars: echoed };
-    Merged { settings, status, notes }
+    Merged { settings, status, notes, problems }
 }
 
 struct Merger<'a> {
@@ -49,6 +55,7 @@ struct Merger<'a> {
     /// The variables that decided something (KC-122).
     echoed: BTreeMap<String, String>,
     notes: Vec<String>,
+    problems: Vec<String>,
 }
 
 impl Merger<'_> {
@@ -66,7 +73,7 @@ impl Merger<'_> {
         };
         let compaction = self.said(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
-        let configured_health = self.spec.health_checks.as_deref() != Some(DISABLED);
+        let health_checks = self.health_checks();
         Settings {
             log_severity,
             reconcile_period: self.reconcile_periods(&enabled),
@@ -82,7 +89,7 @@ impl Merger<'_> {
             assign_ips: self.assign_ips(),
             policy_name_migrator: self.migrates_policy_names(),
             compaction_period: if is_etcd { compaction.duration() } else { Duration::ZERO },
-            health_checks: self.said(&environment.health_checks).unwrap_or(configured_health),
+            health_checks,
             metrics_port: self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
             debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
             gc: environment.gc,
@@ -149,47 +156,99 @@ impl Merger<'_> {
             return false;
         }
         let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.as_deref());
-        let configured = configured != Some(DISABLED);
-        self.said(&self.environment.sync_node_labels).unwrap_or(configured)
+        let configured = configured.map(str::to_owned);
+        if let Some(said) = self.said(&self.environment.sync_node_labels) {
+            return said;
+        }
+        self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
     }
 
     /// The variable hides the section as a whole (KC-130).
     fn host_endpoints(&mut self) -> AutoHostEndpoints {
         if let Some(enabled) = self.said(&self.environment.auto_host_endpoints) {
-            return AutoHostEndpoints { enabled, default_endpoint: true, templates: Vec::new() };
+            return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
         }
         let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
         let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
             section.unwrap_or_default();
+        let told = self.problems.len();
+        let stays = "no automatic host endpoint is made or deleted";
+        let enabled = self.word("hostEndpoint.autoCreate", auto_create, &SWITCH, false, stays);
+        let stays = "host endpoints for all interfaces stay as they are, and no automatic one is deleted";
+        let default =
+            self.word("hostEndpoint.createDefaultHostEndpoint", create_default_host_endpoint, &SWITCH, true, stays);
+        let asked = templates.len();
+        let templates = self.usable(templates);
+        if enabled == Some(false) {
+            // All automatic host endpoints go, whatever else is asked for.
+            self.problems.truncate(told);
+        }
         AutoHostEndpoints {
-            enabled: auto_create.as_deref() == Some(ENABLED),
-            default_endpoint: create_default_host_endpoint.is_none_or(|word| word.is_empty() || word == ENABLED),
-            templates: self.usable(templates),
+            enabled: enabled == Some(true),
+            default_endpoint: default == Some(true),
+            keep: enabled.is_none_or(|enabled| enabled && (default.is_none() || templates.len() < asked)),
+            templates,
         }
     }
 
     fn usable(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
-        let wrong: BTreeMap<_, _> = wrong_templates(&templates).into_iter().collect();
-        let told = wrong.iter().map(|(index, error)| format!("hostEndpoint.templates[{index}] is left out: {error}"));
-        self.notes.extend(told);
+        let mut wrong: BTreeMap<_, _> =
+            wrong_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
+        for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
+            // Endpoints are named after their template: the one in force may be of either.
+            if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
+                wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is the name of another template too"));
+            }
+        }
+        let told = wrong.iter().map(|(index, error)| {
+            format!(
+                "hostEndpoint.templates[{index}]: {error}; it is left out, and no automatic host endpoint is deleted"
+            )
+        });
+        self.problems.extend(told);
         templates.into_iter().enumerate().filter(|(index, _)| !wrong.contains_key(index)).map(|(_, t)| t).collect()
     }
 
-    fn assign_ips(&mut self) -> AssignIps {
+    fn assign_ips(&mut self) -> Option<AssignIps> {
         let section = self.spec.controllers.load_balancer.as_ref();
-        match section.and_then(|section| section.assign_ips.as_deref()) {
-            Some(REQUESTED_SERVICES_ONLY) => AssignIps::RequestedServicesOnly,
-            None | Some(ALL_SERVICES) => AssignIps::AllServices,
-            Some(other) => {
-                self.notes.push(format!("assignIPs: `{other}` is not known, no Service gets an address"));
-                AssignIps::None
-            }
-        }
+        let said = section.and_then(|section| section.assign_ips.clone());
+        let words =
+            [(ALL_SERVICES, AssignIps::AllServices), (REQUESTED_SERVICES_ONLY, AssignIps::RequestedServicesOnly)];
+        let stays = "no Service gets or loses an address";
+        self.word("loadBalancer.assignIPs", said, &words, AssignIps::AllServices, stays)
     }
 
-    fn migrates_policy_names(&self) -> bool {
+    /// Returns the meaning of one of the `words` of a field, `default` where it says nothing, and `None` where it says something
+    /// else: `stays` tells what is kept until it is corrected.
+    fn word<T: Copy>(
+        &mut self,
+        field: &str,
+        said: Option<String>,
+        words: &[(&str, T)],
+        default: T,
+        stays: &str,
+    ) -> Option<T> {
+        let Some(said) = said.filter(|said| !said.is_empty()) else { return Some(default) };
+        let meaning = words.iter().find(|(word, _)| *word == said).map(|(_, meaning)| *meaning);
+        if meaning.is_none() {
+            let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            self.problems.push(format!("{field}: `{said}` is not one of {}; {stays}", allowed.join(", ")));
+        }
+        meaning
+    }
+
+    fn migrates_policy_names(&mut self) -> bool {
         let section = self.spec.controllers.migration.as_ref();
-        section.and_then(|section| section.policy_name_migrator.as_deref()) != Some(DISABLED)
+        let said = section.and_then(|section| section.policy_name_migrator.clone());
+        self.word("migration.policyNameMigrator", said, &SWITCH, true, "no policy is renamed") == Some(true)
+    }
+
+    fn health_checks(&mut self) -> bool {
+        if let Some(said) = self.said(&self.environment.health_checks) {
+            return said;
+        }
+        let said = self.spec.health_checks.clone();
+        self.word("healthChecks", said, &SWITCH, true, "the health checks go on") != Some(false)
     }
 
     fn port(&mut self, field: &str, port: Option<i64>) -> Option<u16> {

@@ -21,7 +21,7 @@ pub(super) fn configuration(
         Some(ReconcilerConfig { reconciler_period: Some((*period).into()), ..ReconcilerConfig::default() })
     };
     let load_balancer = || LoadBalancerControllerConfig {
-        assign_ips: assign_ips(settings.assign_ips).map(str::to_owned),
+        assign_ips: settings.assign_ips.map(|which| assign_ips(which).to_owned()),
         ..LoadBalancerControllerConfig::default()
     };
     let migration = MigrationControllerConfig {
@@ -78,10 +78,9 @@ fn switch(on: bool) -> Option<String> {
     Some(if on { ENABLED } else { DISABLED }.into())
 }
 
-fn assign_ips(which: AssignIps) -> Option<&'static str> {
+fn assign_ips(which: AssignIps) -> &'static str {
     match which {
-        AssignIps::AllServices => Some(ALL_SERVICES),
-        AssignIps::RequestedServicesOnly => Some(REQUESTED_SERVICES_ONLY),
-        AssignIps::None => None,
+        AssignIps::AllServices => ALL_SERVICES,
+        AssignIps::RequestedServicesOnly => REQUESTED_SERVICES_ONLY,
     }
 }

@@ -58,7 +58,7 @@ fn by_default_everything_runs() {
     assert_eq!((settings.metrics_port, settings.debug_profile_port), (Some(9094), None));
     assert!(settings.sync_node_labels && settings.delete_nodes && settings.health_checks);
     assert!(settings.policy_name_migrator && !settings.host_endpoints.enabled);
-    assert_eq!((settings.gc, settings.assign_ips), (Gc::Reclaim, AssignIps::AllServices));
+    assert_eq!((settings.gc, settings.assign_ips), (Gc::Reclaim, Some(AssignIps::AllServices)));
     assert_eq!(status.environment_vars, BTreeMap::new());
 }
 
@@ -90,7 +90,7 @@ fn the_environment_wins() {
     assert!(!alone.sync_node_labels && !alone.health_checks && !alone.policy_name_migrator);
     assert_eq!(alone.host_endpoints.templates.len(), 1);
     assert!(!alone.host_endpoints.enabled && !alone.host_endpoints.default_endpoint);
-    assert_eq!(alone.assign_ips, AssignIps::RequestedServicesOnly);
+    assert_eq!(alone.assign_ips, Some(AssignIps::RequestedServicesOnly));
     assert_eq!(alone.compaction_period, Duration::from_secs(3600));
 
     let variables = [
@@ -138,7 +138,7 @@ fn what_kubectl_left_out_has_its_default() {
     let settings = merge(&by_environment, &KubeControllersConfigurationSpec::default(), ETCD).settings;
     assert_eq!(settings.reconcile_period[&ControllerName::Policy], Duration::from_secs(300));
     assert_eq!(settings.leak_grace_period, Some(Duration::from_secs(900)));
-    assert_eq!(settings.assign_ips, AssignIps::AllServices);
+    assert_eq!(settings.assign_ips, Some(AssignIps::AllServices));
 
     let off = spec(json!({"controllers": {"node": {"leakGracePeriod": "0s"}, "policy": {"reconcilerPeriod": "0s"}}}));
     let settings = merge(&environment(&[]), &off, ETCD).settings;
@@ -149,7 +149,7 @@ fn what_kubectl_left_out_has_its_default() {
 
 #[test]
 fn with_the_datastore_kubernetes_etcds_controllers_do_not_run() {
-    let Merged { settings, status, notes } = merge(&environment(&[]), &default_configuration(), KUBERNETES);
+    let Merged { settings, status, notes, .. } = merge(&environment(&[]), &default_configuration(), KUBERNETES);
     assert_eq!(settings.enabled, BTreeSet::from([ControllerName::Node, ControllerName::LoadBalancer]));
     assert!(!settings.sync_node_labels && !settings.delete_nodes);
     assert_eq!(settings.compaction_period, Duration::ZERO);
@@ -219,12 +219,77 @@ fn what_of_the_configuration_is_wrong_is_told_and_the_rest_followed() {
         templates: vec![HostEndpointTemplate::default(), usable.clone()],
         ..AutoHostEndpointConfig::default()
     });
-    let Merged { settings, notes, .. } = merge(&environment(&[]), &wrong, ETCD);
+    let Merged { settings, notes, problems, .. } = merge(&environment(&[]), &wrong, ETCD);
     assert_eq!(settings.log_severity, LogSeverity::Info);
     assert_eq!(settings.metrics_port, None);
     assert_eq!(settings.host_endpoints.templates, [usable]);
     assert!(settings.host_endpoints.enabled && settings.host_endpoints.default_endpoint);
-    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert_eq!((notes.len(), problems.len()), (2, 1), "{notes:?} {problems:?}");
+}
+
+#[test]
+fn merge_of_templates_of_one_name_follows_neither_and_keeps_what_is_there() {
+    let template = |name: &str, cidr: &str| json!({"generateName": name, "interfaceCIDRs": [cidr]});
+    let templates = [template("a", "10.0.0.0/8"), template("b", "10.0.0.0/8"), template("a", "192.0.2.0/24")];
+    let host_endpoint = json!({"autoCreate": "Enabled", "templates": templates});
+    let sections = json!({"node": {"hostEndpoint": host_endpoint}});
+    let Merged { settings, problems, .. } = merge(&environment(&[]), &spec(json!({ "controllers": sections })), ETCD);
+    let followed: Vec<_> = settings.host_endpoints.templates.iter().map(|it| it.generate_name.as_str()).collect();
+    assert_eq!((followed, settings.host_endpoints.keep, problems.len()), (vec!["b"], true, 2), "{problems:?}");
+}
+
+#[test]
+fn merge_of_words_that_are_not_known_keeps_what_is_there_and_names_those_that_are() {
+    let merged = |auto_create: &str, default: &str, assign: &str| {
+        let host_endpoint = json!({"autoCreate": auto_create, "createDefaultHostEndpoint": default});
+        let load_balancer = json!({ "assignIPs": assign });
+        let sections = json!({"node": {"hostEndpoint": host_endpoint}, "loadBalancer": load_balancer});
+        merge(&environment(&[]), &spec(json!({ "controllers": sections })), ETCD)
+    };
+    for (auto_create, default, assign, expected) in [
+        ("on", "Enabled", "AllServices", "hostEndpoint.autoCreate: `on` is not one of Enabled, Disabled; no "),
+        ("Enabled", "enabled", "AllServices", "hostEndpoint.createDefaultHostEndpoint: `enabled` is not one of "),
+        (
+            "Enabled",
+            "Enabled",
+            "All",
+            "loadBalancer.assignIPs: `All` is not one of AllServices, RequestedServicesOnly; no ",
+        ),
+    ] {
+        let Merged { settings, notes, problems, .. } = merged(auto_create, default, assign);
+        assert!(matches!(&problems[..], [problem] if problem.starts_with(expected)), "{problems:?}");
+        assert_eq!(
+            (settings.host_endpoints.keep, settings.assign_ips),
+            (assign != "All", (assign != "All").then_some(AssignIps::AllServices))
+        );
+        assert_eq!(notes, [""; 0]);
+    }
+    let off = merged("Disabled", "none", "");
+    assert!(!off.settings.host_endpoints.keep && off.settings.assign_ips == Some(AssignIps::AllServices));
+    assert_eq!(off.problems, [""; 0], "all automatic host endpoints go");
+    let nothing = merged("", "", "");
+    assert!(!nothing.settings.host_endpoints.keep && nothing.settings.host_endpoints.default_endpoint);
+    assert_eq!(nothing.problems, [""; 0]);
+}
+
+#[test]
+fn merge_of_a_switch_that_is_not_known_changes_nothing_of_others_and_names_the_words() {
+    let merged = |sync_labels: &str, migrator: &str, health: &str| {
+        let sections = json!({"node": {"syncLabels": sync_labels}, "migration": {"policyNameMigrator": migrator}});
+        let Merged { settings, problems, .. } =
+            merge(&environment(&[]), &spec(json!({"controllers": sections, "healthChecks": health})), ETCD);
+        ((settings.sync_node_labels, settings.policy_name_migrator, settings.health_checks), problems)
+    };
+    assert_eq!(merged("", "", ""), ((true, true, true), Vec::new()));
+    assert_eq!(merged("Disabled", "Disabled", "Disabled"), ((false, false, false), Vec::new()));
+    let (settings, problems) = merged("off", "disabled", "on");
+    assert_eq!(settings, (false, false, true));
+    let expected = [
+        "healthChecks: `on` is not one of Enabled, Disabled; the health checks go on",
+        "node.syncLabels: `off` is not one of Enabled, Disabled; no label of a Node is copied",
+        "migration.policyNameMigrator: `disabled` is not one of Enabled, Disabled; no policy is renamed",
+    ];
+    assert_eq!(problems, expected);
 }
 
 #[test]

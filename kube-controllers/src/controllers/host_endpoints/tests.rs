@@ -4,9 +4,10 @@ use libcalico::api::HostEndpointTemplate;
 use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
 use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
 use libcalico::store::{Kind, Write, WriteOp};
+use serde_json::json;
 
 use super::*;
-use crate::controllers::testing::{embedded, settings};
+use crate::controllers::testing::{configured, embedded, settings};
 
 struct Fixture {
     store: Arc<Datastore>,
@@ -91,7 +92,7 @@ impl Fixture {
 }
 
 fn default_endpoint() -> AutoHostEndpoints {
-    AutoHostEndpoints { enabled: true, default_endpoint: true, templates: Vec::new() }
+    AutoHostEndpoints { enabled: true, default_endpoint: true, ..AutoHostEndpoints::default() }
 }
 
 fn template(name: &str) -> AutoHostEndpoints {
@@ -186,6 +187,34 @@ async fn a_template_that_cannot_be_followed_deletes_nothing() {
     let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
     assert!(error.to_string().contains("nodeSelector"), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_followed_delete_nothing_and_those_that_turn_it_off_delete_all() {
+    let both = |auto_create: &str, default: &str, pattern: &str| {
+        let templates = json!([{"generateName": "t", "interfaceCIDRs": ["10.0.0.0/8"], "nodeSelector": pattern}]);
+        let host_endpoint =
+            json!({"autoCreate": auto_create, "createDefaultHostEndpoint": default, "templates": templates});
+        configured(json!({"controllers": {"node": {"hostEndpoint": host_endpoint}}})).host_endpoints
+    };
+    for wrong in [both("enabled", "Enabled", ""), both("Enabled", "Disable", ""), both("Enabled", "Enabled", "has(")] {
+        let fixture = Fixture::new(both("Enabled", "Enabled", ""));
+        fixture.node("node-1").await;
+        fixture.settle().await;
+        fixture.set(wrong);
+        fixture.settle().await;
+        assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
+        // A node that goes takes its endpoints along.
+        fixture.store.delete::<CalicoNode>(&ObjectKey::global("node-1"), None).await.unwrap();
+        fixture.settle().await;
+        assert!(fixture.names().await.is_empty());
+    }
+    let fixture = Fixture::new(both("Enabled", "Enabled", ""));
+    fixture.node("node-1").await;
+    fixture.settle().await;
+    fixture.set(both("Disabled", "Disable", "has("));
+    fixture.settle().await;
+    assert!(fixture.names().await.is_empty());
 }
 
 #[tokio::test]

@@ -98,7 +98,6 @@ impl Balanced {
     /// Whether its addresses are ours to give (KC-501).
     pub(super) fn is_managed(&self, assign: AssignIps) -> bool {
         match (assign, self.class.as_deref()) {
-            (AssignIps::None, _) => false,
             (_, Some(CLASS)) => true,
             (_, Some(_)) => false,
             (AssignIps::AllServices, None) => true,
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_class_and_what_is_asked_for_decide() {
-        use AssignIps::{AllServices, None, RequestedServicesOnly};
+        use AssignIps::{AllServices, RequestedServicesOnly};
         let plain = || json!({"type": "LoadBalancer"});
         let class = |class: &str| json!({"type": "LoadBalancer", "loadBalancerClass": class});
         let asked = || json!({ADDRESSES: "[\"10.0.0.1\"]"});
@@ -135,9 +134,9 @@ mod tests {
             (class("other"), asked(), false, false),
         ] {
             let service = balanced(spec.clone(), annotations.clone()).unwrap();
-            let managed = [AllServices, RequestedServicesOnly, None].map(|assign| service.is_managed(assign));
-            assert_eq!(managed, [all, requested, false], "{spec} {annotations}");
+            let managed = [AllServices, RequestedServicesOnly].map(|assign| service.is_managed(assign));
+            assert_eq!(managed, [all, requested], "{spec} {annotations}");
         }
-        assert_eq!(balanced(json!({"type": "NodePort"}), asked()), Option::None);
+        assert_eq!(balanced(json!({"type": "NodePort"}), asked()), None);
     }
 }

@@ -85,7 +85,7 @@ impl Reconciler {
         // Whether a node is there matters only for a pod that is.
         let exists = pod.is_none() || live::exists(kubernetes, NODES, &stored.node).await?;
         let spec = &stored.endpoint.value.spec;
-        let networks: Vec<Cidr> = spec.ip_networks.iter().filter_map(|network| network.parse().ok()).collect();
+        let networks: Vec<Cidr> = spec.networks().collect();
         let endpoint = EndpointSight {
             addresses: &networks,
             node: NodeSight { name: &stored.node.name, exists },

@@ -7,7 +7,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::WorkloadEndpointSpec;
-use libcalico::net::Cidr;
 use uuid::Uuid;
 
 use crate::watched::Pod;
@@ -40,8 +39,7 @@ impl Holder {
 
 impl Sandbox {
     pub(super) fn of(endpoint: &WorkloadEndpointSpec) -> Self {
-        let network = endpoint.ip_networks.first().and_then(|network| network.parse::<Cidr>().ok());
-        let address = network.map(|network| network.network());
+        let address = endpoint.networks().next().map(|network| network.network());
         Sandbox { container: fingerprint(&endpoint.container_id), address, pod_uid: None }
     }
 

@@ -350,11 +350,14 @@ async fn a_pod_on_the_network_of_its_node_has_no_endpoint() {
 }
 
 #[tokio::test]
-async fn a_pod_on_a_node_that_is_gone_leaves_an_orphan() {
-    for (nodes, kept) in [(json!([]), false), (json!([{"metadata": {"name": "lost"}}]), true)] {
+async fn endpoint_of_a_pod_on_a_node_that_is_gone_is_an_orphan_unless_the_pod_reports_its_address() {
+    let there = json!([{"metadata": {"name": "lost"}}]);
+    for (nodes, address, kept) in
+        [(json!([]), "10.0.0.9", false), (json!([]), "10.0.0.1", true), (there, "10.0.0.9", true)]
+    {
         let host = Host::new(Gc::Reclaim);
         let key = host.store(&endpoint("lost", "web")).await;
-        let there = Pod { node: "lost".into(), ..pod("web") };
+        let there = Pod { node: "lost".into(), pod_ip: Some(address.into()), pod_ips: vec![], ..pod("web") };
         host.set_live("pods", json!([live(&there)]));
         host.set_live("nodes", nodes);
         host.list(&[there]).await;

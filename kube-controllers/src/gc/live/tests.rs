@@ -102,9 +102,13 @@ fn pod_path(number: u8) -> String {
 async fn a_pod_that_has_the_address_keeps_it_whatever_the_cache_said() {
     let server = Server::default();
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1")).has(&pod_path(2), pod(2, "a", "10.0.0.99"));
-    let decided = decide(&server, &[suspect(1, Some("a")), suspect(2, Some("a")), suspect(3, Some("a"))]).await;
+    let changed = Suspect { evidence: Evidence::OtherAddresses, ..suspect(2, Some("a")) };
+    // Of the second one the cache knew that it is gone: whether this is its second interface was not looked at.
+    let decided =
+        decide(&server, &[suspect(1, Some("a")), suspect(2, Some("a")), changed, suspect(3, Some("a"))]).await;
     let expected = [
         Decision::Keep(Keeper::Pod),
+        Decision::Keep(Keeper::Unseen),
         Decision::Release(Evidence::OtherAddresses),
         Decision::Release(Evidence::PodGone),
     ];
@@ -143,7 +147,7 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
     suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MANY + 1, Some("a")) });
     suspects.push(suspect(MANY + 2, Some("b")));
     let decided = decide(&server, &suspects).await;
-    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Release(Evidence::OtherAddresses)]);
+    assert_eq!(decided[..2], [Decision::Keep(Keeper::Pod), Decision::Keep(Keeper::Unseen)]);
     assert!(decided[2..].iter().all(|decision| *decision == Decision::Release(Evidence::PodGone)), "{decided:?}");
     let mut asked = server.asked();
     asked.sort();
@@ -219,6 +223,15 @@ async fn what_is_no_list_of_pods_proves_nothing() {
         assert_eq!(decide(&server, &suspects).await, [Decision::Release(Evidence::PodGone); pods::MANY]);
         assert_eq!(server.asked(), [list]);
     }
+}
+
+#[tokio::test]
+async fn an_empty_page_that_is_not_the_last_one_proves_nothing() {
+    let server = Server::default();
+    let list = "/api/v1/namespaces/ns/pods?fieldSelector=metadata.name%3Dpod1&limit=1";
+    server.says(list, json!({"kind": "PodList", "metadata": {"continue": "next"}, "items": []}));
+    assert_eq!(decide(&server, &[suspect(1, Some("a"))]).await, [Decision::Keep(Keeper::Unseen)]);
+    assert_eq!(server.asked(), [list]);
 }
 
 /// KC-436.

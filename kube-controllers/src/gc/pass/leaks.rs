@@ -12,6 +12,7 @@ use libcalico::net::Cidr;
 
 use super::Collector;
 use crate::gc::events::Told;
+use crate::gc::live::Live;
 use crate::settings::Gc;
 
 /// As many leaks are looked at again and released together (KC-445).
@@ -26,16 +27,19 @@ impl Collector {
             if suspects.is_empty() || !self.gate.is_open() {
                 return;
             }
-            let plan = self.look_again(suspects).await;
+            let (mut plan, live) = self.look_again(suspects).await;
             match mode {
                 Gc::Report => self.report(&plan).await,
-                Gc::Reclaim => self.release(&plan).await,
+                Gc::Reclaim => {
+                    self.unlist(&mut plan, &live).await;
+                    self.release(&plan).await;
+                }
             }
         }
     }
 
-    /// Judges suspects on what the API says now. Those that stay are told to the index.
-    async fn look_again(&self, suspects: Vec<Suspect>) -> Plan {
+    /// Judges suspects by the API's answers, and returns these too. Those that stay are told to the index.
+    async fn look_again(&self, suspects: Vec<Suspect>) -> (Plan, Live) {
         let pods = self.known.index().subjects();
         let live = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
@@ -51,7 +55,8 @@ impl Collector {
         }
         // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it failed.
         plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
-        plan
+        drop(index);
+        (plan, live)
     }
 
     async fn report(&mut self, plan: &Plan) {

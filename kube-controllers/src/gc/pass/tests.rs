@@ -1,11 +1,12 @@
 mod conflicts;
+mod listings;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datastore::Datastore;
 use libcalico::ipam::gc::Index;
-use libcalico::ipam::{AssignRequest, Block, Owner};
+use libcalico::ipam::{AssignRequest, Block, Owner, OwnerSlot};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,24 +35,35 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// An index that is sure of one leak.
-fn leaky() -> Index {
-    let grace = Duration::from_secs(60);
-    let settings = libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..Default::default() };
-    let mut index = Index::new(settings);
+/// An index that is sure of one leak, of a pod, and the block of the address.
+fn leaky() -> (Index, Block) {
+    leaked(
+        libcalico::ipam::gc::Settings::default(),
+        "net.gone",
+        [&[("node", "node-a"), ("pod", "gone"), ("namespace", "ns")], &[]],
+    )
+}
+
+/// An index that is sure that 10.0.0.1 leaked, and its block: of this handle, with the attributes of an active and an alternate
+/// owner.
+fn leaked(settings: libcalico::ipam::gc::Settings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
+    let grace = Duration::from_secs(600);
+    let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..settings });
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
     let owner = Owner::Host("node-a".into());
     let mut block = Block::new("10.0.0.0/26".parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
-    let attributes: BTreeMap<String, String> =
-        [("node", "node-a"), ("pod", "gone"), ("namespace", "ns")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-    let id = HandleId::new("net.gone");
-    let request = AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+    let [active, alternate] =
+        owners.map(|owner| owner.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>());
+    let id = HandleId::new(handle);
+    let request = AssignRequest { handle: Some(&id), attributes: &active, requester: &owner, check_affinity: true };
     block.assign_address("10.0.0.1".parse().unwrap(), &request).unwrap();
+    block.set_owner(&id, OwnerSlot::Active, &active);
+    block.set_owner(&id, OwnerSlot::Alternate, &alternate);
     index.put_block(&block).unwrap();
     index.examine(Duration::ZERO, Scope::Everything);
     index.examine(grace, Scope::Changed);
-    index
+    (index, block)
 }
 
 fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> Collector {
@@ -73,7 +85,7 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
 async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut collector = collector(failing(asked.clone()), calico, leaky(), Leadership::always());
+    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::always());
     assert_eq!(collector.known.index().suspects(Duration::ZERO, 10).len(), 1);
     timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
@@ -87,7 +99,7 @@ async fn pass_goes_no_further_when_the_right_to_write_ends() {
     let asked = Arc::new(AtomicUsize::new(0));
     let right = Duration::from_secs(5);
     let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(right)));
-    let mut collector = collector(failing(asked.clone()), calico, leaky(), Leadership::new(tenure));
+    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::new(tenure));
     let begin = Instant::now();
     collector.pass(Scope::Changed).await;
     assert_eq!((begin.elapsed(), asked.load(Ordering::Relaxed)), (right, 1), "the answer was not waited for");

@@ -2,6 +2,7 @@
 
 mod alone;
 mod creation;
+mod regained;
 
 use std::sync::{Arc, Mutex};
 
@@ -39,8 +40,6 @@ enum Weather {
     Fair,
     /// As told at the moment.
     Changing(watch::Receiver<Answer>),
-    /// The same of a server that just started.
-    Starting(watch::Receiver<Answer>),
     /// Requests and answers are late or lost, until then.
     Storm(Instant),
     /// The role forbids it until the first moment, each answer comes after so long, and the server is away until the second.
@@ -72,7 +71,7 @@ impl Connection {
                 sleep(Duration::from_millis(late)).await;
                 Ok(())
             }
-            Weather::Changing(answer) | Weather::Starting(answer) => match *answer.borrow() {
+            Weather::Changing(answer) => match *answer.borrow() {
                 Answer::Allowed => Ok(()),
                 Answer::Forbidden => Err(LeaseError::Forbidden("cannot get leases".into())),
                 Answer::Away => Err(LeaseError::Other("connection refused".into())),
@@ -111,7 +110,7 @@ impl Server {
         }
         let holder = holder(&lease);
         for (identity, leadership) in &state.leaderships {
-            // Who creates a Lease waits for those who write without one.
+            // A replica beside which others may write without a Lease waits for them, and the Lease says so.
             let is_waited_for = duration(&lease) > 15;
             let may_write = leadership.holds() && !is_waited_for;
             assert!(*identity == holder || !may_write, "{identity} may write when {holder} takes the lease");
@@ -127,11 +126,17 @@ impl Server {
         self.state().lease.as_ref().map(holder).unwrap_or_default()
     }
 
-    /// With a Lease that was given back: nobody creates one.
+    /// With a Lease that was given back a moment ago: a replica that takes it does not wait.
     fn used() -> Self {
+        Self::unheld(Some(wall()))
+    }
+
+    /// With a Lease that nobody holds.
+    fn unheld(given_back: Option<MicroTime>) -> Self {
         let (server, mut lease) = (Server::default(), Lease::default());
         lease.metadata.resource_version = Some("0".into());
-        lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+        let spec = lease.spec.get_or_insert_default();
+        (spec.holder_identity, spec.renew_time) = (Some(String::new()), given_back);
         server.state().lease = Some(lease);
         server
     }
@@ -166,10 +171,6 @@ impl Leases for Connection {
         let expected = lease.metadata.resource_version.clone();
         assert!(expected.is_some(), "an update without a precondition");
         self.write(lease, expected).await
-    }
-
-    async fn knows_roles(&self) -> bool {
-        !matches!(self.weather, Weather::Starting(_))
     }
 }
 
@@ -255,7 +256,7 @@ async fn one_that_cannot_renew_stops_before_another_may_begin_and_goes_on_when_i
     let (role, answer) = watch::channel(Answer::Allowed);
     let mut one = replica(&server, "one", Weather::Changing(answer), false);
     in_the_end(one.leadership.gained()).await;
-    role.send_replace(Answer::Forbidden);
+    role.send_replace(Answer::Away);
     let begin = Instant::now();
     in_the_end(one.leadership.lost()).await;
     assert!((7..=10).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());

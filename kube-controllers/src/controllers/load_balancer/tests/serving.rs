@@ -12,7 +12,7 @@ use libcalico::store::{Kind, ReadBatch, Store, Write, WriteOp};
 use tempfile::TempDir;
 
 use super::*;
-use crate::controllers::testing::{embedded, settings};
+use crate::controllers::testing::{configured, embedded, settings};
 
 /// The Service as the API server has it, and what its status showed and it held whenever the status was written.
 #[derive(Default)]
@@ -116,7 +116,7 @@ fn balancer(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> Balancer {
         calico: calico.clone(),
         addresses: Addresses::new(calico.clone()),
         kubernetes: kube::Client::new(api, "default"),
-        settings: watch::channel(Arc::new(Settings { assign_ips: AssignIps::AllServices, ..settings() })).1,
+        settings: watch::channel(Arc::new(settings())).1,
         memory: Arc::default(),
     }
 }
@@ -232,6 +232,22 @@ async fn a_pool_that_cannot_be_read_takes_nothing_away() {
     scene.hear().await;
     assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
+}
+
+#[tokio::test]
+async fn word_of_assign_ips_that_is_not_known_gives_and_takes_no_address() {
+    let assigning = |word: &str| {
+        let spec = json!({"controllers": {"loadBalancer": {"assignIPs": word}}});
+        watch::channel(Arc::new(configured(spec))).1
+    };
+    let mut scene = Scene::served(json!({})).await;
+    let held = scene.held().await;
+    scene.balancer.settings = assigning("Allservices");
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!((scene.held().await, scene.shown(), scene.written()), (held.clone(), held.clone(), vec![]));
+    scene.balancer.settings = assigning("RequestedServicesOnly");
+    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), held)]));
 }
 
 #[tokio::test]

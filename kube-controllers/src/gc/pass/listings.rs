@@ -1,0 +1,166 @@
+//! Endpoints that still list a leaked address, where they are objects of etcd. An address becomes free only when its endpoint no
+//! longer lists it; on Kubernetes the endpoint is the pod, which was asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use futures::{StreamExt, stream};
+use ipam_plugin::release_addresses::WriteGate;
+use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::conversion::KUBERNETES;
+use libcalico::ipam::gc::{Plan, Suspect};
+use libcalico::ipam::{ClaimKind, Evidence, HandleId, Sight};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+
+use super::Collector;
+use crate::context::Mode;
+use crate::gc::live::Live;
+
+/// Endpoints of one namespace, on one node where that is known: namespace, node.
+type Group = (String, Option<String>);
+
+/// A pod that an allocation names, whose endpoint may list the address.
+struct Named<'s> {
+    namespace: &'s str,
+    name: &'s str,
+    /// The pod's node, where the allocation tells it.
+    node: Option<&'s str>,
+    /// The pod runs: its endpoint is newer than what kubelet reports.
+    runs: bool,
+}
+
+/// Endpoints by their keys, with what is wrong with those that cannot be read.
+type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
+
+impl Collector {
+    /// Deletes the endpoints that list addresses of the plan and whose pods do not run there any more. Takes out of the plan what
+    /// an endpoint lists still, with all of its handle.
+    pub(super) async fn unlist(&self, plan: &mut Plan, live: &Live) {
+        if self.context.mode != Mode::Etcd {
+            return;
+        }
+        let suspects = || plan.blocks.values().flatten();
+        let groups: BTreeSet<Group> =
+            suspects().flat_map(|suspect| named(suspect, live)).map(|pod| group(&pod)).collect();
+        let read = groups.into_iter().map(|group| self.endpoints_of(group));
+        let read: BTreeMap<_, _> = stream::iter(read).buffer_unordered(self.parallel()).collect().await;
+        let mut listed = BTreeSet::<HandleId>::new();
+        for suspect in suspects() {
+            for pod in named(suspect, live) {
+                let gave_up = match read.get(&group(&pod)) {
+                    Some(Some(endpoints)) => self.give_up(suspect, &pod, endpoints).await,
+                    _ => false,
+                };
+                if !gave_up {
+                    listed.insert(suspect.handle.clone());
+                }
+            }
+        }
+        let now = self.now();
+        let mut index = self.known.index();
+        for suspects in plan.blocks.values_mut() {
+            suspects.retain(|suspect| {
+                let stays = listed.contains(&suspect.handle);
+                if stays {
+                    tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                        "the address is not released: an endpoint lists it, or cannot be read");
+                    index.failed(suspect, now);
+                }
+                !stays
+            });
+        }
+        plan.blocks.retain(|_, suspects| !suspects.is_empty());
+    }
+
+    /// Returns the endpoints of pods in the group, or `None` where the datastore does not tell.
+    async fn endpoints_of(&self, group: Group) -> (Group, Option<Endpoints>) {
+        let (namespace, node) = group.clone();
+        let prefix = node.map_or(Ok(String::new()), |node| {
+            let ids = EndpointIdentifiers { node, orchestrator: KUBERNETES.into(), ..EndpointIdentifiers::default() };
+            ids.prefix()
+        });
+        // No endpoint can have the name of such a node.
+        let Ok(name_prefix) = prefix else { return (group, Some(Vec::new())) };
+        self.gate.pace(1).await;
+        let select = ObjectSelect { namespace: Some(namespace), name_prefix };
+        let mut batch = ReadBatch::new();
+        let ticket = batch.list::<WorkloadEndpoint>(&select);
+        match self.context.calico.read(&batch).await {
+            Ok(answers) => (group, Some(answers.each(&ticket).collect())),
+            Err(error) => {
+                tracing::warn!(node = group.1, namespace = group.0, %error,
+                    "cannot list the endpoints that may list leaked addresses; these stay until the next pass");
+                (group, None)
+            }
+        }
+    }
+
+    /// Deletes the pod's endpoints that list the address of a suspect. Returns true if none does any more.
+    async fn give_up(&self, suspect: &Suspect, pod: &Named<'_>, endpoints: &Endpoints) -> bool {
+        let is_pods = |key: &ObjectKey| EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name);
+        for (key, found) in endpoints.iter().filter(|(key, _)| is_pods(key)) {
+            let Entry { revision, value, .. } = match found {
+                Ok(endpoint) if lists(&endpoint.value, suspect.address) => endpoint,
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::warn!(endpoint = %key, address = %suspect.address, %error,
+                        "cannot read an endpoint: the leaked addresses of its pod stay until it is mended or deleted");
+                    return false;
+                }
+            };
+            // The pod, or its successor of the same name, has another sandbox by now, to which the address may have passed. The
+            // handle of a virtual machine is that of no container.
+            if suspect.holder.kind == ClaimKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
+                return false;
+            }
+            if pod.runs || !self.gate.admit(1).await {
+                return false;
+            }
+            match self.context.calico.delete::<WorkloadEndpoint>(key, Some(revision)).await {
+                Ok(()) => {
+                    tracing::info!(endpoint = %key, reason = %suspect.evidence, "deleted an endpoint that lists a leaked address")
+                }
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(endpoint = %key, %error, "cannot delete an endpoint that lists a leaked address");
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Returns the pod that the allocation of a suspect is for, or of a virtual machine's address the pods that are its owners.
+fn named<'s>(suspect: &'s Suspect, live: &Live) -> Vec<Named<'s>> {
+    let pod = suspect.questions().pod.map(|(namespace, name)| Named {
+        namespace,
+        name,
+        node: suspect.node.as_deref(),
+        runs: suspect.evidence == Evidence::OtherAddresses,
+    });
+    let sights = live.facts(suspect).owners;
+    let owners = suspect.owners.iter().zip(sights).map(|((namespace, name), sight)| Named {
+        namespace,
+        name,
+        node: None,
+        runs: match sight {
+            Sight::Absent => false,
+            Sight::Present(pod) => pod.ended.is_none(),
+            Sight::Unknown => true,
+        },
+    });
+    pod.into_iter().chain(owners).collect()
+}
+
+fn group(pod: &Named<'_>) -> Group {
+    (pod.namespace.to_owned(), pod.node.map(str::to_owned))
+}
+
+/// Returns true if the endpoint lists the address, or lists a text that may be meant as the address.
+fn lists(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
+    let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
+    listed.any(|network| network.is_none_or(|network| network.contains(address)))
+}

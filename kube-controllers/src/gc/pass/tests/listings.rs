@@ -1,0 +1,136 @@
+//! Leaked addresses and the endpoints that list them, in a datastore like etcd.
+
+use kube::client::Body;
+use libcalico::api::{ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::ipam::gc::Machines;
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::{Kind, Store, Write, WriteOp};
+use serde_json::{Value, json};
+
+use super::*;
+
+const ADDRESS: &str = "10.0.0.1";
+
+/// The endpoint of a pod's container on a node, that lists the address.
+fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "k8s".into(),
+        node: node.into(),
+        pod: pod.into(),
+        container_id: container.into(),
+        endpoint: "eth0".into(),
+        ip_networks: vec![format!("{ADDRESS}/32")],
+        ..WorkloadEndpointSpec::default()
+    };
+    let mut endpoint = WorkloadEndpoint::new(EndpointIdentifiers::of(&spec).name().unwrap(), spec);
+    endpoint.metadata.namespace = "ns".into();
+    endpoint
+}
+
+/// An API server that has these pods of the namespace, and Events are no matter to it.
+fn answering(pods: &[Value]) -> kube::Client {
+    let pods = pods.to_vec();
+    let service = tower::service_fn(move |request: hyper::Request<Body>| {
+        let uri = request.uri();
+        let is_asked = |pod: &&Value| {
+            let asked = format!("metadata.name%3D{}&", pod["metadata"]["name"].as_str().unwrap());
+            uri.path().ends_with("/pods") && uri.query().is_some_and(|query| query.contains(&asked))
+        };
+        let items: Vec<&Value> = pods.iter().filter(is_asked).collect();
+        let list = json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": items});
+        let answer = hyper::Response::new(Body::from(list.to_string().into_bytes()));
+        async move { Ok::<_, std::convert::Infallible>(answer) }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// Stores an endpoint that cannot be read.
+async fn store_unreadable(calico: &Datastore, endpoint: &WorkloadEndpoint) {
+    let key = endpoint.key();
+    let (kind, path) = (WorkloadEndpoint::KIND, WorkloadEndpoint::path(&key));
+    let op = WriteOp::Create(b"\"no endpoint\"".to_vec());
+    calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+}
+
+/// Lets a collector that knows of one leak release it. Returns whether the address is held still.
+async fn collect(kubernetes: kube::Client, calico: &Arc<Datastore>, (index, block): (Index, Block)) -> bool {
+    calico.create(&block.cidr, &block).await.unwrap();
+    let mut collector = collector(kubernetes, calico.clone(), index, Leadership::always());
+    collector.release_leaks(Gc::Reclaim).await;
+    let block = calico.get::<Block>(&block.cidr).await.unwrap().value;
+    block.allocated().any(|held| held.ip.to_string() == ADDRESS)
+}
+
+async fn endpoints(calico: &Datastore) -> Vec<String> {
+    let endpoints = calico.list::<WorkloadEndpoint>(&ObjectSelect::default()).await.unwrap();
+    endpoints.into_iter().map(|entry| entry.key.name).collect()
+}
+
+#[tokio::test]
+async fn address_of_a_pod_that_is_gone_is_released_after_its_endpoint_and_stays_while_the_endpoint_cannot_be_read() {
+    for is_readable in [true, false] {
+        let (_dir, calico) = embedded();
+        let of_pod = endpoint("node-a", "gone", "gone");
+        match is_readable {
+            true => _ = calico.create(&of_pod.key(), &of_pod).await.unwrap(),
+            false => store_unreadable(&calico, &of_pod).await,
+        }
+        assert_eq!(collect(answering(&[]), &calico, leaky()).await, !is_readable, "{is_readable}");
+        assert_eq!(endpoints(&calico).await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn endpoint_of_another_pod_that_cannot_be_read_keeps_no_address() {
+    let (_dir, calico) = embedded();
+    store_unreadable(&calico, &endpoint("node-a", "other", "other")).await;
+    assert!(!collect(answering(&[]), &calico, leaky()).await);
+}
+
+/// An index that is sure that the address of a virtual machine leaked, which these pods own.
+fn of_machine(owners: [Option<&str>; 2]) -> (Index, Block) {
+    let settings = libcalico::ipam::gc::Settings { machines: Machines::Watched, ..Default::default() };
+    let attributes = owners.map(|launcher| {
+        let of = |launcher| [("node", "node-a"), ("pod", launcher), ("namespace", "ns"), ("vmi-name", "vm")];
+        launcher.map(of).into_iter().flatten().collect::<Vec<_>>()
+    });
+    leaked(settings, "net.vmi.ns.vm", [&attributes[0], &attributes[1]])
+}
+
+/// A pod in this phase that reports an address.
+fn launcher(name: &str, phase: &str, address: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": "u"},
+        "spec": {"nodeName": "node-b"},
+        "status": {"phase": phase, "podIP": address, "podIPs": [{"ip": address}]},
+    })
+}
+
+/// The source of a live migration and its target, on another node than the allocation tells of.
+#[tokio::test]
+async fn address_of_a_machine_is_released_after_the_endpoints_of_its_launchers_that_ended_or_are_gone() {
+    for owners in [[Some("launcher"), None], [None, Some("launcher")], [Some("source"), Some("launcher")]] {
+        for pods in [&[][..], &[launcher("launcher", "Succeeded", ADDRESS)]] {
+            let (_dir, calico) = embedded();
+            let of_launcher = endpoint("node-b", "launcher", "c1");
+            calico.create(&of_launcher.key(), &of_launcher).await.unwrap();
+            assert!(!collect(answering(pods), &calico, of_machine(owners)).await, "{owners:?} {pods:?}");
+            assert_eq!(endpoints(&calico).await, [""; 0], "{owners:?} {pods:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn address_of_a_machine_stays_while_a_launcher_that_runs_lists_it_or_its_endpoint_cannot_be_read() {
+    let of_launcher = endpoint("node-b", "launcher", "c1");
+    for is_readable in [true, false] {
+        let (_dir, calico) = embedded();
+        match is_readable {
+            true => _ = calico.create(&of_launcher.key(), &of_launcher).await.unwrap(),
+            false => store_unreadable(&calico, &of_launcher).await,
+        }
+        let pods = [launcher("launcher", if is_readable { "Running" } else { "Succeeded" }, "10.0.9.9")];
+        assert!(collect(answering(&pods), &calico, of_machine([Some("launcher"), None])).await, "{is_readable}");
+        assert_eq!(endpoints(&calico).await.len(), usize::from(is_readable));
+    }
+}

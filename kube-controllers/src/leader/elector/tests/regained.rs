@@ -1,0 +1,161 @@
+//! Roles that lose Leases and have them again while replicas run.
+
+use super::*;
+
+/// A replica that writes without a Lease, beside one that held the Lease when the role lost Leases.
+struct Scene {
+    server: Server,
+    role: watch::Sender<Answer>,
+    weather: Weather,
+    before: Replica,
+    alone: Replica,
+}
+
+/// Begins with a standby besides, where one is wanted.
+async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
+    let server = Server::used();
+    let (role, answer) = watch::channel(Answer::Allowed);
+    let weather = Weather::Changing(answer);
+    let mut before = replica(&server, "before", weather.clone(), false);
+    in_the_end(before.leadership.gained()).await;
+    let standby = with_standby.then(|| replica(&server, "standby", weather.clone(), false));
+    seconds(5).await;
+    role.send_replace(Answer::Forbidden);
+    let mut alone = replica(&server, "alone", weather.clone(), false);
+    in_the_end(alone.leadership.gained()).await;
+    (Scene { server, role, weather, before, alone }, standby)
+}
+
+/// Watches for some time that one at most may write. Returns the replica that may write in the end.
+async fn watched(server: &Server, tenths: u32) -> String {
+    let leaders = || -> Vec<String> {
+        let state = server.state();
+        let leading = state.leaderships.iter().filter(|(_, leadership)| leadership.holds());
+        leading.map(|(identity, _)| identity.clone()).collect()
+    };
+    for _ in 0..tenths {
+        sleep(Duration::from_millis(100)).await;
+        let leaders = leaders();
+        assert!(leaders.len() <= 1, "{leaders:?} may write");
+    }
+    leaders().concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_that_was_refused_waits_for_a_replica_without_a_lease_when_the_role_has_leases_again() {
+    // At various distances from the looks of the replica without a Lease, which are 5 s apart.
+    for distance in 0..5 {
+        let (scene, _) = scene(false).await;
+        seconds(distance).await;
+        scene.role.send_replace(Answer::Allowed);
+        assert_eq!(watched(&scene.server, 600).await, "before");
+        assert_eq!(scene.server.holder(), "before");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn standby_that_was_refused_waits_for_a_replica_without_a_lease_when_the_role_has_leases_again() {
+    for distance in 0..5 {
+        let (scene, standby) = scene(true).await;
+        scene.before.task.abort();
+        seconds(30 + distance).await;
+        scene.role.send_replace(Answer::Allowed);
+        let leader = watched(&scene.server, 600).await;
+        assert!(["standby", "alone"].contains(&leader.as_str()), "{leader:?}");
+        // A panic in the server is one in a replica.
+        assert!(standby.is_some_and(|standby| !standby.task.is_finished()) && !scene.alone.task.is_finished());
+    }
+}
+
+/// The waiting holder dies: the one that takes its Lease has seen it unchanged for as long as the wait.
+#[tokio::test(start_paused = true)]
+async fn lease_of_a_waiting_holder_that_dies_is_taken_after_its_wait_by_a_third_replica() {
+    let (scene, _) = scene(false).await;
+    scene.role.send_replace(Answer::Allowed);
+    let third = replica(&scene.server, "third", scene.weather.clone(), false);
+    seconds(3).await;
+    scene.before.task.abort();
+    scene.alone.task.abort();
+    let died = Instant::now();
+    let mut leadership = third.leadership.clone();
+    in_the_end(leadership.gained()).await;
+    let wait = Duration::from_secs(23)..=Duration::from_secs(29);
+    assert!(wait.contains(&died.elapsed()), "{:?}", died.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_that_is_refused_for_less_than_its_right_renews_without_a_wait() {
+    let server = Server::used();
+    let (role, answer) = watch::channel(Answer::Allowed);
+    let mut one = replica(&server, "one", Weather::Changing(answer), false);
+    in_the_end(one.leadership.gained()).await;
+    for _ in 0..5 {
+        role.send_replace(Answer::Forbidden);
+        seconds(5).await;
+        role.send_replace(Answer::Allowed);
+        for _ in 0..5 {
+            assert!(one.leadership.holds());
+            seconds(1).await;
+        }
+        assert_eq!(server.state().lease.as_ref().map(duration), Some(15));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_that_was_refused_for_longer_than_its_right_writes_after_the_wait() {
+    let server = Server::used();
+    let (role, answer) = watch::channel(Answer::Allowed);
+    let mut one = replica(&server, "one", Weather::Changing(answer), false);
+    in_the_end(one.leadership.gained()).await;
+    role.send_replace(Answer::Forbidden);
+    in_the_end(one.leadership.lost()).await;
+    role.send_replace(Answer::Allowed);
+    let begin = Instant::now();
+    in_the_end(one.leadership.gained()).await;
+    let wait = Duration::from_secs(25)..=Duration::from_secs(29);
+    assert!(wait.contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert_eq!(server.state().lease.as_ref().map(duration), Some(15));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The role comes and goes, each time for longer than the pause between two attempts; replicas die and start meanwhile, of
+    /// which one at most begins without Leases: two would both take themselves for the only replica.
+    #[test]
+    fn replicas_of_a_role_that_comes_and_goes_never_write_at_once(
+        seed in any::<u64>(), turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        runtime.block_on(async {
+            fastrand::seed(seed);
+            let server = Server::unheld(None);
+            let (role, answer) = watch::channel(Answer::Allowed);
+            let weather = Weather::Changing(answer);
+            let mut replicas: Vec<_> = ["a", "b"].map(|name| replica(&server, name, weather.clone(), false)).into();
+            watched(&server, 300).await;
+            let mut may_be_alone = true;
+            for (number, (tenths, dies, starts)) in turns.into_iter().enumerate() {
+                let forbids = number % 2 == 0;
+                role.send_replace(if forbids { Answer::Forbidden } else { Answer::Allowed });
+                if dies && replicas.len() > 1 {
+                    let died = replicas.remove(fastrand::usize(0..replicas.len()));
+                    died.task.abort();
+                }
+                if starts && (may_be_alone || !forbids) {
+                    may_be_alone &= !forbids;
+                    replicas.push(replica(&server, &format!("next {number}"), weather.clone(), false));
+                }
+                watched(&server, tenths).await;
+            }
+            role.send_replace(Answer::Allowed);
+            let leader = watched(&server, 700).await;
+            assert!(!leader.is_empty(), "somebody writes in the end");
+            // A panic in the server is one in a replica.
+            for replica in replicas {
+                replica.stop.cancel();
+                replica.task.await.expect("no panic");
+            }
+        });
+    }
+}

@@ -7,6 +7,7 @@ mod upkeep;
 
 pub use upkeep::Upkeep;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -244,6 +245,8 @@ impl Installation<'_> {
         State {
             version: ipam_plugin::process::build_version().to_owned(),
             net_dir: self.settings.net_dir.clone(),
+            // Of an uninstallation that this run undoes.
+            torn_down: BTreeSet::new(),
             ..state
         }
     }

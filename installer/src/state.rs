@@ -5,9 +5,10 @@
 //! something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of ours whose
 //! place it takes stays noted until then ([`State::note_over`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct State {
     pub net_dir: String,
     /// The files, by where they are and what they are called.
     pub files: BTreeMap<Place, BTreeMap<String, Installed>>,
+    /// The addresses behind interfaces that an uninstallation deleted, or was about to delete, before it ended early.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub torn_down: BTreeSet<IpAddr>,
 }
 
 /// A file that was installed.

@@ -15,6 +15,7 @@
 //! is named. Without `--yes` nothing is changed.
 
 mod addresses;
+mod endpoints;
 mod files;
 mod interfaces;
 mod kept;
@@ -26,6 +27,9 @@ mod report;
 
 pub use plan::{Found, FoundState, Task, Verdict, plan};
 pub use report::{Left, Outcome, Report, Step};
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use netconf::NetConf;
 
@@ -55,15 +59,20 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
     let found = files::look(&state, layout, &net_dir);
-    let tasks = plan(&found, &files::named_by_others(layout, &net_dir, &found));
+    let named = files::named_by_others(layout, &net_dir, &found);
+    let tasks = plan(&found, &named);
     let mut report = Report { acted: options.yes, ..Report::default() };
     if state.files.is_empty() {
+        // The interfaces and the addresses of this node are those of pods that another installation serves, as upstream's.
         report.leave("everything", format!("no run of the installer is noted in {}", state::path(layout).display()));
+        others::name(layout, false, &mut report);
+        return Ok(report);
     }
     // The credentials go with the files.
     let conf = addresses::conf(layout, &net_dir, &found);
 
-    let obstacles = obstacles::all(&found, layout, &net_dir, options, network);
+    let node = obstacles::Installed { layout, net_dir: &net_dir, found: &found, named: &named, conf: &conf };
+    let obstacles = obstacles::all(&node, options, network);
     if !obstacles.is_empty() {
         obstacles.into_iter().for_each(|obstacle| obstacle.told(&mut report));
         report.leave("everything", "nothing is changed while something is in the way");
@@ -71,7 +80,18 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     }
 
     let (configurations, others): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| task.is_configuration());
-    match first_steps(&configurations, conf, options, network, &mut report).await {
+    if options.tear_down_pods {
+        // Noted before: a run that deletes the interfaces and then cannot give back the addresses is run again.
+        state.torn_down.extend(interfaces::behind_torn_down(network));
+        if options.yes && !note(&state, layout, &mut report) {
+            report.leave(
+                "everything",
+                "nothing is changed: a later run could not tell which interfaces this run deleted",
+            );
+            return Ok(report);
+        }
+    }
+    match first_steps(&configurations, conf, options, &state.torn_down, network, &mut report).await {
         Err(reason) => {
             report.leave("programs, kubeconfig and TLS files", reason);
             configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
@@ -103,6 +123,7 @@ async fn first_steps(
     configurations: &[&Task],
     conf: Result<NetConf, String>,
     options: Options,
+    torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
     report: &mut Report,
 ) -> Result<(), &'static str> {
@@ -113,9 +134,9 @@ async fn first_steps(
     if !are_retired {
         return Err("a configuration that cannot be renamed still runs them: run it again when it can");
     }
-    let torn_down = interfaces::tear_down(options, network, report);
-    let released = addresses::release(conf, options, network, report).await;
-    match (torn_down, released) {
+    let is_torn_down = interfaces::tear_down(options, network, report);
+    let released = addresses::release(conf, options, torn_down, network, report).await;
+    match (is_torn_down, released) {
         (true, true) => Ok(()),
         (false, _) => Err("pods that are still connected need them: run it again, or without --tear-down-pods"),
         (true, false) => Err("they lead to the addresses: run it again, or without --release-addresses"),

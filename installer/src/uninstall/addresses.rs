@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
 use super::Options;
+use super::endpoints::Endpoints;
 use super::interfaces;
 use super::plan::Found;
 use super::pods;
@@ -46,28 +48,30 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<Ne
 }
 
 /// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would. Nothing as long as
-/// one of these pods is connected: another one would get its address. Whether that is done, if it was asked for.
+/// one of these pods is connected: another one would get its address. `torn_down`: the addresses behind interfaces that were
+/// deleted. Returns true if nothing is left of what was asked for.
 pub(super) async fn release(
     conf: Result<NetConf, String>,
     options: Options,
+    torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
     report: &mut Report,
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
-        let reason = "they stay in the datastore; kube-controllers removes them when the Node is deleted";
-        report.leave("endpoints of this node", reason);
+        let what = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
+        report.leave(what, "they stay in the datastore; kube-controllers removes them when the Node is deleted");
     }
     if !options.release_addresses {
         report.leave(
             WHAT,
-            "they stay in the datastore; --release-addresses gives them back, and so does kube-controllers when the Node is \
-             deleted",
+            "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when the \
+             Node is deleted",
         );
         return true;
     }
     let outcome = match conf.and_then(|conf| if options.yes { none_is_used(network).map(|()| conf) } else { Ok(conf) })
     {
-        Ok(conf) => give_back(&conf, options).await,
+        Ok(conf) => give_back(&conf, options, torn_down).await,
         Err(reason) => Err(reason),
     };
     match outcome {
@@ -104,7 +108,7 @@ struct Released {
     besides: BTreeMap<HandleId, String>,
 }
 
-async fn give_back(conf: &NetConf, options: Options) -> Result<Released, String> {
+async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr>) -> Result<Released, String> {
     let node = node_name::of(conf).map_err(|error| error.to_string())?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let words = |error: &dyn std::fmt::Display| error.to_string();
@@ -118,13 +122,27 @@ async fn give_back(conf: &NetConf, options: Options) -> Result<Released, String>
     drop(blocks);
     let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config)).map_err(|error| words(&error))?;
     if let Some(api) = api.reached(&store) {
-        pods::none_reports(api, &leaked, options.tear_down_pods.then_some(node.as_str())).await?;
+        // Kubernetes may have another name for the node than Calico.
+        let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
+        pods::none_uses(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
+    }
+    let endpoints = match conf.datastore.kind() {
+        // Endpoints are annotations of the pods.
+        DatastoreType::Kubernetes => Endpoints::default(),
+        DatastoreType::Etcdv3 | DatastoreType::Local => Endpoints::listing(&store, &node, &leaked).await?,
+    };
+    // The local datastore is this machine's alone, and `none_is_used` has looked at the interfaces of its kernel.
+    let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
+    if !is_seen {
+        endpoints.none_uses(TornDown { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok(Released { what, besides });
     }
-    // No pod is connected or reports one of these addresses any more, see `none_is_used` and `none_reports`.
+    // An address is free only when no endpoint lists it.
+    endpoints.delete(&store).await?;
+    // No pod is connected or says that it has one of these addresses any more, see `none_is_used` and `none_uses`.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, error)) = collected.failed.first() {
         return Err(format!("{handle}: {error}"));
@@ -136,6 +154,26 @@ async fn give_back(conf: &NetConf, options: Options) -> Result<Released, String>
     let (containers, blocks) = (collected.released.len(), surrendered.released.len());
     let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
     Ok(Released { what, besides })
+}
+
+/// The addresses that no pod of this node uses any more: those behind interfaces that were deleted here. The configuration may
+/// name another node by mistake, whose pods go on; so an address that was behind no interface of this kernel still counts as used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TornDown<'a> {
+    node: &'a str,
+    addresses: &'a BTreeSet<IpAddr>,
+}
+
+impl TornDown<'_> {
+    /// Returns true if `node` is the one that the configuration names.
+    pub(super) fn is_of(&self, node: &str) -> bool {
+        self.node == node
+    }
+
+    /// Returns true if a pod on `node` had this address by an interface that was deleted.
+    pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
+        self.node == node && self.addresses.contains(address)
+    }
 }
 
 /// What the node holds for others than containers of this network: of another network, for a tunnel, for a virtual machine.

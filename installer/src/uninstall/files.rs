@@ -5,6 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
+
 use super::plan::{Found, FoundState, Task, Verdict};
 use super::report::Report;
 use crate::layout::{Layout, Place};
@@ -93,14 +95,23 @@ pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -
     for name in stay {
         let text = fs::read_to_string(directory.join(&name)).unwrap_or_default();
         let Ok(conf) = template::parse(&text) else { continue };
-        for plugin in template::plugins(&conf) {
-            let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(serde_json::Value::as_str);
-            for program in [Some(template::kind(plugin)), ipam].into_iter().flatten().filter(|kind| !kind.is_empty()) {
-                named.insert(program.to_owned(), name.clone());
-            }
-        }
+        named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
         // containerd runs it with every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
+    }
+    named
+}
+
+/// Returns the programs that a configuration names: each plugin, the IPAM plugin of each, and those of the configurations that
+/// Multus holds as `delegates`.
+fn programs(conf: &Map<String, Value>) -> Vec<&str> {
+    let mut named = Vec::new();
+    for plugin in template::plugins(conf) {
+        let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+        named.extend([Some(template::kind(plugin)), ipam].into_iter().flatten().filter(|kind| !kind.is_empty()));
+        let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
+        // JSON is read to a limited depth, which limits this as well.
+        named.extend(delegates.filter_map(Value::as_object).flat_map(programs));
     }
     named
 }
@@ -182,6 +193,18 @@ pub(super) fn is_retired(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_behind_delegates_of_multus_are_named() {
+        let conf = serde_json::json!({ "type": "multus", "name": "multus", "delegates": [
+            { "type": "macvlan", "ipam": { "type": "host-local" } },
+            { "name": "k8s-pod-network", "plugins": [
+                { "type": "calico", "ipam": { "type": "calico-ipam" } }, { "type": "portmap" },
+            ] },
+        ] });
+        let named = programs(conf.as_object().unwrap());
+        assert_eq!(named, ["multus", "macvlan", "host-local", "calico", "calico-ipam", "portmap"]);
+    }
 
     /// As the agent does whose DaemonSet was not deleted.
     #[test]

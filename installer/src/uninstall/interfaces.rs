@@ -1,5 +1,8 @@
 //! Interfaces of pods that are still there. Their routes go with them.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use libcalico::names::interface_prefix;
 
 use super::Options;
@@ -38,6 +41,13 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
         }
     }
     all_done
+}
+
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes; none if the kernel does not say.
+pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
+    let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
+    let pods = interfaces.into_iter().filter(|interface| interface.is_pods && is_calicos(&interface.name));
+    pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
 /// The interfaces by which pods use addresses of this node, with these: Calico's by their kind, or by their name and a route to
@@ -92,5 +102,6 @@ mod tests {
         };
         assert_eq!(in_use(&network, false).unwrap(), ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]);
         assert_eq!(in_use(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
+        assert_eq!(behind_torn_down(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
     }
 }

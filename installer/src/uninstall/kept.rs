@@ -62,7 +62,8 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
         Ok(Some(n)) if n > 0 => report.leave(
             directory.display(),
             format!(
-                "{n} DELs could not give their addresses back yet; kube-controllers collects these, and then it can go"
+                "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the others run \
+                 `calico-ipam check` on another node; then delete this directory"
             ),
         ),
         Ok(_) => match if acts { remove_empty(&directory, &lock) } else { Ok(()) } {

@@ -1,6 +1,9 @@
 //! What keeps a run from beginning. A node that is half taken back is worse than one that is not: nothing is changed then.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use netconf::NetConf;
 
 use super::plan::{Found, FoundState};
 use super::report::Report;
@@ -23,15 +26,31 @@ impl Obstacle {
     }
 }
 
+/// The node as the run finds it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Installed<'a> {
+    pub(super) layout: &'a Layout,
+    /// Directory of the network configurations, as the node has it.
+    pub(super) net_dir: &'a str,
+    /// The installed files.
+    pub(super) found: &'a [Found],
+    /// The programs that configurations name which stay, each with the name of such a configuration.
+    pub(super) named: &'a BTreeMap<String, String>,
+    /// The installed configuration, or why it cannot be read.
+    pub(super) conf: &'a Result<NetConf, String>,
+}
+
 /// All of them.
-pub(super) fn all(
-    found: &[Found],
-    layout: &Layout,
-    net_dir: &str,
-    options: Options,
-    network: &dyn HostNetwork,
-) -> Vec<Obstacle> {
+pub(super) fn all(node: &Installed<'_>, options: Options, network: &dyn HostNetwork) -> Vec<Obstacle> {
+    let Installed { layout, net_dir, found, conf, .. } = *node;
     let mut obstacles = unreadable(found);
+    if options.tear_down_pods || options.release_addresses {
+        obstacles.extend(of_another_machine(layout));
+        obstacles.extend(still_served(node));
+    }
+    if let (true, Err(reason)) = (options.release_addresses, conf) {
+        obstacles.push(Obstacle { action: "release", target: addresses::WHAT.to_owned(), reason: reason.clone() });
+    }
     if !options.forget_gone {
         obstacles.extend(elsewhere(found, layout, Path::new(net_dir)));
     }
@@ -39,6 +58,32 @@ pub(super) fn all(
         obstacles.extend(in_use(options, network));
     }
     obstacles
+}
+
+/// Returns a configuration that stays and runs Calico's plugins as an obstacle: pods go on to be made with it, upstream's where
+/// that was installed over this one.
+fn still_served(node: &Installed<'_>) -> Option<Obstacle> {
+    let name = ["calico", "calico-ipam"].into_iter().find_map(|program| node.named.get(program))?;
+    Some(Obstacle {
+        action: "uninstall",
+        target: format!("beside {}", node.layout.net_dir(node.net_dir).join(name).display()),
+        reason: "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the file, or run \
+                 without --tear-down-pods and --release-addresses"
+            .to_owned(),
+    })
+}
+
+/// Returns the files of a machine whose kernel is another one as an obstacle: its interfaces are not to be seen here, and those
+/// here are not its.
+fn of_another_machine(layout: &Layout) -> Option<Obstacle> {
+    let is_here = layout.is_container() || layout.is_this_machine();
+    (!is_here).then(|| Obstacle {
+        action: "uninstall",
+        target: "from another machine".to_owned(),
+        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that machine, or \
+                 without --tear-down-pods and --release-addresses"
+            .to_owned(),
+    })
 }
 
 /// Configurations of which nobody can tell whether they are ours, nor what they run.
@@ -126,6 +171,16 @@ mod tests {
         assert_eq!(targets(&[bin(Gone), retired]), nothing, "a run that was killed had seen it");
         assert_eq!(targets(&[conf(Gone)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
+    }
+
+    #[test]
+    fn tear_down_with_the_files_of_another_machine_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(of_another_machine(&Layout::below(root.path())).is_some());
+        assert_eq!(of_another_machine(&Layout::below(Path::new("/"))), None);
+        assert_eq!(of_another_machine(&Layout::container()), None);
+        std::fs::create_dir(root.path().join("host")).unwrap();
+        assert_eq!(of_another_machine(&Layout::below(root.path())), None, "a container's root");
     }
 
     #[test]

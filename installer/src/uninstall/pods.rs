@@ -1,5 +1,5 @@
-//! Pods that the API server knows and that report addresses which are to be given back. The kernel of this node does not show
-//! them where the configuration names another node, or where their interfaces are not Calico's any more.
+//! Pods that the API server knows and that say that they have addresses which are to be given back. The kernel of this node
+//! does not show them where the configuration names another node, or where their interfaces are not Calico's any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,11 +9,13 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use libcalico::store::{ReadBatch, Store};
 
-/// Returns whether no pod reports an address that it would lose. Pods of the node `torn_down` had their interfaces deleted.
+use super::addresses::TornDown;
+
+/// Refuses while a pod has an address that it would lose.
 ///
 /// # Errors
 /// The pods that do, with their addresses and the way out; or the API server cannot be asked.
-pub(super) async fn none_reports<S: Store>(api: &S, leaked: &Leaked, torn_down: Option<&str>) -> Result<(), String> {
+pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), String> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
@@ -29,33 +31,34 @@ pub(super) async fn none_reports<S: Store>(api: &S, leaked: &Leaked, torn_down: 
     let mut used = Vec::new();
     for (ticket, (key, addresses)) in tickets.iter().zip(&leaving) {
         let Some(pod) = answers.get(ticket).map_err(|error| unanswered(&error))? else { continue };
-        if torn_down != Some(pod.value.spec.node_name.as_str()) {
-            used.extend(reported(&pod.value, addresses).map(|ip| format!("{key} ({ip})")));
-        }
+        let Some(has) = addresses_of(&pod.value) else { continue };
+        // An ADD that is under way has the address, and the pod does not say so yet, or says what its sandbox before had.
+        let is_here = gone.is_of(&pod.value.spec.node_name);
+        let may_have = |ip: &IpAddr| is_here || has.is_empty() || has.contains(ip);
+        let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
+        used.extend(addresses.iter().filter(is_used).map(|ip| format!("{key} ({ip})")));
     }
     if used.is_empty() {
         return Ok(());
     }
-    let words = "pods report theirs to the API server";
     Err(format!(
-        "{words}: {}; delete these pods first, or, if they are on this node, say --tear-down-pods",
+        "pods of the API server use theirs: {}; delete these pods first, or, if their interfaces are on this node, say \
+         --tear-down-pods",
         used.join(", ")
     ))
 }
 
-/// Returns those of the addresses that the status of the pod has. A pod whose containers ended for good has none.
-fn reported(pod: &Pod, addresses: &BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
+/// Returns the addresses that the status or an annotation of the pod has: kubelet reports an address only some time after the
+/// ADD. `None` for a pod whose containers ended for good.
+fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let listed: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
-    let status = PodAddresses {
+    let addresses = PodAddresses {
         phase: &pod.status.phase,
         deleting: false,
         pod_ip: &pod.status.pod_ip,
         pod_ips: &listed,
-        annotations: AddressAnnotations::default(),
+        annotations: AddressAnnotations::of(&pod.metadata.annotations),
     };
-    let reported: BTreeSet<IpAddr> = match status.has_ended() {
-        true => BTreeSet::new(),
-        false => status.parse_reported().flatten().map(|cidr| cidr.network()).collect(),
-    };
-    reported.intersection(addresses).copied().collect::<Vec<_>>().into_iter()
+    let told = addresses.parse_reported().chain(addresses.parse_noted());
+    (!addresses.has_ended()).then(|| told.flatten().map(|cidr| cidr.network()).collect())
 }

@@ -82,7 +82,9 @@ fn interfaces(found: &Result<Vec<PodInterface>, String>) -> Vec<Finding> {
         findings.push(Finding::warn(
             "routes to pods",
             format!("{} lead to an address that their endpoint does not have: {}", routes.len(), some(&told)),
-            format!("delete them: ip route delete {address} dev {interface}"),
+            format!(
+                "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev {interface}"
+            ),
         ));
     }
     findings

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datastore::Datastore;
-use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{Block, Claim};
 use libcalico::names::{EndpointIdentifiers, interface_prefix, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
@@ -92,7 +92,7 @@ async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreE
     for ticket in &tickets {
         let Some(endpoint) = answers.get(ticket)? else { continue };
         let spec = endpoint.value.spec;
-        let addresses = spec.ip_networks.iter().filter_map(|text| Some(text.parse::<Cidr>().ok()?.network()));
+        let addresses = addresses_of(&spec);
         endpoints.entry(spec.interface_name).or_default().extend(addresses);
     }
     Ok(endpoints)
@@ -116,8 +116,13 @@ async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -
             let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
                 continue;
             };
-            if names(&interface.name, namespace, pod) && exists(store, node, namespace, pod).await? {
-                endpoints.entry(interface.name.clone()).or_default().push(*address);
+            if !names(&interface.name, namespace, pod) {
+                continue;
+            }
+            if let Some(endpoint) = endpoint_of(store, node, namespace, pod).await? {
+                let known = endpoints.entry(interface.name.clone()).or_default();
+                known.push(*address);
+                known.extend(addresses_of(&endpoint.spec));
             }
         }
     }
@@ -146,8 +151,19 @@ fn names(interface: &str, namespace: &str, pod: &str) -> bool {
     pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
 }
 
-/// Whether there is this pod, on this node. One that has ended keeps its interface until kubelet removes its sandbox.
-async fn exists(store: &Datastore, node: &str, namespace: &str, pod: &str) -> Result<bool, StoreError> {
+/// Returns the addresses that an endpoint lists, with those by which it is known outside: Felix makes routes to both.
+fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
+    let own = spec.networks().map(|network| network.network());
+    own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
+}
+
+/// Returns the endpoint of this pod, on this node. A pod that has ended keeps its interface until kubelet removes its sandbox.
+async fn endpoint_of(
+    store: &Datastore,
+    node: &str,
+    namespace: &str,
+    pod: &str,
+) -> Result<Option<WorkloadEndpoint>, StoreError> {
     let identifiers = EndpointIdentifiers {
         node: node.to_owned(),
         orchestrator: "k8s".into(),
@@ -155,8 +171,9 @@ async fn exists(store: &Datastore, node: &str, namespace: &str, pod: &str) -> Re
         pod: pod.to_owned(),
         ..EndpointIdentifiers::default()
     };
-    let Ok(name) = identifiers.name() else { return Ok(false) };
-    Ok(found(store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, name)).await)?.is_some())
+    let Ok(name) = identifiers.name() else { return Ok(None) };
+    let key = ObjectKey::namespaced(namespace, name);
+    Ok(found(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
 }
 
 pub(super) fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
@@ -169,7 +186,7 @@ pub(super) fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, Stor
 
 #[cfg(test)]
 mod tests {
-    use libcalico::api::IpPoolSpec;
+    use libcalico::api::{IpNat, IpPoolSpec};
 
     use super::*;
     use crate::host_network::Interface;
@@ -190,6 +207,14 @@ mod tests {
         let found = of_kernel(&network).unwrap();
         let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.addresses.len())).collect();
         assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
+    }
+
+    #[test]
+    fn addresses_outside_are_an_endpoints_too() {
+        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into() };
+        let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
+        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
+        assert_eq!(addresses_of(&spec), ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap()));
     }
 
     #[test]

@@ -1,0 +1,81 @@
+//! WorkloadEndpoints, where the datastore keeps them as objects, that list addresses which are to be given back.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_plugin::cni::Leaked;
+use libcalico::api::{ObjectSelect, WorkloadEndpoint};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use super::addresses::TornDown;
+
+/// The endpoints that list one of the addresses, each with those that it lists.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints(Vec<(Entry<WorkloadEndpoint>, Vec<IpAddr>)>);
+
+impl Endpoints {
+    /// Reads the endpoints that list an address of `leaked`, which `node` holds.
+    ///
+    /// # Errors
+    /// The datastore cannot be asked, or an endpoint of the node cannot be read.
+    pub(super) async fn listing<S: Store>(store: &S, node: &str, leaked: &Leaked) -> Result<Endpoints, String> {
+        let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
+        let mut batch = ReadBatch::new();
+        let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
+        let answers = store.read(&batch).await;
+        let answers = answers.map_err(|error| format!("the datastore does not tell its endpoints: {error}"))?;
+        let mut listing = Vec::new();
+        for (key, endpoint) in answers.each(&all) {
+            let endpoint = match endpoint {
+                Ok(endpoint) => endpoint,
+                Err(error) if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) => {
+                    return Err(format!(
+                        "endpoint {key} may list theirs and cannot be read, mend or delete it: {error}"
+                    ));
+                }
+                Err(_) => continue,
+            };
+            let addresses = endpoint.value.spec.networks().map(|network| network.network());
+            let listed: Vec<IpAddr> = addresses.filter(|ip| leaving.contains(ip)).collect();
+            if !listed.is_empty() {
+                listing.push((endpoint, listed));
+            }
+        }
+        Ok(Endpoints(listing))
+    }
+
+    /// Refuses while an endpoint lists an address whose interface was not deleted on this host.
+    ///
+    /// # Errors
+    /// Endpoints whose interfaces were not on this node, with their addresses and the way out.
+    pub(super) fn none_uses(&self, gone: TornDown<'_>) -> Result<(), String> {
+        let mut used = Vec::new();
+        for (endpoint, listed) in &self.0 {
+            let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
+            used.extend(listed.iter().filter(is_used).map(|ip| format!("{} ({ip})", endpoint.key)));
+        }
+        if used.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, say \
+             --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
+            used.join(", ")
+        ))
+    }
+
+    /// Deletes the endpoints as they were read.
+    ///
+    /// # Errors
+    /// An endpoint that was not deleted: it was written meanwhile, or the datastore refuses.
+    pub(super) async fn delete<S: Store>(&self, store: &S) -> Result<(), String> {
+        for (Entry { key, revision, .. }, _) in &self.0 {
+            match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {
+                Ok(_) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(format!("endpoint {key} still lists its addresses: {error}")),
+            }
+        }
+        Ok(())
+    }
+}

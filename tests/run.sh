@@ -48,6 +48,14 @@ demo_on_api_server() {
         echo "SKIPPED make demo-$1: there is no kube-apiserver or no kubectl"
     fi
 }
+programs() {
+    local plugin status=0
+    make --no-print-directory plugin PROFILE=release &
+    plugin=$!
+    make --no-print-directory controllers PROFILE=controllers || status=1
+    wait "$plugin" || status=1
+    return "$status"
+}
 image() {
     if [ -x "$(tests/install-go-tools.sh --place images)/images" ]; then
         deploy/images/build.sh --programs target/plugin --out target/test-images
@@ -56,15 +64,15 @@ image() {
     fi
 }
 stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
-# What is tested is what is released, in its size too: an image has room for 12 MiB of ours.
-stage plugin make --no-print-directory plugin PROFILE=release
-stage controllers make --no-print-directory controllers PROFILE=controllers
+# What is tested is what is released, in its size too: an image has room for 12 MiB of ours. Both at once: the last step of
+# each build, the optimisation of the whole program, uses one processor.
+stage programs programs
 stage image image
 stage demo tests/demo/run.sh
 stage demo-kubernetes demo_on_api_server kubernetes
 stage demo-controllers demo_on_api_server controllers
-# Suites wait for servers about as much as they compute: one more at once than there are processors.
-stage suites env RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}" \
+# Suites wait for servers more than they compute: twice as many tests at once as there are processors.
+stage suites env RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" \
     cargo test "${locked[@]}" --no-fail-fast -p integration-tests
 stage machine-as-it-was as_it_was
 

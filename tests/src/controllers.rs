@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::etcd;
 use crate::kubernetes::ApiServer;
@@ -28,7 +30,7 @@ pub use world::{NAMESPACE, World, handle_of, merge, service_path};
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 /// How long an effect may take to show.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to start one: its environment and its arguments.
 #[derive(Debug, Clone)]
@@ -164,10 +166,13 @@ impl Controllers {
     }
 }
 
-/// Leaves the Lease as a replica that ended does: a replica that finds none waits before it writes.
+/// Leaves the Lease as a replica that ended a moment ago does: a replica that finds none, or an older one, waits before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
-    let spec = json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0 });
+    // The API server takes six digits and no other number of them.
+    let given_back = OffsetDateTime::now_utc().truncate_to_second().format(&Rfc3339)?.replace('Z', ".000000Z");
+    let spec =
+        json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
     // The namespace is there a moment after the server. A server that is away has no Lease.
     await_that(PATIENCE, || {

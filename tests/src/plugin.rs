@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -20,6 +20,10 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where Debian's `containernetworking-plugins` are; the recordings had it on CNI_PATH behind our directory.
 pub const FOREIGN_PLUGINS: &str = "/usr/lib/cni";
+
+/// Most starts of a program that is busy, and the pause between two of them.
+const BUSY_TRIES: usize = 500;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory that holds `calico` and `calico-ipam`.
 #[derive(Debug, Clone)]
@@ -99,6 +103,18 @@ impl Plugins {
     }
 }
 
+/// Starts a program. A program that the test has just written may be busy for a moment: a process that another test started meanwhile
+/// holds the file open for writing until its own program begins.
+fn start(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+            outcome => return outcome,
+        }
+    }
+    command.spawn()
+}
+
 impl Call {
     /// Appends command line arguments.
     #[must_use]
@@ -155,15 +171,10 @@ impl Call {
 
     /// Starts the plugin with all of its stdin written, for tests that kill it on the way.
     pub fn spawn(&self) -> Result<Child> {
-        let mut child = Command::new(&self.program)
-            .args(&self.args)
-            .env_clear()
-            .envs(&self.env)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear().envs(&self.env);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = start(&mut command).with_context(|| format!("cannot start {}", self.program.display()))?;
         let mut pipe = child.stdin.take().context("stdin is piped")?;
         let stdin = self.stdin.clone();
         // On a thread of its own: input may be larger than the pipe. A plugin may answer without reading it all.

@@ -170,6 +170,27 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
     });
 }
 
+/// That plugin knows the containers of the list alone: it would give back what GC left.
+#[test]
+fn gc_of_the_plugin_is_left_out_while_a_container_stays() {
+    let script =
+        r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
+    with_fake(script, |fake| {
+        let added = fake.verb("ADD").run().unwrap().success();
+        let ifname = added["interfaces"][0]["name"].as_str().unwrap();
+        // Nothing proves that the interface is the container's.
+        ip(&format!("link set dev {ifname} alias other")).unwrap();
+        let mut conf = fake.conf.clone();
+        conf["cniVersion"] = json!("1.1.0");
+        conf["cni.dev/valid-attachments"] = json!([]);
+        let gc = fake.cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
+        let error = gc.env("CNI_PATH", fake.dir.as_os_str()).run().unwrap().error();
+        let left_out = format!("is left out, as these containers stay: {}", fake.pod.container_id);
+        assert!(error.details.contains(ifname) && error.details.contains(&left_out), "{error:?}");
+        assert_eq!((fake.calls().len(), fake.cluster.endpoints().len()), (1, 1));
+    });
+}
+
 #[test]
 fn no_addresses_are_an_error_and_taken_back() {
     with_fake(r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#, |fake| {

@@ -26,9 +26,11 @@ use tonic_prost::ProstCodec;
 on_each_datastore!(
     the_server_gets_one_add_and_one_del_with_what_it_needs,
     a_refused_add_gives_the_addresses_back,
+    an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away,
     an_interface_that_cannot_be_an_endpoints_is_taken_away_again,
     a_refused_del_keeps_the_addresses_until_it_succeeds,
     a_server_that_is_not_there_is_an_error_that_names_it,
+    gc_leaves_containers_of_which_nobody_knows_whether_they_run,
     with_the_override_it_may_work_in_the_plugins_own_namespace,
 );
 
@@ -37,10 +39,14 @@ on_each_datastore!(
 struct Script {
     added: Vec<AddRequest>,
     deleted: Vec<DelRequest>,
-    /// Why it refuses; empty when it obliges.
+    /// The refusal of every call; empty when it obliges.
     refusal: String,
     /// The interface and the MAC address that it claims to have made.
     made: (String, String),
+    /// Makes the interface, and breaks off without an answer.
+    loses_answer: bool,
+    /// The refusal of a Del where `refusal` is empty; empty when it obliges.
+    deletion_refusal: String,
 }
 
 #[derive(Clone)]
@@ -96,15 +102,18 @@ impl UnaryService<AddRequest> for Fake {
     type Future = Ready<Result<Response<AddReply>, Status>>;
 
     fn call(&mut self, request: Request<AddRequest>) -> Self::Future {
-        ready(Ok(Response::new(self.script(|script| {
+        ready(self.script(|script| {
             script.added.push(request.into_inner());
-            AddReply {
+            if script.loses_answer {
+                return Err(Status::unavailable("connection lost"));
+            }
+            Ok(Response::new(AddReply {
                 successful: script.refusal.is_empty(),
                 error_message: script.refusal.clone(),
                 host_interface_name: script.made.0.clone(),
                 container_mac: script.made.1.clone(),
-            }
-        }))))
+            }))
+        }))
     }
 }
 
@@ -115,7 +124,8 @@ impl UnaryService<DelRequest> for Fake {
     fn call(&mut self, request: Request<DelRequest>) -> Self::Future {
         ready(Ok(Response::new(self.script(|script| {
             script.deleted.push(request.into_inner());
-            DelReply { successful: script.refusal.is_empty(), error_message: script.refusal.clone() }
+            let refusal = if script.refusal.is_empty() { &script.deletion_refusal } else { &script.refusal };
+            DelReply { successful: refusal.is_empty(), error_message: refusal.clone() }
         }))))
     }
 }
@@ -208,6 +218,34 @@ fn a_refused_add_gives_the_addresses_back(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+fn an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let conf = fake.conf(cluster);
+    let pod = cluster.pod(1);
+    let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let kept = "failed while setting up the interface; the interface may be there, DEL will release its addresses";
+    // The interface may be made after the plugin gave up waiting.
+    fake.script(|script| script.loses_answer = true);
+    let error = refused();
+    assert!(error.msg.contains("connection lost") && error.details == kept, "{error:?}");
+    assert_eq!((cluster.accounts().held.len(), fake.calls()), (1, (1, 0)));
+    fake.script(|script| script.loses_answer = false);
+    cluster.delete(&pod, &conf);
+    assert_eq!(fake.calls(), (1, 1));
+    cluster.assert_nothing_left();
+
+    fake.script(|script| {
+        script.made.1 = "not a MAC".into();
+        script.deletion_refusal = "the tap is busy".into();
+    });
+    let error = refused();
+    assert!(error.details.contains("the tap is busy") && error.details.ends_with(kept), "{error:?}");
+    assert_eq!(cluster.accounts().held.len(), 1);
+    fake.script(|script| script.deletion_refusal.clear());
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
+}
+
 fn an_interface_that_cannot_be_an_endpoints_is_taken_away_again(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -245,6 +283,24 @@ fn a_server_that_is_not_there_is_an_error_that_names_it(cluster: &Cluster<'_>) {
         assert!(error.msg.contains("/run/lab/nobody.sock"), "{verb}: {error:?}");
         cluster.assert_nothing_left();
     }
+}
+
+fn gc_leaves_containers_of_which_nobody_knows_whether_they_run(cluster: &Cluster<'_>) {
+    let fake = Fake::serve(cluster);
+    let mut conf = fake.conf(cluster);
+    cluster.add(&cluster.pod(1), &conf);
+    let before = cluster.state();
+    conf["cniVersion"] = json!("1.1.0");
+    conf["cni.dev/valid-attachments"] = json!([]);
+    let gc = |conf: &Value| {
+        let call = cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
+        call.run().unwrap().success();
+    };
+    gc(&conf);
+    assert_eq!(cluster.state(), before);
+    conf["feature_control"] = json!({ "gc_running_containers": true });
+    gc(&conf);
+    cluster.assert_nothing_left();
 }
 
 /// Such a dataplane may need no namespace of the pod's.

@@ -189,7 +189,7 @@ fn the_api_is_asked_beside_the_datastore_and_for_nothing_else(lab: &mut Lab<'_>)
     let kubeconfig = lab.api.kubeconfig_to(&proxy.endpoint(), "held", &account.identity).unwrap();
     let conf = lab.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": kubeconfig }));
     let pod = lab.pod(json!({}));
-    let held = std::time::Duration::from_millis(200);
+    let held = std::time::Duration::from_millis(500);
     proxy.arm(Some((Point::EveryRequest, Fault::Delay(held))));
     let audit = lab.api.audit().unwrap();
     lab.cluster.add(&pod, &conf);

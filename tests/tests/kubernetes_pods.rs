@@ -166,6 +166,64 @@ fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
     });
 }
 
+/// The tenant's pod names the container of a pod of another network, and has itself lost a sandbox.
+#[test]
+fn gc_takes_no_container_that_an_annotation_alone_names() {
+    on_each_group(|cluster| {
+        cluster.create_pod(&json!({}));
+        for sandbox in ["c1", "x1"] {
+            cluster.host.ensure_pod(sandbox).unwrap();
+        }
+        cluster.verb("ADD", "c1").run().unwrap().success();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web-2", "namespace": "golden" },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        });
+        cluster.api.admin().create("/api/v1/namespaces/golden/pods", &pod).unwrap().success().unwrap();
+        let mut other = cluster.conf();
+        other["name"] = json!("other-network");
+        let netns = Path::new(NETNS_DIR).join("x1");
+        let args = "K8S_POD_NAMESPACE=golden;K8S_POD_NAME=web-2";
+        let call = |verb: &str| {
+            let call = cluster.plugins.verb("calico", verb, "x1", &netns, &other).env("CNI_ARGS", args);
+            call.run().unwrap().success();
+        };
+        call("ADD");
+        let before = kernel::pod(cluster.host, "x1").unwrap();
+        let change = json!({ "metadata": { "annotations": { "cni.projectcalico.org/containerID": "x1" } } });
+        cluster.api.admin().patch(POD, &change).unwrap().success().unwrap();
+        let mut conf = cluster.conf();
+        conf["cniVersion"] = json!("1.1.0");
+        conf["cni.dev/valid-attachments"] = json!([]);
+        conf["feature_control"] = json!({ "gc_running_containers": true });
+        let gc = cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
+        gc.run().unwrap().success();
+        assert_eq!(kernel::pod(cluster.host, "x1").unwrap(), before);
+        assert_eq!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
+        assert_eq!(cluster.custom("ipamhandles").len(), 1, "the handle of x1");
+        call("DEL");
+        cluster.delete_pod();
+        cluster.api.admin().delete("/api/v1/namespaces/golden/pods/web-2").unwrap().success().unwrap();
+    });
+}
+
+/// A runtime deletes what it failed to add, in the reverse order.
+#[test]
+fn del_of_a_second_interface_of_a_pod_that_is_gone_takes_nothing() {
+    on_each_group(|cluster| {
+        cluster.create_pod(&json!({}));
+        cluster.host.ensure_pod("c1").unwrap();
+        cluster.verb("ADD", "c1").run().unwrap().success();
+        cluster.delete_pod();
+        let before = kernel::pod(cluster.host, "c1").unwrap();
+        cluster.verb("DEL", "c1").env("CNI_IFNAME", "net1").run().unwrap().success();
+        assert_eq!((kernel::pod(cluster.host, "c1").unwrap(), cluster.custom("ipamhandles").len()), (before, 1));
+        cluster.verb("DEL", "c1").run().unwrap().success();
+        assert!(cluster.custom("ipamhandles").is_empty());
+        assert_eq!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
+    });
+}
+
 #[test]
 fn a_pod_that_is_not_there_is_named_and_gets_nothing() {
     on_each_group(|cluster| {

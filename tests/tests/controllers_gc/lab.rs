@@ -9,11 +9,15 @@ use integration_tests::controllers::collecting::calico;
 pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
 use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
 use kube_controllers::settings::Settings;
-use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, OrchRef};
+use libcalico::api::{
+    ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect, OrchRef, WorkloadEndpoint,
+    WorkloadEndpointSpec,
+};
 use libcalico::ipam::{
     AffinityKey, AffinitySelect, AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner,
 };
 use libcalico::kubernetes::ApiGroup;
+use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Kind, Store};
 use serde_json::{Value, json};
@@ -193,6 +197,29 @@ impl Lab<'_> {
         }
         self.put(&cidr, &block);
         addresses
+    }
+
+    /// Writes the endpoint of a pod's container, which lists an address, to etcd.
+    pub(crate) fn endpoint(&self, node: &str, pod: &str, container: &str, address: IpAddr) {
+        let spec = WorkloadEndpointSpec {
+            orchestrator: "k8s".into(),
+            node: node.into(),
+            pod: pod.into(),
+            endpoint: "eth0".into(),
+            container_id: container.into(),
+            ip_networks: vec![Cidr::host(address).to_string()],
+            ..WorkloadEndpointSpec::default()
+        };
+        let name = EndpointIdentifiers::of(&spec).name().unwrap();
+        let mut endpoint = WorkloadEndpoint::new(&name, spec);
+        endpoint.metadata.namespace = NAMESPACE.into();
+        self.put(&endpoint.key(), &endpoint);
+    }
+
+    /// Returns the names of the endpoints in etcd.
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        let endpoints = self.runtime.block_on(self.store.list::<WorkloadEndpoint>(&ObjectSelect::default())).unwrap();
+        endpoints.into_iter().map(|entry| entry.key.name).collect()
     }
 
     /// Counts one address more on a handle.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libcalico::ipam::HandleId;
 
-use crate::lab::{GRACE, Given, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel, within};
+use crate::lab::{self, GRACE, Given, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(
@@ -146,4 +146,38 @@ fn a_datastore_that_is_not_ready_is_not_written(lab: &Lab<'_>) {
     assert_eq!((lab.held().len(), lab.handles().len()), (1, 1));
     lab.set_ready(true);
     within(SOON, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
+}
+
+/// The grace period of leaks is shorter than that of endpoints here. A pod that reports another address runs, and its endpoint is
+/// newer than what kubelet reports.
+#[test]
+fn address_that_an_endpoint_lists_goes_after_the_endpoint_and_stays_with_that_of_a_pod_or_sandbox_that_runs() {
+    lab::on(None, |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.node("node-a");
+        let given = ["gone", "changed", "gone-too", "next"].map(|pod| to_pod("node-a", pod));
+        let [gone, changed, unlisted, passed] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..] else {
+            panic!("four")
+        };
+        lab.endpoint("node-a", "gone", "gone", gone);
+        lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
+        lab.endpoint("node-a", "changed", "changed", changed);
+        // Its ADD took the address over after the pod was looked for.
+        lab.endpoint("node-a", "next", "later-sandbox", passed);
+        lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
+        let _collecting = lab.collect(lab.settings());
+        within(GRACE + SOON, "two leaks", || {
+            let (held, endpoints) = (lab.held(), lab.endpoints());
+            assert!(
+                held.contains_key(&gone) || !endpoints.contains(&"node--a-k8s-gone-eth0".into()),
+                "the address is free and its endpoint lists it: {held:?} {endpoints:?}"
+            );
+            held.len() == 2
+        });
+        sleep(GRACE);
+        let held = lab.held();
+        assert!(held.contains_key(&changed) && held.contains_key(&passed) && !held.contains_key(&unlisted), "{held:?}");
+        let endpoints = ["node--a-k8s-changed-eth0", "node--a-k8s-gone--too-eth0", "node--a-k8s-next-eth0"];
+        assert_eq!(lab.endpoints(), endpoints);
+    });
 }

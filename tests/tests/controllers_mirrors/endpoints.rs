@@ -138,7 +138,6 @@ fn an_endpoint_goes_when_its_node_is_gone_and_none_while_the_datastore_is_upgrad
     on_scene(|scene| {
         scene.node();
         scene.pod("a");
-        scene.pod_runs();
         scene.endpoint("c1", "a");
         scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": false}}));
         let _running = scene.start(every_second);

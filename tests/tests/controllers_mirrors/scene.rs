@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 /// Where Calico keeps its objects.
 pub(crate) const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
 /// How long a change may take to be followed.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How long nothing happens where nothing is to happen.
 const CALM: Duration = Duration::from_secs(2);
 /// How long an endpoint outlives its pod.

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How long a change may take to be followed.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How long nothing happens where nothing is to happen.
 pub(crate) const CALM: Duration = Duration::from_secs(2);
 

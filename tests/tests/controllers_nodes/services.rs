@@ -252,12 +252,15 @@ fn what_others_write_in_the_status_stays() {
         let entry = json!([{"hostname": "elsewhere"}]);
         let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
         scene.admin.patch(&format!("{SERVICES}/web/status"), &status).unwrap().success().unwrap();
-        let running = scene.start(|settings| settings.assign_ips = AssignIps::RequestedServicesOnly);
+        let running = scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
         stays(ip("elsewhere"), || scene.shown("web"));
-        running.set(|settings| settings.assign_ips = AssignIps::AllServices);
+        running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
         becomes(2, || scene.shown("web").len());
         assert_eq!(scene.shown("web")[1], "elsewhere");
-        running.set(|settings| settings.assign_ips = AssignIps::None);
+        // A word that is not known.
+        running.set(|settings| settings.assign_ips = None);
+        stays(2, || scene.shown("web").len());
+        running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
         becomes(ip("elsewhere"), || scene.shown("web"));
         becomes(0, || scene.holders());
     });

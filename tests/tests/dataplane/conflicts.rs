@@ -1,5 +1,7 @@
 //! ADD where something is already there.
 
+use std::net::IpAddr;
+
 use cni_plugin::dataplane::{DataplaneError, EndpointPlan};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::isolated;
@@ -114,12 +116,43 @@ fn an_idle_route_beside_a_busy_one_stays() {
     });
 }
 
+/// The ADD fails because of the route to the second address: the route to the first one stays.
+#[test]
+fn an_idle_route_stays_where_the_route_to_another_address_is_busy() {
+    isolated(|host| {
+        ip("link add dead type veth peer name deadp").unwrap();
+        ip("link set dead up").unwrap();
+        ip("route add 10.65.0.2/32 dev dead metric 100").unwrap();
+        set_up(host, "other", &plan("cali9", &["fd00:65::9"])).unwrap();
+        ip("-6 route add fd00:65::2/128 dev cali9 metric 100").unwrap();
+        let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
+        assert!(error.to_string().contains("through interface cali9"), "{error}");
+        assert_eq!(only("route show 10.65.0.2")["dev"], "dead");
+    });
+}
+
+/// A bridge of a virtual machine without ports has no carrier, and gets no route back when it has.
+#[test]
+fn an_idle_route_through_an_interface_that_is_no_pair_is_a_conflict() {
+    isolated(|host| {
+        ip("link add virbr0 type bridge").unwrap();
+        ip("link set virbr0 up").unwrap();
+        ip("route add 10.65.0.2/32 dev virbr0 metric 100").unwrap();
+        let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
+        assert!(error.to_string().contains("through interface virbr0"), "{error}");
+        assert_eq!(only("route show 10.65.0.2")["dev"], "virbr0");
+    });
+}
+
 #[test]
 fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
-    for (family, address) in [("-4", "10.65.0.2"), ("-6", "fd00:65::2")] {
+    let addresses = [("-4", "10.65.0.2"), ("-6", "fd00:65::2")];
+    // Felix gives routes to pods the metric 1024, and 512 to those of a virtual machine that moves.
+    let metrics = ["", "metric 1024", "metric 512"];
+    for (family, address, metric) in addresses.into_iter().flat_map(|(f, a)| metrics.map(|metric| (f, a, metric))) {
         isolated(|host| {
             set_up(host, "other", &plan("cali9", &["10.65.0.9", "fd00:65::9"])).unwrap();
-            ip(&format!("{family} route add {address} dev cali9 proto static")).unwrap();
+            ip(&format!("{family} route add {address} dev cali9 proto static {metric}")).unwrap();
             let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
             let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
             assert_eq!((busy.address, busy.interface.as_deref()), (address.parse().unwrap(), Some("cali9")));
@@ -131,6 +164,20 @@ fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
     }
 }
 
+/// The block of the address has a route that refuses, as BIRD makes it. The kernel looks routes up with it in place.
+#[test]
+fn an_idle_host_route_with_another_metric_is_replaced() {
+    isolated(|host| {
+        ip("link add dead type veth peer name deadp").unwrap();
+        ip("link set dead up").unwrap();
+        ip("route add 10.65.0.2/32 dev dead metric 1024").unwrap();
+        ip("route add blackhole 10.65.0.0/26").unwrap();
+        set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "10.65.0.3"])).unwrap();
+        assert_eq!(only("route show 10.65.0.2")["dev"], "cali1");
+        assert_eq!(only("route show 10.65.0.3")["dev"], "cali1");
+    });
+}
+
 #[test]
 fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
     isolated(|host| {
@@ -140,6 +187,24 @@ fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
         assert_eq!(link_names(), ["lo"]);
         assert_eq!(ip_json("route show").unwrap().as_array().map(Vec::len), Some(1));
     });
+}
+
+/// After a restore of the datastore IPAM may give a tunnel's address; keepalived may have any.
+#[test]
+fn an_address_of_the_host_itself_is_a_conflict() {
+    for (family, address, length) in [("-4", "10.65.0.2", 32), ("-6", "fd00:65::2", 128)] {
+        isolated(|host| {
+            ip("link add own type veth peer name ownp").unwrap();
+            ip("link set own up").unwrap();
+            let nodad = if length == 128 { "nodad" } else { "" };
+            ip(&format!("{family} address add {address}/{length} dev own {nodad}")).unwrap();
+            let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
+            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
+            assert_eq!(busy.address, address.parse::<IpAddr>().unwrap());
+            assert!(error.to_string().contains("that is the host's own, on interface own"), "{error}");
+            assert!(!link_names().contains(&"cali1".to_owned()));
+        });
+    }
 }
 
 #[test]

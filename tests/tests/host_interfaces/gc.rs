@@ -21,6 +21,11 @@ on_each_datastore!(
     a_container_without_carrier_is_collected,
     a_container_that_runs_is_collected_where_the_configuration_says_so,
     a_pod_that_the_list_names_with_another_interface_is_left,
+    gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds,
+    gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint,
+    gc_beside_a_block_that_cannot_be_read_leaves_a_pod_that_may_be_of_another_network,
+    gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network,
+    gc_with_few_open_files_leaves_a_container_that_runs,
 );
 
 /// A process in the network namespace of a sandbox.
@@ -154,5 +159,92 @@ fn a_pod_that_the_list_names_with_another_interface_is_left(cluster: &Cluster<'_
     let before = cluster.state();
     let named = |sandbox: &Sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "net1" });
     node.gc_of(json!([named(&node.running), named(&node.ended)]), json!({})).run().unwrap().success();
+    assert_eq!(cluster.state(), before);
+}
+
+/// Two runtimes with networks of their own: no list of the one names containers of the other.
+fn gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds(cluster: &Cluster<'_>) {
+    let node = Node::new(cluster);
+    for with_alias in [true, false] {
+        if !with_alias {
+            [&node.running, &node.ended].iter().for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+        }
+        let before = cluster.state();
+        for feature_control in [json!({}), json!({ "gc_running_containers": true })] {
+            let mut conf = cluster
+                .conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network", "policy": { "type": "k8s" } }));
+            conf["cni.dev/valid-attachments"] = json!([]);
+            conf["feature_control"] = feature_control;
+            cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string()).run().unwrap().success();
+            assert_eq!(cluster.state(), before);
+        }
+    }
+    drop(node);
+}
+
+/// The interface has no alias, and IPAM holds no address for the container any more.
+fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(cluster: &Cluster<'_>) {
+    let node = Node::new(cluster);
+    forget_alias(&node.ended.host_ifname());
+    let (id, netns) = (&node.ended.pod.container_id, &node.ended.pod.netns);
+    cluster.plugins.verb("calico-ipam", "DEL", id, netns, &node.conf).run().unwrap().success();
+    let before = cluster.state();
+    let running = json!([{ "containerID": node.running.pod.container_id, "ifname": "eth0" }]);
+    let outcome = node.gc_of(running, json!({})).run().unwrap();
+    if cluster.endpoints().is_empty() {
+        // GC on Kubernetes finds pods by the addresses that IPAM holds.
+        outcome.success();
+    } else {
+        let error = outcome.error();
+        assert!(error.details.contains(&format!("remove interface {}", node.ended.host_ifname())), "{error:?}");
+    }
+    assert_eq!(cluster.state(), before);
+}
+
+/// An ADD of this network failed, and its address stayed; the ADD of another network came after.
+fn gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network(cluster: &Cluster<'_>) {
+    let node = Node::new(cluster);
+    let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
+    let other = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network" }));
+    sandbox.call(cluster, "ADD", &other).run().unwrap().success();
+    let before = cluster.state();
+    let (id, netns) = (&sandbox.pod.container_id, &sandbox.pod.netns);
+    cluster.plugins.verb("calico-ipam", "ADD", id, netns, &node.conf).run().unwrap().success();
+    let valid = [&node.running, &node.ended]
+        .map(|sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "eth0" }));
+    node.gc_of(json!(valid), json!({ "gc_running_containers": true })).run().unwrap().success();
+    assert_eq!((alias_of(&sandbox.host_ifname()).is_some(), cluster.accounts().held.len()), (true, 3));
+    let after = cluster.state();
+    assert_eq!((&after["host"], &after["pods"]), (&before["host"], &before["pods"]));
+}
+
+/// A tenant's processes may be in more network namespaces than the plugin may open files.
+fn gc_with_few_open_files_leaves_a_container_that_runs(cluster: &Cluster<'_>) {
+    const FILES: usize = 40;
+    let mut others = Vec::new();
+    for number in 10..10 + FILES {
+        others.push(Process::start(&Sandbox::new(cluster, number, "team-b", "other")));
+    }
+    let node = Node::new(cluster);
+    let running = &node.running.pod.container_id;
+    let error = node.gc(json!({})).under(&format!("prlimit --nofile={FILES}")).run().unwrap().error();
+    assert!(error.details.contains(running), "{error:?}");
+    assert!(cluster.accounts().held.into_values().any(|handle| handle.ends_with(running)));
+    alias_of(&node.running.host_ifname());
+}
+
+/// The block tells of which network a pod is whose interface has no alias.
+fn gc_beside_a_block_that_cannot_be_read_leaves_a_pod_that_may_be_of_another_network(cluster: &Cluster<'_>) {
+    let node = Node::new(cluster);
+    ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();
+    [&node.running, &node.ended].iter().for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+    for key in cluster.store.dump().unwrap().into_keys().filter(|key| key.starts_with("/calico/ipam/v2/assignment/")) {
+        cluster.store.put(&key, &json!("no block")).unwrap();
+    }
+    let before = cluster.state();
+    let mut conf = node.conf.clone();
+    conf["name"] = json!("other-network");
+    conf["cni.dev/valid-attachments"] = json!([]);
+    cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string()).run().unwrap().success();
     assert_eq!(cluster.state(), before);
 }

@@ -1,5 +1,6 @@
 //! ADDs whose host interface has a name that is taken.
 
+use std::path::PathBuf;
 use std::thread;
 
 use integration_tests::cluster::Cluster;
@@ -16,6 +17,7 @@ on_each_datastore!(
     a_name_that_another_pod_has_is_an_error_that_names_the_pod,
     two_pods_of_one_name_at_once_leave_one_of_them_connected,
     a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing,
+    del_of_a_pod_whose_interface_was_renamed_removes_the_pair,
     what_is_no_interface_pair_is_an_error,
     an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it,
     an_interface_without_alias_and_with_carrier_stays_without_a_proof,
@@ -121,6 +123,8 @@ fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &C
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
+    // Another plugin has the name that is asked for; the pod's interface is Calico's all the same.
+    ip(&format!("-n {} link add net1 type bridge", pod.pod.name)).unwrap();
     let before = cluster.state();
     let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
     assert_says(&second("ADD", &conf).error(), &[SHARED, "eth0", &pod.pod.container_id, "team-a/p723961"]);
@@ -128,21 +132,59 @@ fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &C
     second("DEL", &conf).success();
     cluster.assert_unchanged(&before);
 
-    // The same with the datastore out of reach: nothing is noted that a later call would release.
-    let mut away = conf.clone();
-    away["etcd_endpoints"] = json!("http://127.0.0.1:1");
-    away["datastore_path"] = json!("/proc/nowhere/calico.db");
-    second("DEL", &away).success();
-    let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
-    let owed: Vec<_> = journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect();
-    assert!(owed.is_empty(), "{owed:?}");
+    // With the datastore out of reach a DEL without prevResult, as of a runtime before CNI 0.4.0, has to come again.
+    let error = second("DEL", &away(&conf)).error();
+    assert!(error.code == 11 && error.details.contains("without prevResult"), "{error:?}");
+    let mut with_result = away(&conf);
+    with_result["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": [], "ips": [] });
+    second("DEL", &with_result).success();
+    assert!(owed().is_empty(), "nothing is noted that a later call would release: {:?}", owed());
+    cluster.assert_unchanged(&before);
     check(cluster, &pod, &conf, &result);
     let other = cluster.conf("node1", json!({ "name": "other-network" }));
     assert_says(&second("ADD", &other).error(), &[SHARED, "eth0"]);
     second("DEL", &other).success();
     check(cluster, &pod, &conf, &result);
     cluster.assert_unchanged(&before);
+    ip(&format!("-n {} link delete net1", pod.pod.name)).unwrap();
+    assert_says(&second("ADD", &conf).error(), &[SHARED, "eth0", &pod.pod.container_id, "team-a/p723961"]);
+    second("DEL", &conf).success();
+    check(cluster, &pod, &conf, &result);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+/// The configuration with a datastore that is out of reach.
+fn away(conf: &Value) -> Value {
+    let mut away = conf.clone();
+    away["etcd_endpoints"] = json!("http://127.0.0.1:1");
+    away["datastore_path"] = json!("/proc/nowhere/calico.db");
+    away
+}
+
+/// Entries of the journal.
+fn owed() -> Vec<PathBuf> {
+    let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
+    journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
+}
+
+/// As KubeVirt's bridge binding leaves the pod: the end of the pair has another name, and another interface has its name.
+fn del_of_a_pod_whose_interface_was_renamed_removes_the_pair(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = sandbox(cluster, 1, VICTIM);
+    let result = add(cluster, &pod, &conf);
+    for change in ["set eth0 down", "set eth0 name eth0-nic", "set eth0-nic up", "add eth0 type bridge"] {
+        ip(&format!("-n {} link {change}", pod.pod.name)).unwrap();
+    }
+    // With the datastore out of reach only the result of the ADD tells that the interface is the container's.
+    let mut away = away(&conf);
+    assert_eq!(pod.call(cluster, "DEL", &away).run().unwrap().error().code, 11);
+    away["prevResult"] = result;
+    pod.call(cluster, "DEL", &away).run().unwrap().success();
+    assert_eq!(owed().len(), 1);
+    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    ip(&format!("-n {} link delete eth0", pod.pod.name)).unwrap();
     cluster.assert_nothing_left();
 }
 

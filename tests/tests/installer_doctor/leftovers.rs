@@ -83,7 +83,7 @@ fn interfaces_and_routes_without_an_endpoint() {
         assert!(node.doctor().words("interfaces of pods").starts_with("1, each"), "{:#?}", node.doctor());
         let interface = interface();
         let route = |verb: &str| ip(&format!("route {verb} 10.65.99.1/32 dev {interface} scope link")).unwrap();
-        let words = format!("delete them: ip route delete 10.65.99.1 dev {interface}");
+        let words = format!("delete the route: ip route delete 10.65.99.1 dev {interface}");
         Break { found: &["warn routes to pods"], words: ("routes to pods", &words) }.and_mend(
             node,
             || route("add"),

@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use super::uninstall;
 
 const NODE: &str = "node1";
+/// Calico's name of a node that Kubernetes names otherwise.
+const OTHER_NAME: &str = "node1.example.org";
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUP: &str = "crd.projectcalico.org/v1";
 const RELEASE: [&str; 2] = ["--yes", "--release-addresses"];
 
@@ -70,8 +73,8 @@ fn only_what_is_this_networks_is_given_back(
     assert!(container.names(NET).is_empty());
 }
 
-/// A node of a cluster with one pool, and the installation on it.
-fn installation(host: &Host, api: &ApiServer) -> NodePod {
+/// A node of a cluster with one pool, and the installation on it, with these variables besides.
+fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> NodePod {
     api.define(GROUP).unwrap();
     api.cni_user().unwrap();
     for object in [
@@ -85,8 +88,8 @@ fn installation(host: &Host, api: &ApiServer) -> NodePod {
     }
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();
     may_make_tokens(api, &pod, "calico-cni-plugin").unwrap();
-    for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)] {
-        pod.set(name, value);
+    for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)].iter().chain(variables) {
+        pod.set(name, *value);
     }
     let outcome = pod.calico(&["install"]).run().unwrap();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
@@ -97,7 +100,7 @@ fn installation(host: &Host, api: &ApiServer) -> NodePod {
 #[test]
 fn the_plugins_role_is_enough_on_kubernetes() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
-        let pod = installation(host, api);
+        let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, kubeconfig.clone());
@@ -116,41 +119,84 @@ fn the_plugins_role_is_enough_on_kubernetes() {
     });
 }
 
-/// The interface of such a pod is not on this host: it is on the node that has the name in the configuration.
+/// Creates a pod on the node, and holds an address for it. Returns the address.
+fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str) -> String {
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": "default" } });
+    api.admin().apply_object(&account).unwrap();
+    let object = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "nodeName": NODE, "automountServiceAccountToken": false,
+                  "containers": [{ "name": "main", "image": "busybox" }] } });
+    api.admin().create(PODS, &object).unwrap().success().unwrap();
+    hold(host, datastore, NETWORK, name, &format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+}
+
+/// The pod's annotation has the address of its sandbox before.
+#[test]
+fn release_during_an_add_is_refused_on_a_node_that_kubernetes_names_otherwise_than_calico() {
+    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+        etcd.load(Content::ready().node(OTHER_NAME).pool("pool", "10.65.0.0/16", 26).pairs()).unwrap();
+        let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT, "nodename": OTHER_NAME });
+        let mut plugin = json!({
+            "type": "calico", "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
+            "kubernetes": { "kubeconfig": "__KUBECONFIG_FILEPATH__", "node_name": NODE },
+        });
+        plugin.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
+        let list = json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+        let pod = installation(host, api, &[("CNI_NETWORK_CONFIG", &list)]);
+        let held = pod_with_address(host, api, &datastore, "new");
+        let change = |path: &str, change: Value| {
+            api.admin().patch(&format!("{PODS}/new{path}"), &change).unwrap().success().unwrap();
+        };
+        change("", json!({ "metadata": { "annotations": { "cni.projectcalico.org/podIP": "10.65.99.99/32" } } }));
+        let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
+        assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
+        let refused = format!("pods of the API server use theirs: default/new ({held}); delete these pods first");
+        assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
+        change("/status", json!({ "status": { "phase": "Succeeded" } }));
+        let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+        assert!(outcome.stdout.contains(&format!("blocks of node {OTHER_NAME}")), "{}", outcome.stdout);
+    });
+}
+
+/// The configuration names the node of the pod, but this host is another one: no interface here has the address.
 #[test]
 fn release_of_an_address_that_a_pod_reports_is_refused_until_the_pod_is_gone() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
-        let pod = installation(host, api);
+        let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
-        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": "default" } });
-        api.admin().apply_object(&account).unwrap();
-        let web = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" },
-            "spec": { "nodeName": "node2", "automountServiceAccountToken": false,
-                      "containers": [{ "name": "main", "image": "busybox" }] } });
-        api.admin().create("/api/v1/namespaces/default/pods", &web).unwrap().success().unwrap();
-        let ip = hold(host, &datastore, NETWORK, "abc", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web");
-        let url = "/api/v1/namespaces/default/pods/web";
-        let report = |phase: &str| {
+        // The pod "new" was added a moment ago: kubelet has not reported the address yet.
+        let held = ["web", "new"].map(|name| pod_with_address(host, api, &datastore, name));
+        let url = |name: &str| format!("{PODS}/{name}");
+        let change = |path: &str, change: &Value| _ = api.admin().patch(path, change).unwrap().success().unwrap();
+        let report = |name: &str, phase: &str, ip: &str| {
             let status = json!({ "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
-            _ = api.admin().patch(&format!("{url}/status"), &status).unwrap().success().unwrap();
+            change(&format!("{}/status", url(name)), &status);
         };
-        report("Running");
-        let refused = format!("pods report theirs to the API server: default/web ({ip}); delete these pods first");
+        report("web", "Running", &held[0]);
+        let annotations = json!({ "cni.projectcalico.org/podIP": format!("{}/32", held[1]) });
+        change(&url("new"), &json!({ "metadata": { "annotations": annotations } }));
+        let refused = format!(
+            "pods of the API server use theirs: default/new ({}), default/web ({}); delete these pods first",
+            held[1], held[0]
+        );
         for options in [&RELEASE[1..], &RELEASE, &["--yes", "--tear-down-pods", "--release-addresses"]] {
             let outcome = uninstall(&pod.container, options).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
             assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
         }
-        report("Succeeded");
+        for (name, ip) in ["web", "new"].iter().zip(&held) {
+            report(name, "Succeeded", ip);
+        }
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
-        assert!(outcome.stdout.contains("released the addresses of 1 containers"), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
     });
 }
 
-#[test]
-fn addresses_go_back_to_etcd() {
+/// An installation on a node of a cluster that keeps its objects in etcd, and the configuration of its datastore.
+fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
     }
@@ -164,15 +210,67 @@ fn addresses_go_back_to_etcd() {
         let list = json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
         let outcome = container.run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")]).unwrap();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        test(host, &etcd, &container, &datastore);
+    });
+}
 
-        let said = uninstall(&container, &[]).run().unwrap().stdout;
+#[test]
+fn addresses_go_back_to_etcd() {
+    on_etcd(|host, etcd, container, datastore| {
+        let said = uninstall(container, &[]).run().unwrap().stdout;
         assert!(said.contains("  endpoints of this node: they stay in the datastore; kube-controllers"), "{said}");
         let blocks = || {
             let dump = etcd.dump().unwrap().into_iter();
             dump.filter(|(key, _)| is_block(key)).map(|(_, block)| block).collect()
         };
-        only_what_is_this_networks_is_given_back(host, &container, &datastore, blocks);
+        only_what_is_this_networks_is_given_back(host, container, datastore, blocks);
         assert!(!fs::exists(container.path(NET).join("10-calico.conflist")).unwrap());
+    });
+}
+
+/// An address whose endpoint lists it is not free. The endpoint goes first where its interface was deleted here; where it was
+/// not, its container may run on another node, of which the configuration has the name.
+#[test]
+fn release_on_etcd_deletes_the_endpoints_of_torn_down_pods_and_is_refused_for_others() {
+    on_etcd(|host, etcd, container, datastore| {
+        host.add_uplink().unwrap();
+        let netns = host.add_pod("here").unwrap();
+        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "nodename": NODE, "nodename_file_optional": true,
+                               "ipam": { "type": "calico-ipam" } });
+        conf.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
+        Plugins::locate().unwrap().verb("calico", "ADD", "here", &netns, &conf).run().unwrap().success();
+        let endpoints = || {
+            let dump = etcd.dump().unwrap().into_iter();
+            dump.filter(|(key, _)| key.contains("/workloadendpoints/")).collect::<Vec<_>>()
+        };
+        let [(key, mut endpoint)] = endpoints().try_into().unwrap();
+        let ip = hold(host, datastore, NETWORK, "elsewhere", "");
+        endpoint["metadata"]["name"] = json!(format!("{NODE}-cni-elsewhere-eth0"));
+        endpoint["spec"]["containerID"] = json!("elsewhere");
+        endpoint["spec"]["ipNetworks"] = json!([format!("{ip}/32")]);
+        let other = key.replace("-here-", "-elsewhere-");
+        etcd.put(&other, endpoint.to_string().as_bytes()).unwrap();
+
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+        for options in [&options[1..], &options, &options] {
+            let outcome = uninstall(container, options).run().unwrap();
+            assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
+            let refused = format!("endpoints list theirs: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete their pods");
+            assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
+            assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
+        }
+        etcd.put(&other, b"\"no endpoint\"").unwrap();
+        let outcome = uninstall(container, &RELEASE).run().unwrap();
+        assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
+        let unreadable = format!("endpoint default/{NODE}-cni-elsewhere-eth0 may list theirs and cannot be read");
+        assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
+        etcd.delete(&other).unwrap();
+        // The interface is gone since the run before.
+        let outcome = uninstall(container, &RELEASE).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
+        assert_eq!(endpoints(), []);
+        assert!(container.names("var/lib/calico").iter().all(|name| *name != "cni-install-state.json"));
     });
 }
 

@@ -59,6 +59,10 @@ impl Node {
         self.plugins.verb("calico", "ADD", name, netns, &conf).run().unwrap().success();
     }
 
+    fn endpoints(&self) -> usize {
+        self.ipam(&["export", "-"]).matches("/workloadendpoints/").count()
+    }
+
     /// Everything that the datastore keeps about addresses: blocks, their owners, handles.
     fn kept(&self) -> usize {
         let exported = self.ipam(&["export", "-"]);
@@ -106,6 +110,7 @@ fn on_request_they_go_and_strangers_stay() {
         // Named like one of ours.
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         let before = (interfaces(), routes(), node.kept());
+        assert_eq!(node.endpoints(), 2);
         let dry = uninstall(&node.container, &["--tear-down-pods", "--release-addresses"]).run().unwrap().stdout;
         assert!(dry.contains("would release the addresses of 2 containers and all blocks of node my-node"), "{dry}");
         assert_eq!((interfaces(), routes(), node.kept()), before);
@@ -116,6 +121,7 @@ fn on_request_they_go_and_strangers_stay() {
         assert_eq!(outcome.exit, Some(0), "{said}{}", outcome.stderr);
         assert_eq!((interfaces(), routes()), (1, 0), "{said}");
         assert!(node.kept() < before.2, "{said}");
+        assert_eq!(node.endpoints(), 0, "an endpoint lists no address that is free");
         assert!(said.contains("released the addresses of 2 containers and 1 blocks of node my-node"), "{said}");
         assert!(said.contains("interface cali-theirs: it is no interface of a pod of Calico's"), "{said}");
         let check = node.ipam(&["show", "--show-blocks"]);
@@ -175,6 +181,30 @@ fn without_the_capability_pods_keep_their_addresses() {
         assert_eq!((interfaces(), routes()), (0, 0));
         assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
         assert!(node.container.names(BIN).is_empty() && node.container.names(NET).is_empty());
+    });
+}
+
+/// The pods of such a node are those of another installation, as upstream's.
+#[test]
+fn on_a_node_that_another_installation_serves_nothing_is_torn_down() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let before = (interfaces(), routes(), node.kept());
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+        // Somebody installed another one over it, and its configuration serves the pods.
+        let configuration = node.container.path(NET).join("10-calico.conflist");
+        let text = std::fs::read_to_string(&configuration).unwrap();
+        std::fs::write(&configuration, format!("{text} ")).unwrap();
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        assert_eq!(outcome.exit, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+        assert!(outcome.stdout.contains("this configuration runs Calico's plugins"), "{}", outcome.stdout);
+        assert_eq!((interfaces(), routes(), node.kept()), before);
+
+        std::fs::remove_file(node.container.path("var/lib/calico/cni-install-state.json")).unwrap();
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+        assert!(outcome.stdout.contains("everything: no run of the installer is noted in"), "{}", outcome.stdout);
+        assert_eq!((interfaces(), routes(), node.kept()), before);
     });
 }
 

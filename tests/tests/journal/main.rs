@@ -54,6 +54,31 @@ fn entries() -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
 }
 
+/// The endpoint may list the address: nobody can tell until it is mended or deleted.
+#[test]
+fn del_beside_an_endpoint_that_cannot_be_read_keeps_the_address_until_the_endpoint_is_gone() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        let content = cluster.store.dump().unwrap();
+        let key = content.keys().find(|key| key.contains("/workloadendpoints/")).unwrap();
+        cluster.store.put(key, &json!("no endpoint")).unwrap();
+        // The runtime deletes what it failed to add: that is not the interface of the endpoint.
+        let before = cluster.state();
+        cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "net1").run().unwrap().success();
+        cluster.assert_unchanged(&before);
+        assert!(entries().is_empty());
+        cluster.delete(&pod, &conf);
+        assert_eq!((entries().len(), cluster.accounts().held.len()), (1, 1));
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        cluster.store.delete(key).unwrap();
+        cluster.delete(&pod, &conf);
+        assert!(entries().is_empty());
+        cluster.assert_nothing_left();
+    });
+}
+
 /// Adds a pod, stops etcd, deletes the pod, and starts etcd again: its address and endpoint are left behind.
 fn owed_pod(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     let conf = conf(cluster);

@@ -49,7 +49,7 @@ pub enum Recorded<'a> {
 pub enum AttachError {
     /// The host has a route to one of the addresses, which stays. Nothing of the interface is left.
     BusyRoute(BusyRoute),
-    /// Another dataplane may have made the interface, or may make it yet.
+    /// The interface may be there: another dataplane may have made it or may make it yet, or the kernel did not delete it.
     Unknown(CniError),
     /// Any other reason. Nothing of the interface is left.
     Other(CniError),

@@ -57,6 +57,7 @@ pub(super) fn remake(
 fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attachment, AttachError> {
     let attached = dataplane::setup(plan, netns).map_err(|error| match error {
         DataplaneError::BusyRoute(busy) => AttachError::BusyRoute(busy),
+        left @ DataplaneError::LeftBehind { .. } => AttachError::Unknown(dataplane_error(left)),
         other => AttachError::Other(dataplane_error(other)),
     })?;
     for stage in &attached.stages {

@@ -57,6 +57,16 @@ pub enum DataplaneError {
     /// The host route to one of the addresses exists, and is not ours to replace.
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),
+    /// The set-up failed, and the kernel did not delete the pair that was made for it.
+    #[error("{failure}; interface {ifname} could not be removed: {left}")]
+    LeftBehind {
+        /// The host interface.
+        ifname: String,
+        /// Why the set-up failed.
+        failure: Box<DataplaneError>,
+        /// Why the pair is still there.
+        left: NetlinkError,
+    },
     /// The kernel, or a program that renames and readdresses new interfaces, does not keep the host end's MAC address.
     #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
     HostMac {

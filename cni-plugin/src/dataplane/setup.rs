@@ -11,17 +11,17 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use libcalico::names::InterfaceAlias;
-use nix::errno::Errno;
 
 use super::DataplaneError;
 use super::mac::MacAddr;
 use super::making::Making;
 use super::netlink::link::{self, Link};
 use super::netlink::route;
-use super::netlink::{NetlinkSocket, Request, address};
+use super::netlink::{NetlinkError, NetlinkSocket, Request, address};
 use super::netns::NetnsFd;
 use super::plan::{DeviceType, End, EndpointPlan, Gateway, Route};
 use super::sysctl;
+use super::teardown::gone_is_fine;
 use create::Pair;
 use link_local::LinkLocal;
 
@@ -53,7 +53,8 @@ pub struct Stage {
     pub took: Duration,
 }
 
-/// Makes the endpoint's network. On failure whatever was made is gone again, and the error names the step.
+/// Makes the endpoint's network. On failure whatever was made is gone again, unless the error is [`DataplaneError::LeftBehind`], and
+/// the error names the step.
 ///
 /// A host interface of the plan's name left by an earlier sandbox of the pod is replaced. Any other one, and an interface of the
 /// plan's container name that does not belong to that pair, is an error, and nothing is changed.
@@ -64,7 +65,7 @@ pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, Dataplane
     let mut making = Making::start();
     let pair = create::create(&mut host, plan, netns, &mut making)?;
     stages.done("create_pair");
-    configure(&mut host, plan, netns, &pair, making, stages).inspect_err(|_| undo(&mut host, &pair.host))
+    configure(&mut host, plan, netns, &pair, making, stages).map_err(|error| undo(&mut host, &pair.host, error))
 }
 
 fn configure(
@@ -134,9 +135,16 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 }
 
 /// Takes the pair away after a failure. The pod's namespace keeps the settings written to it, which is the pod's own.
-fn undo(host: &mut NetlinkSocket, link: &Link) {
-    if let Err(error) = host.carry_out(vec![link::delete(link)]) {
-        tracing::warn!(%error, "interface pair left behind after a failed set-up");
+fn undo(host: &mut NetlinkSocket, link: &Link, error: DataplaneError) -> DataplaneError {
+    let deleted = host.carry_out(vec![link::delete(link)]).map(drop);
+    after_undo(&link.name, error, deleted)
+}
+
+/// Returns the error of a failed set-up whose pair was to be deleted: a pair that the kernel keeps answers for the addresses.
+fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
+    match gone_is_fine(deleted) {
+        Ok(()) => error,
+        Err(left) => DataplaneError::LeftBehind { ifname: ifname.to_owned(), failure: Box::new(error), left },
     }
 }
 
@@ -148,10 +156,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
         tracing::warn!(interface = link.name, "interface left alone: its alias is not that of this ADD");
         return Ok(());
     }
-    match host.carry_out(vec![link::delete(&link)]) {
-        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
-        outcome => outcome.map(drop).map_err(DataplaneError::from),
-    }
+    gone_is_fine(host.carry_out(vec![link::delete(&link)]).map(drop)).map_err(DataplaneError::from)
 }
 
 /// A stopwatch with laps.
@@ -173,4 +178,32 @@ impl Stages {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    fn undone(errno: Option<Errno>) -> DataplaneError {
+        let refused = |errno| NetlinkError::Refused { step: "delete interface cali1".into(), errno, detail: None };
+        let failure = DataplaneError::NoMac("eth0".into());
+        after_undo("cali1", failure, errno.map_or(Ok(()), |errno| Err(refused(errno))))
+    }
+
+    #[test]
+    fn a_failed_set_up_whose_pair_is_not_deleted_says_that_the_pair_is_left() {
+        let left = undone(Some(Errno::EBUSY));
+        assert!(matches!(left, DataplaneError::LeftBehind { .. }), "{left:?}");
+        assert_eq!(
+            left.to_string(),
+            "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface cali1: \
+             Device or resource busy"
+        );
+    }
+
+    #[test]
+    fn a_failed_set_up_whose_pair_is_gone_gives_its_own_error() {
+        for gone in [None, Some(Errno::ENODEV)] {
+            assert!(matches!(undone(gone), DataplaneError::NoMac(_)), "{gone:?}");
+        }
+    }
+}

@@ -285,7 +285,7 @@ fn proven(
 }
 
 /// The interface may go at any time: its other end or its namespace is deleted by others.
-fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+pub(super) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
         outcome => outcome,

@@ -9,6 +9,7 @@ use crate::dataplane::netlink::route::{self, KernelRoute};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
 use crate::dataplane::netns::{NetnsError, NetnsFd};
 use crate::dataplane::plan::{DeviceType, EndpointPlan};
+use crate::dataplane::teardown::gone_is_fine;
 use crate::dataplane::{DataplaneError, occupied};
 
 /// A pair just made, both ends down.
@@ -101,11 +102,8 @@ fn create_once(
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
     let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
-    match host.carry_out(vec![link::delete(&stale)]) {
-        // The kernel was faster: the earlier sandbox's namespace is being deleted.
-        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
-        outcome => outcome.map(drop).map_err(DataplaneError::from),
-    }
+    // The kernel may be faster: the earlier sandbox's namespace is being deleted.
+    gone_is_fine(host.carry_out(vec![link::delete(&stale)]).map(drop)).map_err(DataplaneError::from)
 }
 
 /// Makes sure that the host end carries [`MacAddr::HOST_SIDE`], and returns what it carries. When the kernel refuses to set

@@ -81,7 +81,7 @@ impl Etcd {
     }
 
     fn await_answer(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.dump_raw() {
             if let Some(status) = self.server.ended() {
                 let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Etcd {
 /// One request to etcd's JSON gateway.
 fn post(method: &str, body: &Value) -> Result<Value> {
     let url = format!("{ENDPOINT}/v3/{method}");
-    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
+    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).proxy(None).build();
     let mut answer = ureq::Agent::from(agent).post(&url).send_json(body).with_context(|| url.clone())?;
     answer.body_mut().read_json().with_context(|| url)
 }

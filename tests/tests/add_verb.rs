@@ -287,7 +287,7 @@ fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
     let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
     outcome.success();
     assert_eq!((asked_open.load(Ordering::SeqCst), asked_late.load(Ordering::SeqCst)), (1, 2));
-    assert!((5..15).contains(&outcome.wall.as_secs()), "{:?}", outcome.wall);
+    assert!(outcome.wall.as_secs() >= 5, "{:?}", outcome.wall);
 
     // DEL does not ask: a pod must be able to go.
     let (closed, asked) = gate(1000);
@@ -295,7 +295,6 @@ fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
     let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
     outcome.success();
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    assert!(outcome.wall < Duration::from_secs(5));
     cluster.assert_nothing_left();
 }
 

@@ -174,8 +174,9 @@ fn policy_is_waited_for_no_longer_than_asked(cluster: &Cluster<'_>) {
     assert!(waited.stderr.is_empty(), "log_level is error: {}", waited.stderr);
     timed("DEL");
     fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
-    let at_once = timed("ADD");
-    assert!(at_once.wall < Duration::from_secs(2), "{:?}", at_once.wall);
+    // Longer than the call may take: the file ends the wait.
+    conf["policy_setup_timeout_seconds"] = json!(3600);
+    verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().success();
 }
 
 /// The example of the users' document, as they have it in `/etc/cni/net.d/10-calico.conflist`.

@@ -79,7 +79,7 @@ fn manifest(pod: &Pod) -> Value {
 pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
     // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
         ensure!(Instant::now() < deadline, "links of the last recording are still there");
         thread::sleep(Duration::from_millis(5));

@@ -41,7 +41,7 @@ impl Client {
         }
         let agent = ureq::Agent::config_builder()
             .tls_config(tls.build())
-            .timeout_global(Some(Duration::from_secs(10)))
+            .timeout_global(Some(Duration::from_secs(60)))
             .http_status_as_error(false)
             .proxy(None)
             .build();

@@ -48,7 +48,7 @@ impl ApiServer {
 
     /// The authorizer takes a role as a whole, a moment after it was written.
     fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut questions = Role::ours()?.0;
         questions.extend(role.0.iter().cloned());
         for permission in questions {

@@ -14,7 +14,7 @@ use crate::controllers::await_that;
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 /// How long a group may take to be listed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl ApiServer {
     /// Defines the kinds of an API group and version: `crd.projectcalico.org/v1` or `projectcalico.org/v3`. They are

@@ -57,7 +57,7 @@ impl Client {
 
     /// The definition is accepted, and what it defines is served in every version.
     fn await_established(&self, path: &str) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !self.is_served(&self.get(path)?.success()?)? {
             ensure!(Instant::now() < deadline, "{path} is not established");
             thread::sleep(Duration::from_millis(20));

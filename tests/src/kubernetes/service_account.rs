@@ -98,7 +98,7 @@ impl ApiServer {
         });
         let (verb, group, resource) = rule.context("a role has no rule without resourceNames to wait for")?;
         let access = Access { verb: &verb, group: &group, resource: &resource };
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !self.allows(&account.user, access)? {
             ensure!(Instant::now() < deadline, "{} is bound and still may not: {access:?}", account.user);
             thread::sleep(Duration::from_millis(10));

@@ -34,7 +34,7 @@ fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &L
     if began.elapsed() < GRACE {
         assert_eq!(before, 6);
     }
-    within(GRACE + SOON, "three blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
+    within(SOON, "three blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
     sleep(GRACE * 2);
     let left = lab.blocks();
     assert!(left.contains_key("10.0.0.0/26") && left.contains_key("fd00::/122"), "{left:?}");
@@ -57,7 +57,7 @@ fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
     // Settings are followed while it runs.
     settings.leak_grace_period = Some(GRACE);
     collecting.settings.send_replace(settings.into());
-    within(GRACE + SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
+    within(SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
 }
 
 /// Bytes that are no block and no handle, and somebody who writes a block all the time.
@@ -81,7 +81,7 @@ fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
             sleep(Duration::from_millis(20));
         }
         let stored = || lab.servers.etcd.dump_raw().unwrap();
-        within(GRACE + SOON, "both leaks", || {
+        within(SOON, "both leaks", || {
             let free = |block: &str| {
                 let bytes = stored().remove(&format!("/calico/ipam/v2/assignment/ipv4/block/{block}"));
                 let block: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -91,7 +91,7 @@ fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
         });
         // Nobody knows what the bad one counts.
         let handles = || stored().into_keys().filter(|key| key.contains("/handle/")).collect::<Vec<_>>();
-        within(GRACE + SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
+        within(SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
         drop(collecting);
     });
 }

@@ -56,7 +56,7 @@ fn claims_without_labels_of_a_node_that_is_gone_are_released() {
                 lab.admin().patch(&path, &json!({ "metadata": { "labels": null } })).unwrap().success().unwrap();
             }
             let _collecting = lab.collect(lab.settings());
-            within(SOON * 4, "what the node had is gone", || {
+            within(SOON, "what the node had is gone", || {
                 lab.affinities() == [("node-a".to_owned(), "10.0.0.128/26".to_owned())] && lab.blocks().len() == 1
             });
             let written = audit.of(COLLECTOR).unwrap();

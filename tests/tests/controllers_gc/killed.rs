@@ -8,12 +8,12 @@ use integration_tests::proxy::Fault;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::lab::{Collecting, GRACE, SOON, settings, within};
+use crate::lab::{Collecting, SOON, settings, within};
 
 /// What pods that were killed on their way held is free within the grace period, and `calico-ipam check` finds nothing.
 fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
     let expected = [handle(resident)];
-    within(GRACE + SOON, "only the resident holds an address", || {
+    within(SOON, "only the resident holds an address", || {
         let accounts = cluster.accounts();
         let held = accounts.held.values().eq(expected.iter());
         held && accounts.counted.keys().map(|(handle, _)| handle).eq(expected.iter())

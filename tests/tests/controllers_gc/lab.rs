@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use datastore::Datastore;
 use integration_tests::controllers::collecting::calico;
-pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
+pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, QUIET, SOON, settings, within};
 use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
 use kube_controllers::settings::Settings;
 use libcalico::api::{

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::lab::{self, GRACE, Given, Lab, SOON, to_pod, to_tunnel, within};
+use crate::lab::{self, GRACE, Given, Lab, QUIET, SOON, to_pod, to_tunnel, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(nodes_that_are_gone_leave_nothing, a_node_that_is_not_ready_keeps_everything);
@@ -34,9 +34,9 @@ fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
     collecting.has_looked();
     assert_eq!((lab.held().len(), lab.blocks().len()), (8, 4));
     lab.delete_node("node-b");
-    within(SOON * 2, "what node-b had", || lab.held().values().filter(|handle| !handle.contains("c1")).count() == 2);
+    within(SOON, "what node-b had", || lab.held().values().filter(|handle| !handle.contains("c1")).count() == 2);
     lab.delete_node("node-c");
-    within(SOON * 2, "what node-c had", || {
+    within(SOON, "what node-c had", || {
         lab.held().len() == 1 && lab.blocks().len() == 1 && lab.affinities().len() == 1 && lab.handles().len() == 1
     });
     assert_eq!(lab.affinities(), [("node-a".to_owned(), "10.0.0.0/26".to_owned())]);
@@ -56,7 +56,7 @@ fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
     settings.leak_grace_period = Some(LONG);
     let collecting = lab.collect(settings);
     collecting.has_looked();
-    sleep(SOON);
+    sleep(QUIET);
     assert_eq!((lab.held().len(), lab.blocks().len()), (2, 1));
 }
 
@@ -76,7 +76,7 @@ fn nodes_may_be_called_otherwise_in_kubernetes() {
         assert_eq!(lab.held().len(), 2);
         // B-23: a pod is of a node by the name that Kubernetes has for it.
         lab.delete_pod("pod");
-        within(GRACE + SOON, "the pod's address", || lab.held().len() == 1);
+        within(SOON, "the pod's address", || lab.held().len() == 1);
         lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
         // The tunnel's address stays with its node in Calico; that one's deletion is another controller's.
         sleep(Duration::from_secs(1));
@@ -95,7 +95,7 @@ fn nodes_of_others_are_left_alone() {
         // This one is in Calico no more, and was of Kubernetes.
         lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
         let _collecting = lab.collect(lab.settings());
-        within(SOON * 2, "the forgotten node's block", || lab.blocks().len() == 1);
+        within(SOON, "the forgotten node's block", || lab.blocks().len() == 1);
         sleep(GRACE + Duration::from_secs(1));
         assert_eq!((lab.held().len(), lab.affinities().len()), (2, 1));
     });

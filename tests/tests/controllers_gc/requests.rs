@@ -40,7 +40,7 @@ fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
         let collecting = lab.collect(settings);
         collecting.has_looked();
         let began = Instant::now();
-        within(GRACE + SOON * 4, "all leaks", || {
+        within(SOON, "all leaks", || {
             collecting.metrics().contains(&format!("kube_controllers_gc_reclaimed_total {}\n", BLOCKS * EACH))
         });
         let took = began.elapsed();
@@ -87,7 +87,7 @@ fn a_thousand_leaks_in_etcd() {
     lab::on(None, |lab| {
         filled(lab);
         let collecting = lab.collect(lab.settings());
-        within(GRACE + SOON * 3, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
+        within(SOON, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
         collecting.shows(&format!("kube_controllers_gc_reclaimed_total {}", BLOCKS * EACH));
     });
 }

@@ -63,8 +63,8 @@ fn only_the_leader_writes(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 1);
     assert!(lab.blocks().contains_key("10.0.0.64/26"));
     collecting.tenure.send_replace(Tenure::Always);
-    within(Duration::from_secs(2), "the leak", || lab.held().is_empty());
-    within(GRACE + SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
+    within(SOON, "the leak", || lab.held().is_empty());
+    within(SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
 }
 
 /// `GC_MODE=report`: log, metrics and events say what would go, and nothing is written.

@@ -1,7 +1,5 @@
 //! Replicas that are different users before one API server, and work for them.
 
-use std::time::{Duration, Instant};
-
 use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that};
 use integration_tests::kubernetes::{Audit, Kubernetes, Request, on_kubernetes};
 use integration_tests::namespaces::Host;
@@ -12,8 +10,6 @@ pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-sys
 /// What the log says.
 pub(crate) const LEADS: &str = "this replica leads";
 pub(crate) const LEADS_NO_MORE: &str = "this replica does not lead any more";
-/// How long the Lease is another's after its last change, and what a standby may take to see that.
-pub(crate) const LEASE_AND_A_LOOK: Duration = Duration::from_secs(15 + 4);
 
 /// Replicas that are different users, and work for them: each new node gets a host endpoint.
 pub(crate) struct Lab<'a> {
@@ -96,11 +92,9 @@ pub(crate) fn succeeded(request: &Request) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn await_leader(replica: &Controllers, limit: Duration) -> Duration {
-    let begin = Instant::now();
-    let leads = await_that(limit, || Ok(replica.log()?.contains(LEADS)));
-    assert!(leads.is_ok(), "it does not lead after {limit:?}:\n{}", replica.log().unwrap());
-    begin.elapsed()
+pub(crate) fn await_leader(replica: &Controllers) {
+    let leads = await_that(PATIENCE, || Ok(replica.log()?.contains(LEADS)));
+    assert!(leads.is_ok(), "it does not lead:\n{}", replica.log().unwrap());
 }
 
 pub(crate) fn is_write(request: &Request) -> bool {

@@ -13,7 +13,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use crate::lab::{LEADS, LEADS_NO_MORE, LEASE_AND_A_LOOK, await_leader, is_write, lines, succeeded};
+use crate::lab::{LEADS, LEADS_NO_MORE, await_leader, is_write, lines, succeeded};
 
 /// How long something late would take to show.
 const CALM: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl Pair<'_> {
         let Pair { world, one, two, .. } = self;
         await_held(one);
         one.controllers.freeze().unwrap();
-        await_leader(&two.controllers, LEASE_AND_A_LOOK);
+        await_leader(&two.controllers);
         world.until(&two.controllers, "all is done", || is_done(world));
         let settled = self.settled();
         let_through(one, held.len());
@@ -136,7 +136,7 @@ impl Pair<'_> {
         // They are lost with the connection.
         self.two.proxies().for_each(Proxy::resume);
         let Pair { world, one, .. } = &self;
-        let leads = await_that(LEASE_AND_A_LOOK, || Ok(one.controllers.log()?.matches(LEADS).count() == 2));
+        let leads = await_that(PATIENCE, || Ok(one.controllers.log()?.matches(LEADS).count() == 2));
         assert!(leads.is_ok(), "{}", one.controllers.log().unwrap());
         world.until(&one.controllers, "all is done", || is_done(world));
     }

@@ -12,9 +12,6 @@ use serde_json::json;
 
 use super::on_faulty_api;
 
-/// What a runtime must not wait longer for.
-const SOON: Duration = Duration::from_secs(30);
-
 /// Try again later.
 const TRY_AGAIN: u32 = 11;
 
@@ -31,7 +28,6 @@ fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
             let calls = [faulty.call("DEL", &gone), faulty.call("ADD", &refused)];
             let [del, add] = calls.map(|call| scope.spawn(move || call.run().unwrap()));
             let (del, add) = (del.join().unwrap(), add.join().unwrap());
-            assert!(del.wall < SOON && add.wall < SOON, "{:?} {:?}", del.wall, add.wall);
             assert_eq!(del.success(), "");
             assert_eq!(add.error().code, TRY_AGAIN);
         });

@@ -16,7 +16,7 @@ use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{SOON, entries};
+use super::entries;
 
 /// A pod whose DEL did not reach the API server: its interface is gone, its address and endpoint are there.
 struct Owed {
@@ -43,7 +43,6 @@ fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<Owed> {
         let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
         for outcome in started.into_iter().map(|thread| thread.join().unwrap()) {
             assert_eq!(outcome.success(), "");
-            assert!(outcome.wall < SOON, "{:?}", outcome.wall);
         }
     });
     assert_eq!(kernel::host().unwrap()["links"], json!({}));

@@ -137,8 +137,10 @@ pub(crate) fn create_first(
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
-/// Takes off the handle what was counted for nothing. What it counted beforehand stays, as the next attempt will want it; unless
-/// the lost write was to change that and may do so yet: who goes by it has to write the handle, which that one cannot outlive.
+/// Takes off the handle what was counted for nothing, where that is certain: the handle is the first write of a list, so it was
+/// written where a later write is the lost one. Where the handle's own write is lost, a changed handle tells nothing: it may count
+/// what an earlier or another operation holds. Then it keeps what it counts, at worst too much, which DEL mends. An unchanged handle
+/// loses what it counted beforehand: the lost write, which was to change that, cannot outlive this one.
 async fn count<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -150,25 +152,18 @@ async fn count<S: Store, C: Clock>(
     if doubt.list.handle.is_none() {
         return took_expected(known, &seen.done);
     }
-    let written = seen.handle.as_ref().filter(|now| known.handle().is_none_or(|old| old != *now));
-    let surplus = written.map(|now| surplus(known, &now.value, doubt.takes, &seen.done));
+    let (read, now) = (known.handle(), seen.handle.as_ref());
+    let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
     let expected = known.take_expected();
-    let surplus = surplus.unwrap_or_else(|| expected.into_iter().collect());
+    let surplus: Vec<(Cidr, usize)> = if doubt.sent.is_some_and(|sent| sent > 0) {
+        let undone = doubt.takes.iter().filter(|take| !seen.done.iter().any(|done| done.cidr() == take.cidr()));
+        undone.map(|take| (take.cidr(), take.addresses.len())).collect()
+    } else if is_unchanged {
+        expected.into_iter().collect()
+    } else {
+        Vec::new()
+    };
     if !surplus.is_empty() {
         decrement(store, clock, &request.handle, &surplus).await;
     }
-}
-
-/// What the handle counts too much: it was written, and the block was not.
-fn surplus(known: &Knowledge, now: &Handle, takes: &[Take], done: &[Take]) -> Vec<(Cidr, usize)> {
-    let count = |handle: &Handle, cidr: &Cidr| handle.block.get(cidr).copied().unwrap_or_default();
-    let before = |cidr: &Cidr| {
-        let expected = known.expected().get(cidr).and_then(|n| i64::try_from(*n).ok()).unwrap_or_default();
-        known.handle().map_or(0, |entry| count(&entry.value, cidr)) - expected
-    };
-    let undone = takes.iter().filter(|take| !done.iter().any(|other| other.cidr() == take.cidr()));
-    undone
-        .filter(|take| count(now, &take.cidr()) > before(&take.cidr()))
-        .map(|take| (take.cidr(), take.addresses.len()))
-        .collect()
 }

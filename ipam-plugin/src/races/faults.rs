@@ -90,6 +90,37 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
     }
 }
 
+/// The handle counts an address of an earlier ADD of the container, in the block that the second ADD takes from. A cold node has no
+/// block for IPv6 yet.
+#[tokio::test]
+async fn a_second_add_that_breaks_anywhere_keeps_the_count_of_the_first() {
+    for (kind, store) in stores() {
+        for (warm, fault, at) in [false, true]
+            .into_iter()
+            .flat_map(|warm| faults().flat_map(move |fault| (0..8).map(move |at| (warm, fault, at))))
+        {
+            let context = format!("{kind} warm={warm} {fault:?} at request {at}");
+            let cluster = cluster(store(), warm).await;
+            let others = held(&cluster.store.pairs());
+            let first = cluster.one("node1", "net.a").await.unwrap();
+            let mut request = cluster.request("node1", "net.a");
+            (request.num6, request.all_or_nothing) = (1, true);
+            break_once(&cluster, at, fault);
+            let outcome = cluster.assign(&request).await;
+            cluster.store.calm();
+            assert_consistent(&cluster.store.pairs(), false);
+            let now = held(&cluster.store.pairs());
+            let told = outcome.iter().flat_map(|assigned| &assigned.addresses).map(|a| a.ip);
+            let mut expected: Vec<_> = [first].into_iter().chain(told).collect();
+            expected.sort();
+            assert_eq!(now[&request.handle], expected, "{context}");
+            cluster.release("net.a").await.unwrap();
+            assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
+            assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
+        }
+    }
+}
+
 /// What the server carries out when even DEL is over holds nothing.
 #[tokio::test]
 async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {

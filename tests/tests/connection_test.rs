@@ -52,9 +52,11 @@ fn a_datastore_that_is_not_ready_is_code_100(cluster: &Cluster<'_>) {
 fn an_etcd_out_of_reach_is_code_100_within_two_seconds() {
     on_etcd(|cluster| {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        for endpoints in ["http://127.0.0.1:1".to_owned(), format!("http://{}", silent.local_addr().unwrap())] {
+        let silent = format!("http://{}", silent.local_addr().unwrap());
+        for (endpoints, says) in [("http://127.0.0.1:1", "refused"), (silent.as_str(), "no answer within 2.0 s")] {
             let outcome = test_connection(cluster, &cluster.conf("node1", json!({ "etcd_endpoints": endpoints })));
             assert_refused(&outcome, "ClusterInformation");
+            assert_refused(&outcome, says);
         }
     });
 }

@@ -98,13 +98,18 @@ fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
 #[test]
 fn status_gives_a_silent_etcd_two_seconds() {
     on_etcd(|cluster| {
-        // Closed; and a listener whose connections nobody takes.
+        // A closed port, a listener whose connections nobody takes, and an address that no route leads to.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
-        for endpoints in ["http://127.0.0.1:1", silent.as_str(), "http://192.0.2.77:2379"] {
+        for (endpoints, says) in [
+            ("http://127.0.0.1:1", "refused"),
+            (silent.as_str(), "no answer within 2.0 s"),
+            ("http://192.0.2.77:2379", ""),
+        ] {
             let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
-            let outcome = verb(cluster, "STATUS", &conf).run().unwrap();
-            assert_eq!(outcome.error().code, 50);
+            let error = verb(cluster, "STATUS", &conf).run().unwrap().error();
+            assert_eq!(error.code, 50);
+            assert!(error.msg.contains(says), "{error:?}");
         }
     });
 }

@@ -62,6 +62,17 @@ fn by_default_everything_runs() {
     assert_eq!(status.environment_vars, BTreeMap::new());
 }
 
+/// An API server prunes such keys; an etcd keeps them.
+#[test]
+fn keys_of_the_configuration_that_are_not_known_change_nothing() {
+    let mut configured = serde_json::to_value(default_configuration()).unwrap();
+    configured["leakGracePeriod"] = json!("0s");
+    configured["controllers"]["node"]["leakGracePeriods"] = json!("0s");
+    configured["controllers"]["collector"] = json!({});
+    let merged = merge(&environment(&[]), &spec(configured), ETCD);
+    assert_eq!(merged.settings, merge(&environment(&[]), &default_configuration(), ETCD).settings);
+}
+
 #[test]
 fn the_environment_wins() {
     let configured = spec(json!({

@@ -1,6 +1,7 @@
-use libcalico::ipam::HandleId;
+use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::store::Kind;
 
-use super::{Leaving, ReleasePrelude, Turn, release, release_unlisted};
+use super::{Leaving, ReleasePrelude, Turn, release, release_unlisted, still_held};
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, Reluctant, assert_consistent, cidr};
 
@@ -18,6 +19,23 @@ async fn two_handles_of_a_container_go_in_one_write() {
     assert_eq!(cluster.store.take_counts(), (3, 1));
     assert_eq!((cluster.handle("net1.cid"), cluster.handle("cid")), (None, None));
     assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// A handle that is lost holds its addresses all the same; an address that passed to another handle is not the first one's.
+#[tokio::test]
+async fn addresses_are_still_held_by_the_handle_that_their_block_names() {
+    for read in [true, false] {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        let handle = HandleId::new("net.a");
+        cluster.store.edit(|pairs| pairs.remove(&Handle::path(&handle)));
+        let block = cluster.store.pairs().list::<Block>(&None)[0].0;
+        let block = read.then_some(block);
+        let leaving = |handle: &str| Leaving { ip, pod: None, handle: Some(HandleId::new(handle)), block };
+        let both = [leaving("net.a"), leaving("net.b")];
+        assert_eq!(still_held(&cluster.store, &both).await.unwrap(), [leaving("net.a")], "block read: {read}");
+    }
 }
 
 // IPAM-22: two interfaces of a container share a handle; one write frees both, in ascending order.

@@ -44,6 +44,23 @@ async fn addresses_of_many_blocks_and_handles() {
 }
 
 #[tokio::test]
+async fn ten_addresses_of_a_block_and_a_handle_go_in_one_write() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let cluster = Cluster::on(store());
+        cluster.pool("pool4", "10.0.0.0/16", 26);
+        let mut request = cluster.request("node1", "net.many");
+        request.num4 = 10;
+        let assigned = cluster.assign(&request).await.unwrap();
+        let named = |ip| ReleaseRequest { handle: Some(request.handle.clone()), ..plain(ip) };
+        let requests: Vec<_> = assigned.addresses.iter().map(|assignment| named(assignment.ip)).collect();
+        cluster.store.take_counts();
+        assert_eq!(free(&cluster, &requests).await.unwrap().released.len(), 10);
+        // The reads: pools and settings, the block and the handle, and the pool of the emptied block.
+        assert_eq!(cluster.store.take_counts(), (3, 1));
+    }
+}
+
+#[tokio::test]
 async fn an_address_given_twice_is_released_once() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/31", 31);

@@ -59,6 +59,8 @@ pub(crate) async fn settle<S: Store, C: Clock>(
 struct Seen {
     handle: Option<Entry<Handle>>,
     done: Vec<Take>,
+    /// Of each other take its block, how many addresses it is of, and how many the handle holds there.
+    undone: Vec<(Cidr, usize, usize)>,
     /// Takes whose write may still take effect, and their blocks.
     open: Vec<(Take, Option<Entry<Block>>)>,
 }
@@ -70,7 +72,8 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
     let of_list = doubt.takes.iter().filter(|_| doubt.sent.is_none());
     let claims: Vec<_> = of_list.map(|take| batch.get::<BlockAffinity>(&claim_key(request, take))).collect();
     let answers = store.read(&batch).await?;
-    let mut seen = Seen { handle: answers.get(&handle)?, done: Vec::new(), open: Vec::new() };
+    let handle = answers.get(&handle)?;
+    let mut seen = Seen { handle, done: Vec::new(), undone: Vec::new(), open: Vec::new() };
     for (n, take) in doubt.takes.iter().enumerate() {
         let found = answers.get(&blocks[n])?;
         let may_be_under_way = match (doubt.sent, &take.claim) {
@@ -81,9 +84,12 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
         };
         if found.as_ref().is_some_and(|found| take.is_in(request, &found.value)) {
             seen.done.push(take.clone());
-        } else if may_be_under_way
-            && version_of(found.as_ref().map(|found| &found.revision)) == version_of(take.revision.as_ref())
-        {
+            continue;
+        }
+        let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&request.handle).len());
+        seen.undone.push((take.cidr(), take.addresses.len(), held));
+        let is_as_read = version_of(found.as_ref().map(|found| &found.revision)) == version_of(take.revision.as_ref());
+        if may_be_under_way && is_as_read {
             seen.open.push((take.clone(), found));
         }
     }
@@ -137,10 +143,8 @@ pub(crate) fn create_first(
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
-/// Takes off the handle what was counted for nothing, where that is certain: the handle is the first write of a list, so it was
-/// written where a later write is the lost one. Where the handle's own write is lost, a changed handle tells nothing: it may count
-/// what an earlier or another operation holds. Then it keeps what it counts, at worst too much, which DEL mends. An unchanged handle
-/// loses what it counted beforehand: the lost write, which was to change that, cannot outlive this one.
+/// Takes off the handle what was counted for nothing. What it counted beforehand stays, as the next attempt will want it; unless
+/// the lost write was to change that and may do so yet: who goes by it has to write the handle, which that one cannot outlive.
 async fn count<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -149,21 +153,29 @@ async fn count<S: Store, C: Clock>(
     doubt: &Doubt<'_>,
     seen: &Seen,
 ) {
-    if doubt.list.handle.is_none() {
-        return took_expected(known, &seen.done);
-    }
+    let Some(sent) = &doubt.list.handle else { return took_expected(known, &seen.done) };
     let (read, now) = (known.handle(), seen.handle.as_ref());
     let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
     let expected = known.take_expected();
-    let surplus: Vec<(Cidr, usize)> = if doubt.sent.is_some_and(|sent| sent > 0) {
-        let undone = doubt.takes.iter().filter(|take| !seen.done.iter().any(|done| done.cidr() == take.cidr()));
-        undone.map(|take| (take.cidr(), take.addresses.len())).collect()
-    } else if is_unchanged {
-        expected.into_iter().collect()
-    } else {
-        Vec::new()
+    let surplus: Vec<(Cidr, usize)> = match now {
+        // The handle is the first write of the list: it was written where a later write is the lost one.
+        _ if doubt.sent.is_some_and(|lost| lost > 0) => seen.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect(),
+        _ if is_unchanged => expected.into_iter().collect(),
+        Some(now) if now.value == *sent => {
+            seen.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
+        }
+        // Another operation's, or also another's: it counts too much at worst, which DEL mends.
+        _ => Vec::new(),
     };
     if !surplus.is_empty() {
         decrement(store, clock, &request.handle, &surplus).await;
     }
+}
+
+/// Returns what a handle that is as it was sent counts of an undone take. It may have been so before, unread: what the block holds
+/// is not of the take.
+fn surplus(handle: &Handle, (cidr, n, held): &(Cidr, usize, usize)) -> Option<(Cidr, usize)> {
+    let counted = handle.block.get(cidr).and_then(|count| usize::try_from(*count).ok()).unwrap_or_default();
+    let surplus = counted.saturating_sub(*held).min(*n);
+    (surplus > 0).then_some((*cidr, surplus))
 }

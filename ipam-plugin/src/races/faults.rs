@@ -9,7 +9,7 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 /// All of them; a list of writes has five at most, and what became of one is seen and fenced within five requests.
 fn faults() -> impl Iterator<Item = Fault> {
-    let cuts = (1..5).map(Fault::Cut);
+    let cuts = (1..5).map(Fault::Cut).chain((0..5).map(Fault::CutAnswer));
     let late = (0..5).flat_map(|applied| (1..6).map(move |after| Fault::Late { applied, after }));
     [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(cuts).chain(late)
 }

@@ -161,7 +161,7 @@ fn bother(cluster: &Cluster, every: usize, seed: usize, faults: bool) {
         if !n.is_multiple_of(every) {
             return Fault::None;
         }
-        let kinds = if faults { 6 } else { 2 };
+        let kinds = if faults { 7 } else { 2 };
         let mut last = last.lock().unwrap();
         *last += 1;
         match (*last + seed) % kinds {
@@ -174,6 +174,7 @@ fn bother(cluster: &Cluster, every: usize, seed: usize, faults: bool) {
             2 => Fault::Refused,
             3 => Fault::LostRequest,
             4 => Fault::LostAnswer,
+            5 => Fault::CutAnswer(n % 4),
             _ => Fault::Cut(1 + n % 4),
         }
     });

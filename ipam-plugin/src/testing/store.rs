@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     LostAnswer,
     /// Without transactions: this many writes take effect, then the connection breaks.
     Cut(usize),
+    /// Without transactions: this many writes take effect and are answered, and one more takes effect and is not.
+    CutAnswer(usize),
     /// The connection breaks while the server is at work. Without transactions: `applied` writes have taken effect, and the
     /// next one does after so many more requests, or when all is calm. With them: so does the list.
     Late {
@@ -247,7 +249,7 @@ impl Store for MemoryStore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         let mut state = self.state.lock().unwrap();
         match state.fault(None) {
-            Fault::None | Fault::Cut(_) => {}
+            Fault::None | Fault::Cut(_) | Fault::CutAnswer(_) => {}
             Fault::Refused | Fault::LostRequest | Fault::LostAnswer | Fault::Late { .. } => {
                 return Err(unavailable(false));
             }
@@ -274,7 +276,7 @@ impl Store for MemoryStore {
                 state.under_way.push((after, writes.to_vec()));
                 return Err(lost(0, true));
             }
-            Fault::None | Fault::LostAnswer | Fault::Cut(_) | Fault::Late { .. } => {}
+            Fault::None | Fault::LostAnswer | Fault::Cut(_) | Fault::CutAnswer(_) | Fault::Late { .. } => {}
         }
         if self.transactional {
             let revisions = state.pairs.apply_all(writes)?;
@@ -285,6 +287,10 @@ impl Store for MemoryStore {
             let broken = WriteError { index, applied: index, cause: unavailable(true) };
             match fault {
                 Fault::Cut(n) if n == index => return Err(broken),
+                Fault::CutAnswer(n) if n == index => {
+                    let refused = state.pairs.apply(write).err();
+                    return Err(refused.map_or(broken, |cause| WriteError { index, applied: index, cause }));
+                }
                 Fault::Late { applied, after } if applied == index => {
                     state.under_way.push((after, vec![write.clone()]));
                     return Err(broken);

@@ -46,7 +46,7 @@ fn datastore(world: &World<'_>) -> Result<()> {
     ensure!(used.into_iter().eq(expected.keys()), "endpoints have {:#?}\nnetworked: {expected:#?}", accounts.used);
     let check = world.cluster.store.calico_ipam(&world.cluster.plugins, &["check", "--settle", "0", "-o", "json"])?;
     let report: Value = serde_json::from_str(&check.stdout).with_context(|| format!("calico-ipam check: {check:?}"))?;
-    let wrong = |finding: &&Value| !is_claim_of_upstream(world, finding) && !is_overcount_of_live(world, finding);
+    let wrong = |finding: &&Value| !is_unfinished_claim(world, finding) && !is_overcount_of_live(world, finding);
     let findings: Vec<&Value> = report["findings"].as_array().into_iter().flatten().filter(wrong).collect();
     ensure!(findings.is_empty() && report["unreadable"].is_null(), "calico-ipam check: {report:#}");
     Ok(())
@@ -72,10 +72,16 @@ fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
         && world.live.values().any(|live| finding["handle"] == handle_of(live))
 }
 
-/// The next ADD of the node finishes or drops a claim that upstream left half-way. Not every round has one.
-fn is_claim_of_upstream(world: &World<'_>, finding: &Value) -> bool {
+/// The next ADD of the node finishes or drops a claim that upstream left half-way, and one that an ADD could not confirm and said
+/// so. Not every round has such an ADD.
+fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
+    let Some(block) = finding["block"].as_str() else { return false };
     let is_of_claim = finding["finding"] == "blockWithoutAffinity" && !finding["state"].is_null();
-    is_of_claim && finding["block"].as_str().is_some_and(|block| world.claims.contains(block))
+    let told = format!("block={block} ");
+    let mut lines = world.history.iter().flat_map(|entry| entry.lines());
+    is_of_claim
+        && (world.claims.contains(block)
+            || lines.any(|line| line.contains("claim not confirmed") && line.contains(&told)))
 }
 
 /// A node's interfaces and routes are those of what is networked on it.

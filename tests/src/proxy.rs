@@ -183,18 +183,24 @@ impl Proxy {
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones, until the proxy is armed again.
+    /// Breaks all connections and refuses new ones, until the proxy is armed again. Nothing passes any more when this returns.
     pub fn go_away(&self) {
         self.arm(None);
-        self.state.gone.send_replace(true);
+        self.break_connections();
     }
 
     /// Breaks all connections; new ones work, and the plan stays.
     pub fn cut(&self) {
-        self.state.gone.send_replace(true);
-        // Each connection must have seen it.
-        thread::sleep(Duration::from_millis(20));
+        self.break_connections();
         self.state.gone.send_replace(false);
+    }
+
+    /// Returns when each connection has ended: it listens to this for as long as it is served.
+    fn break_connections(&self) {
+        self.state.gone.send_replace(true);
+        while self.state.gone.receiver_count() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Proves itself to new connections with another certificate.

@@ -2,34 +2,77 @@
 //!
 //! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers ever
 //! answer for one and no two endpoints ever list it; the kernel takes its 12 to 50 ms to delete the interface meanwhile. A
-//! datastore out of reach, or one that refuses to write the endpoint, does not keep the container: what is owed goes into
-//! the journal (design decision 7). One that answers "not ready" does, as upstream.
+//! datastore that is out of reach, refuses this process or the write of the endpoint, or is not installed, and a node whose name
+//! nothing tells, do not keep the container: what is owed goes into the journal (design decision 7). A datastore that answers
+//! "not ready" does, as upstream.
 
+use std::time::Duration;
+
+use datastore::Datastore;
 use futures::future::join;
+use ipam_plugin::kubernetes_api::Api;
+use ipam_plugin::node_name;
 use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::MachinePod;
-use libcalico::store::Entry;
-use netconf::{CniError, Code};
+use libcalico::store::{Entry, StoreError};
+use netconf::{CniError, Code, NetConf};
+use tokio::time::{Instant, timeout_at};
 
 use crate::attach::{self, Recorded};
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
 use crate::kubernetes::{Facts, FactsError};
-use crate::session::{Question, Session, naming_error, reading_cluster};
+use crate::session::{Question, Session, cluster_key, ensure_nodename_file, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
+
+/// How long a datastore that says nothing at all is waited for.
+const FIRST_ANSWER: Duration = Duration::from_secs(3);
+/// How long the datastore may take for all that a call asks of it. Runtimes give a DEL a minute, and kill it then.
+const WHOLE_CALL: Duration = Duration::from_secs(30);
+
+/// Returns the name of the node, or nothing where calico-node has not written it and the configuration does not have it: the
+/// kernel's host name may be another node's name.
+pub fn node_of(conf: &NetConf) -> String {
+    if let Err(error) = ensure_nodename_file(conf) {
+        tracing::warn!(%error, "the node has the name of the configuration, if any");
+        return conf.node.nodename.clone();
+    }
+    node_name::of(conf).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the node has no name");
+        String::new()
+    })
+}
+
+/// Ends all requests early if none of them is answered.
+pub fn hurry(store: &Datastore, api: &Api) {
+    store.expect_first_answer_within(FIRST_ANSWER);
+    if let Api::Beside(api) = api {
+        api.expect_first_answer_within(FIRST_ANSWER);
+    }
+}
 
 /// Takes everything back. Succeeds when there is nothing.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
+    let begun = Instant::now();
+    if session.facts.node.is_empty() {
+        let file = &session.call.conf.node.nodename_file;
+        let cause = format!("nothing tells which node this is: neither nodename nor {file}");
+        return without_datastore(session, &CniError::new(Code::TRY_AGAIN, cause)).await;
+    }
     let handles = ipam::handles_to_read(session);
     let known = match session.try_read(Question::Release(&handles)).await {
         Ok(known) => known,
-        Err(error) if error.is_unavailable() => return without_datastore(session, &reading_cluster(&error)).await,
+        Err(error) if error.is_postponable() => return without_datastore(session, &reading_cluster(&error)).await,
         Err(error) => return Err(reading_cluster(&error)),
     };
     session.timings.stage("read");
+    if known.cluster.is_none() {
+        let cause = StoreError::NotFound { key: cluster_key().to_string() };
+        return without_datastore(session, &reading_cluster(&cause)).await;
+    }
     known.ensure_ready()?;
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
@@ -52,17 +95,21 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
 
     // A newer sandbox of the same pod has its machine's addresses now.
     let is_superseded = is_named && endpoint.is_none();
-    let machine = if is_superseded { Ok(None) } else { machine(session, known.kubernetes).await };
+    let machine = match is_superseded {
+        true => Ok(None),
+        false => in_time(begun, machine(session, known.kubernetes)).await,
+    };
     let machine = machine.map(|machine| session.machine = machine);
     let prelude = known.release.filter(|_| !is_shared);
-    let released = release(session, prelude, listings).await.and(machine);
+    let released = in_time(begun, release(session, prelude, listings)).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
     match released {
         Ok(()) => {
             owed::settled(session)?;
-            owed::settle_some(session).await;
+            // What is left of the others' debts is the next call's.
+            _ = timeout_at(begun + WHOLE_CALL, owed::settle_some(session)).await;
             Ok(())
         }
         Err(ReleaseError::Postponed(error)) => keep(session, &error),
@@ -107,13 +154,22 @@ fn is_of_another_interface(
     Ok(shared)
 }
 
+/// Waits for `work` until the call has taken its time, and puts off what is left of it.
+async fn in_time<T>(begun: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
+    let late = || {
+        let words = format!("the datastore was not done within {} s of this call", WHOLE_CALL.as_secs());
+        Err(ReleaseError::Postponed(CniError::new(Code::TRY_AGAIN, words)))
+    };
+    timeout_at(begun + WHOLE_CALL, work).await.unwrap_or_else(|_| late())
+}
+
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
 async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let facts = facts.map_err(|error| match error.is_unavailable() {
+    let facts = facts.map_err(|error| match error.is_postponable() {
         true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })?;
-    kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_unavailable() {
+    kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_postponable() {
         true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })
@@ -135,7 +191,7 @@ async fn release(
 }
 
 async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
-    tracing::warn!(error = %cause, "the datastore is out of reach; tearing down locally");
+    tracing::warn!(error = %cause, "the datastore cannot be told; tearing down locally");
     let is_pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
     let made = made_by_add(session);
     if is_pod && made != Some(true) && attach::is_of_another_interface(session)? {

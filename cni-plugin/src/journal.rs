@@ -31,11 +31,11 @@ pub struct Debt {
     pub container_id: String,
     /// Interface inside the container.
     pub ifname: String,
-    /// The node the attachment was on.
+    /// The node the attachment was on; empty where the DEL could not tell: the node whose call pays.
     pub node: String,
     /// Which datastore is owed, as [`datastore::DatastoreConfig`] describes itself; never contains credentials.
     pub datastore: String,
-    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's.
+    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's. The node in the name is of no account.
     pub endpoint: (String, String),
     /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -54,6 +54,15 @@ impl Debt {
             _ => OldHandle::of_container(&self.container_id),
         };
         old.filter(|old| *old.id() != self.own_handle())
+    }
+
+    /// Returns the debt with a node, which is `node` where its DEL could not tell.
+    #[must_use]
+    pub fn or_on_node(mut self, node: &str) -> Self {
+        if self.node.is_empty() {
+            self.node = node.to_owned();
+        }
+        self
     }
 
     /// The handle that holds what this container got.

@@ -63,9 +63,9 @@ pub enum FactsError {
 }
 
 impl FactsError {
-    /// The API is out of reach.
-    pub fn is_unavailable(&self) -> bool {
-        matches!(self, FactsError::Unanswered { cause, .. } if cause.is_unavailable())
+    /// Returns true if the API may answer later: see [`StoreError::is_postponable`].
+    pub fn is_postponable(&self) -> bool {
+        matches!(self, FactsError::Unanswered { cause, .. } if cause.is_postponable())
     }
 }
 

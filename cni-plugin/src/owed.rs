@@ -13,10 +13,17 @@ use crate::journal::{Debt, JournalError, Locked};
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, kubevirt};
 
+/// The node in the name of the endpoint of a debt whose DEL could not tell the node.
+const UNKNOWN_NODE: &str = "unknown";
+
 /// What this call's DEL owes.
 pub fn debt(session: &Session) -> Debt {
     let call = &session.call;
-    let endpoint = session.facts.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
+    let mut facts = session.facts.clone();
+    if facts.node.is_empty() {
+        facts.node = UNKNOWN_NODE.into();
+    }
+    let endpoint = facts.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
     Debt {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
@@ -86,6 +93,7 @@ pub async fn settle_some(session: &Session) {
 
 /// The endpoint first, then the addresses: as in DEL.
 async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), CniError> {
+    let owed = &owed.clone().or_on_node(&session.facts.node);
     let facts = facts_of(owed);
     let (store, in_pods) = (&session.store, session.is_on_kubernetes());
     let endpoints = EndpointsOf::new(store, in_pods, facts.clone()).or_unnamed(&owed.pod_uid);

@@ -26,7 +26,7 @@ pub fn main() -> ExitCode {
 }
 
 fn serve(call: Box<Call>, mut timings: Timings) -> ! {
-    process::start_log(&call.conf.log, "cni-plugin");
+    process::start_call_log(&call, "cni-plugin");
     timings.stage("parse");
     let (version, command) = (call.version, call.command);
     process::run(async move {

@@ -20,6 +20,7 @@ use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::dataplane::Before;
+use crate::del;
 use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::journal::Journal;
@@ -32,7 +33,7 @@ use crate::timings::Timings;
 pub struct Session {
     /// The decoded call.
     pub call: Box<Call>,
-    /// Who is networked: node, container or pod, interface.
+    /// Who is networked: node, container or pod, interface. A DEL has no node where nothing tells the name.
     pub facts: EndpointFacts,
     /// What an ADD writes for `usePodCidr`; it is known after the first read.
     pub subnets: Option<Subnets>,
@@ -55,15 +56,22 @@ pub struct Session {
 impl Session {
     /// Finds out which node this is, and prepares the datastore without contacting it.
     pub fn open(call: Box<Call>, timings: Timings) -> Result<Self, CniError> {
-        if matches!(call.command, Command::Add | Command::Del | Command::Status) {
-            ensure_nodename_file(&call.conf)?;
-        }
-        let node = node_name::of(&call.conf)?;
+        let node = match call.command {
+            Command::Del => del::node_of(&call.conf),
+            Command::Add | Command::Status => {
+                ensure_nodename_file(&call.conf)?;
+                node_name::of(&call.conf)?
+            }
+            Command::Check | Command::Gc | Command::Version => node_name::of(&call.conf)?,
+        };
         let deadline = (call.command == Command::Status).then_some(status::DEADLINE);
         let datastore_config = datastore_settings::of(&call.conf, deadline)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let api = kubernetes::api_of(&call, &datastore_config)?;
+        if call.command == Command::Del {
+            del::hurry(&store, &api);
+        }
         if call.command == Command::Add && matches!(api, Api::Datastore) {
             // It keeps endpoints of pods only: without one, ADD would fail at its last step.
             call.args.require_pod()?;
@@ -77,7 +85,7 @@ impl Session {
 
 /// Fails until calico-node has started on this node and written the nodename file, even when the name comes from
 /// elsewhere (CNI-71). The embedded datastore works without calico-node, so nobody writes it there.
-fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
+pub fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
     if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
         return Ok(());

@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::check_distinct;
 use crate::config::{ConfigError, EtcdConfig};
+use crate::deadline::Deadline;
 pub use compaction::{Compaction, Round};
 use connection::{Connection, MAX_ANSWER};
 use error::Failure;
@@ -29,19 +30,25 @@ pub use watch::EtcdSource;
 /// An etcd cluster as a datastore.
 pub struct Etcd {
     connection: Connection,
-    deadline: Duration,
+    deadline: Deadline,
     requests: AtomicU64,
 }
 
 impl Etcd {
     /// Prepares a client. Reads certificates and keys; sends nothing.
     pub fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
-        Ok(Etcd { connection: Connection::new(config)?, deadline: config.deadline, requests: AtomicU64::new(0) })
+        let (connection, deadline) = (Connection::new(config)?, Deadline::new(config.deadline));
+        Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
     }
 
     /// How many remote procedure calls have been sent so far, authentication included.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications()
+    }
+
+    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
+        self.deadline.expect_first_answer_within(patience);
     }
 
     /// All pairs whose path begins with `prefix`, in path order.
@@ -54,7 +61,7 @@ impl Etcd {
 
     /// What a watch of a kind reads. It has a connection of its own, which no other request waits for or breaks.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
-        EtcdSource::new(self.connection.for_watches(), self.deadline, K::prefix(select))
+        EtcdSource::new(self.connection.for_watches(), self.deadline.length(), K::prefix(select))
     }
 
     /// One request for as many ranges as a transaction may have; what is beyond is read at the revision of the first
@@ -73,7 +80,7 @@ impl Etcd {
     /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint, so it
     /// may take no more than its share of the time; a write does so only while it cannot have been sent.
     async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
-        let deadline = Instant::now() + self.deadline;
+        let deadline = self.deadline.until(Instant::now());
         for attempts in (1..=self.connection.endpoints()).rev() {
             let client = self.connection.get(deadline).await?;
             let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
@@ -83,11 +90,15 @@ impl Etcd {
             };
             let failure = match self.send(&mut client, transaction.clone(), share).await {
                 Ok(response) => {
+                    self.deadline.answered();
                     self.connection.answered().await;
                     return Ok(response);
                 }
                 Err(failure) => failure,
             };
+            if !failure.breaks_connection() {
+                self.deadline.answered();
+            }
             let answered = !failure.breaks_connection() || self.connection.discard().await;
             let harmless = purpose == Purpose::Read && failure.breaks_connection();
             if attempts == 1 || !(failure.was_not_sent() || harmless) {

@@ -3,6 +3,7 @@
 mod access;
 mod client;
 pub mod config;
+mod credential_files;
 mod discovery;
 mod failure;
 mod language;

@@ -9,6 +9,7 @@
 //! Without the feature `local` there is no SQLite: a configuration that names a file is refused.
 
 pub mod config;
+mod deadline;
 pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
@@ -22,6 +23,7 @@ pub mod transfer;
 pub mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libcalico::store::{Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
 use watch::{Meter, Watch, WatchEvent};
@@ -66,6 +68,16 @@ impl Datastore {
             Datastore::Etcd(etcd) => etcd.requests(),
             Datastore::Local(local) => local.requests(),
             Datastore::Kubernetes(kubernetes) => kubernetes.requests(),
+        }
+    }
+
+    /// Ends all requests that long after now if the server has answered none of them by then. Once it has, each request has
+    /// the time of the configuration. A file is always there.
+    pub fn expect_first_answer_within(&self, patience: Duration) {
+        match self {
+            Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
+            Datastore::Local(_) => {}
+            Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
         }
     }
 

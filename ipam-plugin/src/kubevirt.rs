@@ -47,9 +47,9 @@ pub enum MachineError {
 }
 
 impl MachineError {
-    /// The Kubernetes API is out of reach.
-    pub fn is_unavailable(&self) -> bool {
-        matches!(self, MachineError::Unknown(error) if error.is_unavailable())
+    /// Returns true if the Kubernetes API may answer later: see [`StoreError::is_postponable`].
+    pub fn is_postponable(&self) -> bool {
+        matches!(self, MachineError::Unknown(error) if error.is_postponable())
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use netconf::conf::{LogConf, LogLevel as ConfLevel};
 use netconf::invocation::{Invocation, Plugin, Printed, invocation as decide};
-use netconf::{CallError, CniError, MAX_INPUT, printable};
+use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
 use crate::logging::{self, LogConfig, LogLevel};
@@ -89,6 +89,14 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     CniError::internal(format!("the plugin panicked: {what}"))
         .with_details(format!("this is a bug{place} of {}; please report it", build_version()))
+}
+
+/// Begins to log as the configuration of a call says, and tells what of it is passed over.
+pub fn start_call_log(call: &Call, component: &'static str) {
+    start_log(&call.conf.log, component);
+    for error in &call.passed_over {
+        tracing::warn!(%error, "{} does not need this setting, which is wrong, and goes on", call.command.as_str());
+    }
 }
 
 /// Begins to log as the network configuration says. `component` is the first part of the source in each line.

@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
 }
 
 fn serve(call: Call) -> ! {
-    process::start_log(&call.conf.log, "ipam");
+    process::start_call_log(&call, "ipam");
     process::run(async {
         operate(&call).await.map_err(|error| {
             tracing::error!(%error, "{} failed", call.command.as_str());

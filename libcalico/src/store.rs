@@ -116,6 +116,12 @@ pub enum StoreError {
         /// A write was on its way when the connection broke: it may have been applied (IPAM-184).
         outcome_unknown: bool,
     },
+    /// The server answers, and has no definitions of Calico's objects.
+    #[error("{reason}")]
+    NotInstalled {
+        /// What was asked for, and what is missing.
+        reason: String,
+    },
     /// The embedded datastore's disk is full.
     #[error("disk full: {path} cannot be written; free space on its file system and retry")]
     DiskFull {
@@ -139,6 +145,13 @@ impl StoreError {
     /// The datastore is out of reach, as opposed to reachable and refusing (design decision 7).
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
+    }
+
+    /// Returns true if the same request may succeed later without being changed: the datastore is out of reach, refuses this
+    /// process for now, or is not installed yet.
+    pub fn is_postponable(&self) -> bool {
+        let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
+        is_refusal || self.is_unavailable()
     }
 
     /// Whether what was sent may have taken effect, or may do so yet.

@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::conf::{self, NetConf};
-use crate::decode::{self, Malformed, Node};
+use crate::decode::{self, DecodeError, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
 use crate::{CniArgs, CniError, Code, Command, Lookup, Version};
@@ -33,6 +33,8 @@ pub struct Call {
     pub version: Version,
     /// The network configuration, with what the environment says about the datastore.
     pub conf: NetConf,
+    /// What is wrong in the configuration of a DEL that DEL does not need. For the log.
+    pub passed_over: Vec<DecodeError>,
     /// `prevResult` of the configuration. Read for ADD and CHECK only: a DEL must not fail on it.
     pub prev_result: Option<CniResult>,
     /// stdin, for delegated plugins: see [`Call::rewritten`].
@@ -90,7 +92,11 @@ impl Call {
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {
         version.allow(command)?;
-        let conf = NetConf::read(root)?.with_environment(lookup)?;
+        let (conf, passed_over) = match command {
+            Command::Del => NetConf::read_for_del(root)?,
+            _ => (NetConf::read(root)?, Vec::new()),
+        };
+        let conf = conf.with_environment(lookup)?;
         let prev_result = match command {
             Command::Add | Command::Check => conf.read_prev_result(version)?,
             _ => None,
@@ -115,6 +121,7 @@ impl Call {
             netns_override: environment.netns_override,
             version,
             conf,
+            passed_over,
             prev_result,
             raw,
         })

@@ -70,7 +70,7 @@ pub struct Allocator {
 /// Why a release did not happen.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore went out of reach, or an endpoint does not give the addresses up: the debt can be noted.
+    /// The datastore is out of reach or refuses this process, or an endpoint does not give the addresses up: the debt can be noted.
     Postponed(CniError),
     /// It answered, or a foreign plugin did, and said no.
     Refused(CniError),
@@ -81,7 +81,7 @@ impl ReleaseError {
     pub fn of(error: IpamError) -> Self {
         let told = cni::cni_error(&error);
         match error {
-            IpamError::Store(cause) if cause.is_unavailable() => ReleaseError::Postponed(told),
+            IpamError::Store(cause) if cause.is_postponable() => ReleaseError::Postponed(told),
             IpamError::StillListed { .. } => ReleaseError::Postponed(told),
             _ => ReleaseError::Refused(told),
         }

@@ -69,13 +69,13 @@ fn version_of(found: Vec<TxnOpResponse>) -> i64 {
 impl Etcd {
     /// That somebody has compacted further is as well.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
-        let deadline = Instant::now() + self.deadline;
+        let deadline = self.deadline.until(Instant::now());
         let client = self.connection.get(deadline).await?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
         let failure = match timeout_at(deadline, client.compact(revision, None)).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::Timeout(self.deadline),
+            Err(_) => Failure::Timeout(self.deadline.length()),
         };
         if matches!(&failure, Failure::Status(status) if status.message().contains("has been compacted")) {
             return Ok(());

@@ -2,29 +2,33 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
-use hyper::{Method, Request};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, Response};
 use kube::client::{Body, ConfigExt};
 use libcalico::kubernetes::json_bytes;
 use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, timeout_at};
-use tower::ServiceBuilder;
+use tokio::time::{Instant, sleep, timeout};
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::access::{self, Access, AccessError};
 use super::config::KubernetesConfig;
+use super::credential_files::CredentialFiles;
 use super::failure::{Failure, Refusal};
 use super::login::Login;
 use super::reply::{Metadata, Reply};
 use super::throttle::Throttle;
 use super::tls;
-use super::transport::{Departure, Transport};
+use super::transport::{Departure, Transport, TransportError};
+use crate::deadline::Deadline;
 use crate::error_chain::chain;
 
 const JSON: &str = "application/json";
@@ -38,6 +42,8 @@ const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
 /// How many short requests of a lasting process are under way at once where the server speaks HTTP/1.1 only. A process of
 /// moments would spend more on handshakes than it gains.
 const CLIENT_LANES: usize = 8;
+/// Goes with each request, and what comes before the slash is the field manager of each write.
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -54,9 +60,12 @@ pub(super) struct ApiRequest {
 /// The API server as one process talks to it. Connects with the first request.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
+    /// More than one in a process that lasts.
+    lanes: usize,
     requests: AtomicU64,
-    opened: Mutex<Option<Opened>>,
+    opened: Mutex<Option<(Opened, Option<CredentialFiles>)>>,
     throttle: Throttle,
+    deadline: Deadline,
 }
 
 /// What a write answers with.
@@ -77,6 +86,10 @@ struct Opened {
     login: Login,
     server: String,
 }
+
+/// Marks a request whose sender knows how long it may take.
+#[derive(Clone)]
+pub(super) struct OwnDeadline;
 
 impl ApiRequest {
     /// Reads.
@@ -134,11 +147,7 @@ impl ApiRequest {
     }
 
     fn build(&self) -> Result<Request<Body>, Failure> {
-        let mut request = Request::builder()
-            .method(&self.method)
-            .uri(&self.target)
-            .header(ACCEPT, self.accept())
-            .header(USER_AGENT, concat!("calico/", env!("CARGO_PKG_VERSION")));
+        let mut request = Request::builder().method(&self.method).uri(&self.target).header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {
             request = request.header(CONTENT_TYPE, *content_type);
         }
@@ -150,12 +159,29 @@ impl ApiRequest {
 impl ApiClient {
     /// Describes the API server; nothing is read and nobody is asked.
     pub(super) fn new(config: &KubernetesConfig) -> Self {
+        Self::with_lanes(config, 1)
+    }
+
+    /// The same for a process that lasts: it reads certificates and kubeconfig again when they change, and has several connections
+    /// where the server speaks HTTP/1.1 only.
+    pub(super) fn lasting(config: &KubernetesConfig) -> Self {
+        Self::with_lanes(config, CLIENT_LANES)
+    }
+
+    fn with_lanes(config: &KubernetesConfig, lanes: usize) -> Self {
         ApiClient {
             config: config.clone(),
+            lanes,
             requests: AtomicU64::new(0),
             opened: Mutex::default(),
             throttle: Throttle::new(config.rate),
+            deadline: Deadline::new(config.deadline),
         }
+    }
+
+    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    pub(super) fn expect_first_answer_within(&self, patience: Duration) {
+        self.deadline.expect_first_answer_within(patience);
     }
 
     /// How many requests have been sent so far, repeated ones included.
@@ -166,7 +192,7 @@ impl ApiClient {
     /// The API server's URL, for errors; before it is known the place that will tell.
     pub(super) async fn server(&self) -> String {
         match &*self.opened.lock().await {
-            Some(opened) => opened.server.clone(),
+            Some((opened, _)) => opened.server.clone(),
             None => self.config.kubeconfig.first().map(|file| file.display().to_string()).unwrap_or_default(),
         }
     }
@@ -193,16 +219,17 @@ impl ApiClient {
         patience: Duration,
     ) -> Result<Option<Value>, Failure> {
         self.throttle.admit().await;
-        let until = Instant::now() + self.config.deadline;
+        let begun = Instant::now();
         let (mut pause, mut renewed) = (FIRST_PAUSE, false);
         loop {
             let departure = Departure::default();
             let attempt_ends = Instant::now() + patience;
-            let failure = match timeout_at(until.min(attempt_ends), self.try_once(request, &departure)).await {
-                Ok(Ok(object)) => return Ok(Some(object)),
-                Ok(Err(failure)) => failure,
-                Err(_) if attempt_ends < until => return Ok(None),
-                Err(_) => return Err(self.late(&departure).await),
+            let attempt = self.try_once(request, &departure);
+            let failure = match self.deadline.within(begun, attempt_ends, attempt).await {
+                Some(Ok(object)) => return Ok(Some(object)),
+                Some(Err(failure)) => failure,
+                None if attempt_ends < self.deadline.until(begun) => return Ok(None),
+                None => return Err(self.late(&departure).await),
             };
             let wait = match &failure {
                 Failure::Refused(refusal) if refusal.status.code == 401 && !renewed => {
@@ -219,7 +246,7 @@ impl ApiClient {
                 Failure::NoAnswer(_) if request.is_reading() => Wait::of(pause, None),
                 _ => return Err(failure),
             };
-            let left = until.saturating_duration_since(Instant::now());
+            let left = self.deadline.until(begun).saturating_duration_since(Instant::now());
             if wait.least >= left {
                 return Err(failure);
             }
@@ -230,7 +257,7 @@ impl ApiClient {
 
     /// The time is over. What never came onto a connection was not carried out.
     async fn late(&self, departure: &Departure) -> Failure {
-        let deadline = self.config.deadline;
+        let deadline = self.deadline.length();
         match departure.happened() {
             true => Failure::NoAnswer(format!("no answer within {deadline:?}")),
             false => Failure::NotSent(format!("nothing could be sent to {} within {deadline:?}", self.server().await)),
@@ -243,6 +270,7 @@ impl ApiClient {
         built.extensions_mut().insert(departure.clone());
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = opened.client.send(built).await?;
+        self.deadline.answered();
         let (parts, body) = answer.into_parts();
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
@@ -255,6 +283,20 @@ impl ApiClient {
         request.parse(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
 
+    /// Sends a request of any kind once, within the deadline unless it has its own.
+    async fn pass_on(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let Opened { client, .. } = self.opened().await?;
+        if request.extensions().get::<OwnDeadline>().is_some() {
+            return Ok(client.send(request).await?);
+        }
+        let deadline = self.config.deadline;
+        let answer = async {
+            let (parts, body) = client.send(request).await?.into_parts();
+            Ok(Response::from_parts(parts, Body::from(body.collect_bytes().await?)))
+        };
+        timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Late(deadline).into()))
+    }
+
     /// The client itself, for requests whose answers go on for long. `renewed`: with credentials that are read anew.
     pub(super) async fn kube(&self, renewed: bool) -> Result<kube::Client, AccessError> {
         if renewed {
@@ -265,21 +307,39 @@ impl ApiClient {
 
     async fn opened(&self) -> Result<Opened, AccessError> {
         let mut slot = self.opened.lock().await;
-        if let Some(opened) = &*slot {
+        if let Some((opened, files)) = &mut *slot
+            && !files.as_mut().is_some_and(CredentialFiles::have_changed)
+        {
             return Ok(opened.clone());
         }
-        Ok(slot.insert(open(&self.config, 1).await?).clone())
+        match (open(&self.config, self.lanes).await, &*slot) {
+            (Err(error), None) => Err(error),
+            (Err(error), Some((former, _))) => {
+                tracing::warn!(%error, "certificates or kubeconfig changed, and the former ones stay in use");
+                Ok(former.clone())
+            }
+            (Ok(found), _) => Ok(slot.insert(found).0.clone()),
+        }
     }
 }
 
 /// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
-/// server speaks HTTP/2, and renews the token of a pod by itself.
+/// server speaks HTTP/2, renews the token of a pod, and reads certificates again when they change. Each request but those of an
+/// [`ApiSource`](super::ApiSource) ends within the deadline of `settings`.
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
-    open(settings, CLIENT_LANES).await.map(|opened| opened.client)
+    let api = Arc::new(ApiClient::lasting(settings));
+    let namespace = api.opened().await?.client.default_namespace().to_owned();
+    let service = service_fn(move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move { api.pass_on(request).await }.boxed()
+    });
+    Ok(kube::Client::new(service, namespace))
 }
 
-async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<Opened, AccessError> {
+/// What requests go out with, and for a process that lasts the files that it was read from.
+async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<(Opened, Option<CredentialFiles>), AccessError> {
     let Access { config, login } = access::read(settings).await?;
+    let files = (lanes > 1).then(|| CredentialFiles::of(settings, &config.auth_info));
     let tls = match config.cluster_url.scheme_str() {
         Some("http") => None,
         _ => Some(tls::client_config(&config)?),
@@ -292,11 +352,15 @@ async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<Opened, Acces
         .layer(config.extra_headers_layer().map_err(|e| refuse(chain(&e)))?)
         .map_request({
             let login = login.clone();
-            move |request| login.sign(request)
+            move |request: Request<Body>| {
+                let mut request = login.sign(request);
+                request.headers_mut().insert(USER_AGENT, AGENT);
+                request
+            }
         })
         .service(transport);
     let server = config.cluster_url.to_string();
-    Ok(Opened { client: kube::Client::new(service, config.default_namespace), login, server })
+    Ok((Opened { client: kube::Client::new(service, config.default_namespace), login, server }, files))
 }
 
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {

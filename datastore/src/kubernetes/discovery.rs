@@ -112,7 +112,7 @@ fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     if names.contains(&V1) || names.contains(&"projectcalico.org") {
         return Ok(ApiGroup::among(names));
     }
-    Err(Failure::Unreadable(
+    Err(Failure::NotInstalled(
         "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
          definitions (deploy/crds)"
             .into(),

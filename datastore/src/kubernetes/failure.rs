@@ -27,6 +27,9 @@ pub(super) enum Failure {
     /// Sent, and no answer: it may have been carried out.
     #[error("{0}")]
     NoAnswer(String),
+    /// The API server has no definitions of Calico's objects.
+    #[error("{0}")]
+    NotInstalled(String),
     /// An answer that does not help: no JSON, or without what was asked for.
     #[error("{0}")]
     Unreadable(String),
@@ -105,6 +108,7 @@ impl Failure {
                 .status
                 .refusal(key, &refusal.credential)
                 .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
+            Failure::NotInstalled(reason) => StoreError::NotInstalled { reason: format!("{key}: {reason}") },
             // A success, but of what?
             Failure::Unreadable(reason) if writing => unavailable(reason, true),
             Failure::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),

@@ -73,6 +73,17 @@ impl Language {
         }
     }
 
+    /// Configured, or asked for.
+    pub(super) async fn ask(&self) -> Result<ApiGroup, StoreError> {
+        match self.group {
+            Some(group) => Ok(group),
+            None => match discovery::ask(&self.client).await {
+                Ok(group) => Ok(group),
+                Err(failure) => Err(failure.explain("API groups", &self.client.server().await, false)),
+            },
+        }
+    }
+
     /// Configured, remembered, or asked for.
     async fn discover(&self) -> Result<Spoken, StoreError> {
         let (group, from_memory) = match self.group {
@@ -95,7 +106,7 @@ impl Language {
         if let Some(group) = self.memory.recall(&server) {
             return Ok((group, true));
         }
-        let group = discovery::ask(&self.client).await.map_err(refuse)?;
+        let group = self.ask().await?;
         self.memory.keep(&server, group);
         Ok((group, false))
     }

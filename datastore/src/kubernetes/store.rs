@@ -37,17 +37,22 @@ pub struct Kubernetes {
 impl Kubernetes {
     /// Describes the cluster; nothing is read and nobody is asked. `memory` is the file that remembers the API group.
     pub fn new(config: &KubernetesConfig, memory: impl Into<PathBuf>) -> Self {
-        Self::with_memory(config, Memory::new(Some(memory.into())))
+        Self::with_memory(config, ApiClient::new(config), Memory::new(Some(memory.into())))
     }
 
     /// The same for a process that lasts: it asks for the API group once, and no file remembers it.
     pub fn lasting(config: &KubernetesConfig) -> Self {
-        Self::with_memory(config, Memory::new(None))
+        Self::with_memory(config, ApiClient::lasting(config), Memory::new(None))
     }
 
-    fn with_memory(config: &KubernetesConfig, memory: Memory) -> Self {
-        let client = Arc::new(ApiClient::new(config));
+    fn with_memory(config: &KubernetesConfig, client: ApiClient, memory: Memory) -> Self {
+        let client = Arc::new(client);
         Kubernetes { language: Language::new(config, memory, Arc::clone(&client)), client }
+    }
+
+    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
+        self.client.expect_first_answer_within(patience);
     }
 
     /// How many requests have been sent so far.
@@ -68,6 +73,11 @@ impl Kubernetes {
     /// The API group that holds Calico's custom resources.
     pub async fn group(&self) -> Result<ApiGroup, StoreError> {
         self.transcoder().await.map(|transcoder| transcoder.group())
+    }
+
+    /// The same by the API server's present word, whatever this process goes by.
+    pub async fn present_group(&self) -> Result<ApiGroup, StoreError> {
+        self.language.ask().await
     }
 
     pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {

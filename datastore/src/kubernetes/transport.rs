@@ -47,6 +47,9 @@ pub(super) enum TransportError {
         /// The cause.
         reason: String,
     },
+    /// The connection is there, and no whole answer came.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
     /// The connection broke with the request on its way.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),

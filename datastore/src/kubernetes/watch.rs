@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper::Request;
-use hyper::header::{ACCEPT, USER_AGENT};
+use hyper::header::ACCEPT;
 use kube::client::Body;
 use libcalico::kubernetes::escaped;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub use calico::CalicoObjects;
 pub use decode::Decode;
 use events::{Event, Events};
 
-use super::client::retry_after;
+use super::client::{OwnDeadline, retry_after};
 use super::failure::{Failure, Refusal};
 use crate::error_chain::chain;
 use crate::watch::{Change, Next, Page, PageSize, Source, Step, WatchFailure};
@@ -198,7 +198,7 @@ struct ListMetadata {
 fn get(target: &str) -> Result<Request<Body>, WatchFailure> {
     Request::get(target)
         .header(ACCEPT, "application/json")
-        .header(USER_AGENT, concat!("calico/", env!("CARGO_PKG_VERSION")))
+        .extension(OwnDeadline)
         .body(Body::empty())
         .map_err(|e| WatchFailure::Refused(chain(&e)))
 }

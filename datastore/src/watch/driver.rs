@@ -104,6 +104,7 @@ impl<S: Source> Watch<S> {
                 if matches!(failure, WatchFailure::Expired(_)) {
                     self.relist();
                 }
+                self.meter.note(|report| report.refused = matches!(failure, WatchFailure::Refused(_)));
                 self.pause(&failure).await;
             }
         }

@@ -11,6 +11,8 @@ pub struct WatchReport {
     pub synced: bool,
     /// The server does not have the kind, which counts as none.
     pub missing: bool,
+    /// The last list was refused: the role may lack the kind.
+    pub refused: bool,
     /// Full lists that were begun.
     pub lists: u64,
     /// Watches that were opened, resumed ones included.
@@ -23,6 +25,13 @@ pub struct WatchReport {
     pub unreadable: u64,
     /// When the server was last heard.
     pub heard: Option<Instant>,
+}
+
+impl WatchReport {
+    /// Returns true while nothing has been listed, and the server has not refused to.
+    pub fn is_awaited(&self) -> bool {
+        !self.synced && !self.refused
+    }
 }
 
 /// Shows the [`WatchReport`] of a watch. Clones show the same.

@@ -296,7 +296,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
     cluster.store.before_each(|_, _, _| Fault::Refused);
     let error = detect(&cluster.store, &cluster.store, &source).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { .. }), "{error}");
-    assert!(MachineError::from(error).is_unavailable());
+    assert!(MachineError::from(error).is_postponable());
 }
 
 /// What two processes give the machine at once is one address per family.

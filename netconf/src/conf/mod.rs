@@ -4,6 +4,7 @@
 
 mod dataplane;
 mod datastore;
+mod del;
 mod environment;
 mod features;
 mod interface;

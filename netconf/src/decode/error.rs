@@ -44,6 +44,16 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
+    /// Returns the place, as a JSON path.
+    pub(crate) fn path(&self) -> &str {
+        match self {
+            DecodeError::Type { path, .. }
+            | DecodeError::Value { path, .. }
+            | DecodeError::Missing { path, .. }
+            | DecodeError::Duplicate { path, .. } => path,
+        }
+    }
+
     /// Code 6 when the document has the wrong shape, code 7 when a value is missing or not allowed.
     pub fn code(&self) -> Code {
         match self {

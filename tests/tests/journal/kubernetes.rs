@@ -69,7 +69,7 @@ fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
     held
 }
 
-fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Identity) + Send) {
+pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Identity) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));

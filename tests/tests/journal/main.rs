@@ -1,6 +1,7 @@
 //! The datastore is away: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
 
 mod kubernetes;
+mod refused;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -41,6 +41,8 @@ struct Seen {
     requests: Vec<String>,
     /// Which form of answer each asked for.
     accepted: Vec<String>,
+    /// Which program each came from.
+    agents: Vec<String>,
     /// As whom the last was to be carried out: `Impersonate-…: value`, in order of names.
     acts_as: Vec<String>,
     replies: VecDeque<Reply>,
@@ -94,8 +96,12 @@ impl Server {
         Path::new(self.kubeconfig.path()).join("kubeconfig")
     }
 
+    fn config(&self, deadline: Duration) -> KubernetesConfig {
+        KubernetesConfig { kubeconfig: vec![self.file()], deadline, ..KubernetesConfig::default() }
+    }
+
     fn client(&self, deadline: Duration) -> ApiClient {
-        ApiClient::new(&KubernetesConfig { kubeconfig: vec![self.file()], deadline, ..KubernetesConfig::default() })
+        ApiClient::new(&self.config(deadline))
     }
 
     fn requests(&self) -> Vec<String> {
@@ -131,6 +137,7 @@ async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result
         let mut seen = seen.lock().unwrap();
         seen.requests.push(line);
         seen.acts_as = acts_as;
+        seen.agents.extend(request.headers().get("user-agent").map(|agent| agent.to_str().unwrap().to_owned()));
         seen.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
         seen.replies.pop_front().unwrap_or(Reply::Ok)
     };
@@ -444,4 +451,92 @@ async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
     let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
     assert!(failure.to_string().starts_with("nothing could be sent to https://localhost:"), "{failure}");
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
+}
+
+#[tokio::test]
+async fn every_request_names_the_program() {
+    let server = Server::start(&["h2"], &[]).await;
+    let (one, other) = (server.client(LONG), super::client(&server.config(LONG)).await.unwrap());
+    one.send(&ApiRequest::get("/a")).await.unwrap();
+    other.send(Request::get("/b").body(Body::empty()).unwrap()).await.unwrap();
+    one.kube(false).await.unwrap().send(Request::get("/c").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(server.seen.lock().unwrap().agents, vec![concat!("calico/", env!("CARGO_PKG_VERSION")); 3]);
+}
+
+#[tokio::test]
+async fn a_request_of_any_kind_whose_answer_is_swallowed_ends_at_the_deadline() {
+    for alpn in ["h2", "http/1.1"] {
+        let server = Server::start(&[alpn], &[Reply::Never]).await;
+        let client = super::client(&server.config(Duration::from_millis(300))).await.unwrap();
+        let get = || client.send(Request::get("/a").body(Body::empty()).unwrap());
+        let error = get().await.unwrap_err();
+        let error = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(error, "no answer within 300ms", "{alpn}");
+        assert!(get().await.unwrap().status().is_success(), "{alpn}");
+        assert_eq!(server.requests().len(), 2, "{alpn}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_deadline_of_its_own_goes_on() {
+    let server = Server::start(&["h2"], &[Reply::Never]).await;
+    let client = super::client(&server.config(Duration::from_millis(100))).await.unwrap();
+    let watch = client.send(Request::get("/w?watch=true").extension(OwnDeadline).body(Body::empty()).unwrap());
+    assert!(timeout(Duration::from_millis(400), watch).await.is_err(), "it ended");
+}
+
+#[tokio::test]
+async fn a_process_that_lasts_has_several_connections_over_http_1() {
+    let server = Server::start(&["http/1.1"], &[Reply::Never]).await;
+    let client = ApiClient::lasting(&server.config(LONG));
+    let (stuck, request) = (ApiRequest::get("/stuck"), ApiRequest::get("/a"));
+    tokio::select! {
+        answer = client.send(&stuck) => panic!("{answer:?}"),
+        answer = async {
+            while server.requests().is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            client.send(&request).await
+        } => assert!(answer.is_ok(), "{answer:?}"),
+    }
+}
+
+/// Lets as much time pass as there is between two looks at the files.
+async fn later() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(51)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_client_certificate_that_changed_is_shown_on_a_new_connection() {
+    let server = Server::start(&["http/1.1"], &[]).await;
+    let file = |name: &str| server.file().with_file_name(name);
+    let write = |names: &[&str]| {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["user".into()]).unwrap();
+        for (name, text) in [("cert", cert.pem()), ("key", signing_key.serialize_pem())] {
+            if names.contains(&name) {
+                std::fs::write(file(name), text).unwrap();
+            }
+        }
+    };
+    write(&["cert", "key"]);
+    server.set_user(json!({ "client-certificate": file("cert"), "client-key": file("key") }));
+    let (client, lasting) =
+        (super::client(&server.config(LONG)).await.unwrap(), ApiClient::lasting(&server.config(LONG)));
+    let asked = async || {
+        client.send(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap();
+        lasting.send(&ApiRequest::get("/b")).await.unwrap();
+        server.seen.lock().unwrap().connections
+    };
+    assert_eq!(asked().await, 2);
+    later().await;
+    assert_eq!(asked().await, 2, "nothing changed");
+    write(&["cert"]);
+    later().await;
+    assert_eq!(asked().await, 2, "the key is that of the former certificate");
+    write(&["cert", "key"]);
+    assert_eq!(asked().await, 2, "the files are looked at now and then");
+    later().await;
+    assert_eq!(asked().await, 4);
 }

@@ -1,0 +1,106 @@
+//! [`Deadline`]: until when a request may take, which is less as long as the server has answered nothing.
+
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+/// The time of requests to one server.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    /// How long each request may take.
+    each: Duration,
+    /// Until when the first answer has to come, and how long that was when it was said; without it, as long as any other.
+    first: OnceLock<(Instant, Duration)>,
+    has_answered: AtomicBool,
+}
+
+impl Deadline {
+    /// Gives each request this long.
+    pub(crate) fn new(each: Duration) -> Self {
+        Deadline { each, first: OnceLock::new(), has_answered: AtomicBool::new(false) }
+    }
+
+    /// Ends all requests that long after now if the server has answered none of them by then.
+    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
+        _ = self.first.set((Instant::now() + patience, patience));
+    }
+
+    /// Notes that the server said something.
+    pub(crate) fn answered(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns when a request that began at `begun` is over.
+    pub(crate) fn until(&self, begun: Instant) -> Instant {
+        let until = begun + self.each;
+        self.first().map_or(until, |(first, _)| until.min(first))
+    }
+
+    /// Returns how long a request may take at present, for errors.
+    pub(crate) fn length(&self) -> Duration {
+        self.first().map_or(self.each, |(_, patience)| self.each.min(patience))
+    }
+
+    /// Waits for `work`, a request that began at `begun`, not beyond `limit`. `None` when the time is over.
+    pub(crate) async fn within<T>(&self, begun: Instant, limit: Instant, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let early = self.until(begun).min(limit);
+        if let Ok(done) = timeout_at(early, &mut work).await {
+            return Some(done);
+        }
+        // Another request was answered meanwhile.
+        let late = self.until(begun).min(limit);
+        if late > early { timeout_at(late, work).await.ok() } else { None }
+    }
+
+    fn first(&self) -> Option<(Instant, Duration)> {
+        self.first.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const EACH: Duration = Duration::from_secs(10);
+    const FIRST: Duration = Duration::from_secs(3);
+
+    /// Waits for an answer that never comes, with no other limit, and returns how long that took.
+    async fn waited(deadline: &Deadline) -> Duration {
+        let begun = Instant::now();
+        let far = begun + Duration::from_secs(3600);
+        assert_eq!(deadline.within(begun, far, pending::<()>()).await, None);
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
+        let deadline = Deadline::new(EACH);
+        assert_eq!(waited(&deadline).await.as_secs(), EACH.as_secs());
+        deadline.expect_first_answer_within(FIRST);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(waited(&deadline).await.as_secs(), 2);
+        assert_eq!((waited(&deadline).await.as_secs(), deadline.length()), (0, FIRST));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_request_has_its_own_time_once_the_server_has_answered() {
+        let deadline = Deadline::new(EACH);
+        deadline.expect_first_answer_within(FIRST);
+        let answer = async {
+            sleep(Duration::from_secs(2)).await;
+            deadline.answered();
+        };
+        // The one that was under way, and the next one.
+        let (during, ()) = tokio::join!(waited(&deadline), answer);
+        assert_eq!((during.as_secs(), waited(&deadline).await.as_secs()), (10, 10));
+        assert_eq!(deadline.length(), EACH);
+    }
+}

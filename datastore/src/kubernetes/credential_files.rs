@@ -1,0 +1,44 @@
+//! [`CredentialFiles`]: whether what says who we are was written anew.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::config::AuthInfo;
+use tokio::time::Instant;
+
+use super::config::KubernetesConfig;
+
+/// How often the files are looked at.
+const PERIOD: Duration = Duration::from_secs(50);
+
+/// The kubeconfig, client certificates and authorities, as they were when they were looked at last. A token is not among them: it is
+/// renewed without a new connection.
+pub(super) struct CredentialFiles {
+    paths: Vec<PathBuf>,
+    contents: Vec<Option<Vec<u8>>>,
+    looked: Instant,
+}
+
+impl CredentialFiles {
+    /// The files that `settings` and `login` name.
+    pub(super) fn of(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
+        let of_login = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
+        let named = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
+        let paths: Vec<PathBuf> = named.cloned().chain(of_login).collect();
+        CredentialFiles { contents: read(&paths), paths, looked: Instant::now() }
+    }
+
+    /// Returns whether one of them has changed. Looks at them now and then only.
+    pub(super) fn have_changed(&mut self) -> bool {
+        if self.looked.elapsed() < PERIOD {
+            return false;
+        }
+        self.looked = Instant::now();
+        read(&self.paths) != self.contents
+    }
+}
+
+fn read(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+    paths.iter().map(|path| fs::read(path).ok()).collect()
+}

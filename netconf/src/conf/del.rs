@@ -1,0 +1,117 @@
+//! The configuration of a DEL. What only an ADD needs may be wrong there: a pod that runs can be deleted whatever has become of the
+//! configuration.
+
+use serde_json::Value;
+
+use super::{DOING, NetConf};
+use crate::CniError;
+use crate::decode::{DecodeError, FromNode, Node};
+
+/// Keys, in lower case, that tell whose attachment it is, where its endpoint and addresses are kept, and which dataplane has the
+/// interface. Of `ipam` its `type` alone tells that.
+const NEEDED: [&str; 12] = [
+    "name",
+    "cniversion",
+    "ipam",
+    "kubernetes",
+    "policy",
+    "args",
+    "dataplane_options",
+    "calico_api_group",
+    "nodename",
+    "nodename_file",
+    "nodename_file_optional",
+    "hostname",
+];
+
+/// What keys that say where the datastore is begin with.
+const OF_DATASTORE: [&str; 2] = ["etcd_", "datastore_"];
+
+impl NetConf {
+    /// Decodes the configuration of a DEL, and returns what is wrong with keys that it does not need: these have their defaults.
+    ///
+    /// # Errors
+    /// Code 6 or 7: a key that DEL needs.
+    pub(crate) fn read_for_del(root: &Node<'_>) -> Result<(NetConf, Vec<DecodeError>), CniError> {
+        let (mut document, mut passed_over) = (root.value.clone(), Vec::new());
+        loop {
+            let error = match NetConf::from_node(&Node::root("$", &document)) {
+                Ok(conf) => return Ok((conf, passed_over)),
+                Err(error) => error,
+            };
+            match remove(&mut document, error.path()) {
+                true => passed_over.push(error),
+                false => return Err(error.while_doing(DOING)),
+            }
+        }
+    }
+}
+
+/// Removes the key at `path`, or the one at the top that it is below. Returns false if DEL needs that.
+fn remove(document: &mut Value, path: &str) -> bool {
+    let mut keys = keys(path);
+    let Some(key) = keys.next() else { return false };
+    let name = key.to_ascii_lowercase();
+    if name == "ipam" {
+        let setting = keys.next().filter(|setting| !setting.eq_ignore_ascii_case("type"));
+        let ipam = document.get_mut(key).and_then(Value::as_object_mut);
+        return setting.zip(ipam).is_some_and(|(setting, ipam)| ipam.remove(setting).is_some());
+    }
+    let is_needed = NEEDED.contains(&name.as_str()) || OF_DATASTORE.iter().any(|prefix| name.starts_with(prefix));
+    !is_needed && document.as_object_mut().is_some_and(|object| object.remove(key).is_some())
+}
+
+/// The keys of a JSON path as [`DecodeError`] writes it, up to the first that is no plain word or is in a list.
+fn keys(path: &str) -> impl Iterator<Item = &str> {
+    let plain = |step: &&str| !step.is_empty() && !step.contains('[');
+    let steps = path.trim_start_matches('$').split('.').skip(1);
+    steps.map(|step| step.split('[').next().unwrap_or_default()).take_while(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(document: &Value) -> Result<(NetConf, Vec<String>), String> {
+        let told = |errors: Vec<DecodeError>| errors.iter().map(|error| error.path().to_owned()).collect();
+        let read = NetConf::read_for_del(&Node::root("$", document));
+        read.map(|(conf, errors)| (conf, told(errors))).map_err(|error| error.msg)
+    }
+
+    /// Each of these is refused by an ADD.
+    #[test]
+    fn del_passes_over_values_that_it_does_not_need() {
+        let document = json!({
+            "name": "n", "mtu": 1, "MTU": 1500, "num_queues": 5000, "policy_setup_timeout_seconds": -1, "log_level": 7,
+            "container_settings": { "allow_ip_forwarding": "yes" }, "prevResult": "x",
+            "ipam": { "type": "calico-ipam", "assign_ipv4": "perhaps", "ipv4_pools": ["10.0.0.0/8", ""] },
+        });
+        assert!(NetConf::read(&Node::root("$", &document)).is_err());
+        let (conf, told) = read(&document).unwrap();
+        assert_eq!((conf.name.as_str(), conf.ipam.ipam_type.as_str()), ("n", "calico-ipam"));
+        assert_eq!((conf.interface.mtu, conf.interface.num_queues), (1500, 1));
+        for path in ["$.num_queues", "$.ipam.assign_ipv4", "$.container_settings.allow_ip_forwarding", "$.prevResult"] {
+            assert!(told.iter().any(|told| told == path), "{told:?}");
+        }
+        assert_eq!(read(&json!({ "name": "n" })).unwrap().1, [""; 0]);
+    }
+
+    #[test]
+    fn del_refuses_values_without_which_it_does_not_know_what_to_take_back() {
+        for (key, value) in [
+            ("datastore_type", json!("oracle")),
+            ("etcd_endpoints", json!(1)),
+            ("Kubernetes", json!({ "kubeconfig": 1 })),
+            ("nodename", json!([])),
+            ("dataplane_options", json!({ "type": "other" })),
+            ("ipam", json!("calico-ipam")),
+            ("ipam", json!({ "type": 1 })),
+        ] {
+            let error = read(&json!({ "name": "n", key: value })).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+        assert!(read(&json!([])).is_err());
+    }
+}

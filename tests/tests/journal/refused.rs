@@ -1,0 +1,134 @@
+//! The datastore answers and does not serve, or nothing tells which node this is: DEL takes the network away and notes the debt.
+
+use std::fs;
+
+use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::kernel;
+use integration_tests::plugin::Outcome;
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::kubernetes::on_group;
+use super::{conf, entries, later_call, with_etcd};
+
+const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+const NODENAME: &str = "/var/lib/calico/nodename";
+
+/// The DEL succeeded: the pod has no network, and the journal has the debt, which is returned.
+#[track_caller]
+fn noted(outcome: &Outcome) -> Value {
+    assert_eq!(outcome.success(), "");
+    let host = kernel::host().unwrap();
+    assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
+    let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+    serde_json::from_slice(&fs::read(entry).unwrap()).unwrap()
+}
+
+/// A configuration that makes the plugin say what it could not do.
+fn telling(mut conf: Value) -> Value {
+    conf["log_level"] = json!("warning");
+    conf
+}
+
+fn add(cluster: &Cluster<'_>, conf: &Value) -> Pod {
+    let pod = cluster.pod(1);
+    cluster.add(&pod, conf);
+    pod
+}
+
+#[test]
+fn del_without_cluster_information_takes_the_network_and_notes_the_debt() {
+    with_etcd(|cluster| {
+        let conf = telling(conf(cluster));
+        let pod = add(cluster, &conf);
+        let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
+        cluster.store.delete(CLUSTER).unwrap();
+        let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+        noted(&outcome);
+        assert!(outcome.stderr.contains("ClusterInformation(default)"), "{}", outcome.stderr);
+        cluster.store.put(CLUSTER, &ready).unwrap();
+        later_call(cluster, "STATUS", &pod);
+        cluster.assert_nothing_left();
+    });
+}
+
+/// The host's name may be another node's.
+#[test]
+fn del_without_a_name_of_the_node_notes_a_debt_that_the_node_pays_which_comes_next() {
+    with_etcd(|cluster| {
+        let mut conf = telling(conf(cluster));
+        conf["nodename_file_optional"] = json!(false);
+        conf["nodename"] = json!("");
+        fs::create_dir_all("/var/lib/calico").unwrap();
+        fs::write(NODENAME, "node1").unwrap();
+        let pod = add(cluster, &conf);
+        fs::remove_file(NODENAME).unwrap();
+        let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+        assert_eq!(noted(&outcome)["node"], json!(""));
+        assert!(outcome.stderr.contains(NODENAME), "{}", outcome.stderr);
+        fs::write(NODENAME, "node1").unwrap();
+        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
+        assert!(entries().is_empty());
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn del_of_a_node_whose_name_is_configured_needs_no_file_with_the_name() {
+    with_etcd(|cluster| {
+        let pod = add(cluster, &conf(cluster));
+        let mut without_file = conf(cluster);
+        without_file["nodename_file_optional"] = json!(false);
+        cluster.delete(&pod, &without_file);
+        assert!(entries().is_empty());
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn del_that_the_api_server_refuses_takes_the_network_and_notes_the_debt() {
+    on_group(ApiGroup::CrdV1, |faulty, _| {
+        faulty.conf = telling(faulty.conf.take());
+        for code in [401, 403] {
+            for point in [Point::EveryRequest, Point::First("PUT", "ipamblocks")] {
+                let pod = faulty.pod();
+                faulty.run("ADD", &pod);
+                let refused = match (point, code) {
+                    // The token is read again, and is good.
+                    (Point::First(..), 401) => continue,
+                    _ => Fault::Refuse(Refusal { code, retry_after: None }),
+                };
+                let outcome = faulty.faulted("DEL", &pod, point, refused);
+                noted(&outcome);
+                assert!(outcome.stderr.contains("connection is unauthorized"), "{}", outcome.stderr);
+                faulty.run("STATUS", &pod);
+                assert!(entries().is_empty(), "{code} at {point:?}");
+                faulty.cluster.assert_nothing_left();
+            }
+        }
+    });
+}
+
+#[test]
+fn del_with_a_kubeconfig_that_cannot_be_used_takes_the_network_and_notes_the_debt() {
+    on_group(ApiGroup::V3, |faulty, _| {
+        faulty.conf = telling(faulty.conf.take());
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        let file = faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
+        let text = fs::read_to_string(&file).unwrap();
+        for broken in ["", "apiVersion: v1\nkind: Config\n", "{ no yaml"] {
+            fs::write(&file, broken).unwrap();
+            let outcome = faulty.call("DEL", &pod).run().unwrap();
+            noted(&outcome);
+            assert!(outcome.stderr.contains(&file), "{}", outcome.stderr);
+        }
+        fs::remove_file(&file).unwrap();
+        noted(&faulty.call("DEL", &pod).run().unwrap());
+        fs::write(&file, text).unwrap();
+        faulty.run("STATUS", &pod);
+        assert!(entries().is_empty());
+        faulty.cluster.assert_nothing_left();
+    });
+}

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::leader::name_of_pod;
+
 /// Name of the program in Events.
 const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about objects without a namespace.
@@ -50,15 +52,32 @@ pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &
     })
 }
 
-/// Creates the Event, with control characters of its message escaped: other people's texts are in it.
+/// Creates the Event as one of this pod, with control characters of its message escaped: other people's texts are in it.
 pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), kube::Error> {
     if let Value::String(message) = &mut event["message"] {
         *message = printable::line(message).into_owned();
     }
+    event["reportingInstance"] = json!(name_of_pod());
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE);
     let request = Request::post(format!("/api/v1/namespaces/{namespace}/events"))
         .header(CONTENT_TYPE, "application/json")
         .body(event.to_string().into_bytes())
         .map_err(kube::Error::HttpError)?;
     client.request_text(request).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::posting_kubernetes;
+    use crate::leader::identity;
+
+    #[tokio::test]
+    async fn an_event_names_the_replica_as_the_lease_does() {
+        let (client, taken) = posting_kubernetes();
+        let node = json!({ "kind": "Node", "name": "n1" });
+        post(&client, event(&node, Severity::Normal, "Reason", "text", UNIX_EPOCH)).await.unwrap();
+        let instance = taken.lock().unwrap()[0]["reportingInstance"].as_str().unwrap_or_default().to_owned();
+        assert!(identity().starts_with(&format!("{instance}_")) && !instance.is_empty(), "{instance:?}");
+    }
 }

@@ -13,6 +13,7 @@ pub mod controllers;
 mod events;
 pub mod feed;
 pub mod gc;
+mod group;
 pub mod http;
 pub mod leader;
 pub mod live;

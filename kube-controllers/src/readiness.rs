@@ -1,6 +1,7 @@
 //! The lock of the datastore: ClusterInformation's `datastoreReady` (DS-92, KC-415).
 //!
-//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it.
+//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it. The replica that leads
+//! makes what an empty datastore lacks; the others wait for it.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
 use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
-use libcalico::store::Entry;
+use libcalico::store::{Entry, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -18,19 +19,35 @@ use crate::startup::insist;
 /// The name of the only ClusterInformation.
 const NAME: &str = "default";
 
-/// Returns `leadership` for those who write Calico's objects, and what follows ClusterInformation until `stop`. Until
-/// ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready. Built-in tiers that are
-/// missing are made before the right to write begins: nobody makes them while the datastore is locked.
+/// Returns `elected` for those who write Calico's objects, and what follows ClusterInformation until `stop`. Until
+/// ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready; `found` is called when it
+/// is there. Built-in tiers that are missing are made before the right to write begins: nobody makes them while
+/// the datastore is locked.
 pub fn guard(
-    leadership: Leadership,
+    elected: Leadership,
     calico: Arc<Datastore>,
+    found: impl Fn(),
     stop: CancellationToken,
 ) -> (Leadership, impl Future<Output = ()>) {
     let (sender, unlocked) = watch::channel(false);
-    (leadership.while_unlocked(unlocked), follow(calico, sender, stop))
+    (elected.clone().while_unlocked(unlocked), follow(elected, calico, found, sender, stop))
 }
 
-async fn follow(calico: Arc<Datastore>, unlocked: watch::Sender<bool>, stop: CancellationToken) {
+/// Makes what the datastore lacks, if this replica leads. Fails on another replica while there is no ClusterInformation.
+pub(crate) async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+    match elected.holds() {
+        true => calico.ensure_initialized_for_kubernetes().await,
+        false => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+    }
+}
+
+async fn follow(
+    mut elected: Leadership,
+    calico: Arc<Datastore>,
+    found: impl Fn(),
+    unlocked: watch::Sender<bool>,
+    stop: CancellationToken,
+) {
     let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
     // A file cannot be watched, and kube-controllers does not work on one.
     let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else { return };
@@ -39,13 +56,24 @@ async fn follow(calico: Arc<Datastore>, unlocked: watch::Sender<bool>, stop: Can
         let mut known = Known::default();
         loop {
             known.hear(watch.next().await);
+            if known.named {
+                found();
+            }
             told.send_if_modified(|told| std::mem::replace(told, known.ready) != known.ready);
+        }
+    };
+    let initialize = async || calico.ensure_initialized_for_kubernetes().await;
+    let unlocking = async {
+        elected.gained().await;
+        // ClusterInformation itself may be missing.
+        if insist("initialise the datastore", &stop, initialize).await.is_some() {
+            unlock(said, unlocked, &stop, initialize).await;
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
         () = hearing => {}
-        () = unlock(said, unlocked, &stop, async || calico.ensure_initialized_for_kubernetes().await) => {}
+        () = unlocking => {}
     }
 }
 

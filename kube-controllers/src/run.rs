@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datastore::Datastore;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Builder;
@@ -15,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
-use crate::context::Context;
+use crate::context::{Context, Mode};
+use crate::group;
 use crate::http::{self, Ports};
 use crate::leader;
 use crate::logging::{self, Severity};
@@ -24,7 +26,7 @@ use crate::runtime::Leadership;
 use crate::session::{self, End};
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
 use crate::signals::stop_on_signal;
-use crate::startup::{Clients, Servers, StartError, insist};
+use crate::startup::{Clients, Servers, StartError};
 use crate::status::{self, Component, Status};
 use crate::telemetry::Metrics;
 
@@ -67,14 +69,14 @@ impl Process {
         let reason = |reason| StartError::Process { what: "listen for signals", reason };
         let stop = stop_on_signal().map_err(reason)?;
         let status = Status::new(&self.options.status_file);
-        status.require(Component::Startup);
-        status.require(Component::Configuration);
+        status.require([Component::Startup, Component::Configuration, Component::Lists]);
         if self.environment.status_liveness == StatusLiveness::Heartbeat {
             tokio::spawn(status::beat(status.clone(), stop.clone()));
         }
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
         let metrics = Metrics::new();
+        tokio::spawn(metrics.watchdog().clone().watch(status.clone(), stop.clone()));
         // Probes are answered from the start; the other ports are in the settings.
         let health = (self.options.health_port != 0).then_some(self.options.health_port);
         let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
@@ -84,13 +86,13 @@ impl Process {
         // The Lease is given back when all who write have ended.
         let standing = CancellationToken::new();
         let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
-        self.serve(clients, metrics, leadership, status, ports, stop).await;
+        let ended = self.serve(clients, metrics, leadership, status, ports, stop).await;
         standing.cancel();
         if timeout(DRAIN, election).await.is_err() {
             tracing::warn!("the Lease was not given back within {DRAIN:?}");
         }
         tracing::info!("ended");
-        Ok(())
+        ended
     }
 
     /// The right to write, and what ends when it has been given back.
@@ -122,42 +124,65 @@ impl Process {
         status: Status,
         ports: watch::Sender<Ports>,
         stop: CancellationToken,
-    ) {
-        let initialize = async || clients.calico.ensure_initialized_for_kubernetes().await;
-        let Some(()) = insist("initialise the datastore", &stop, initialize).await else { return };
-        status.ready(Component::Startup);
+    ) -> Result<(), StartError> {
         let Clients { kubernetes, calico, mode } = clients.clone();
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();
-        let (leadership, lock) = readiness::guard(elected.clone(), calico.clone(), serving.clone());
+        let (health_checks, wanted) = watch::channel(self.environment.first_health_checks());
+        let health = follow_health(status.clone(), clients.clone(), elected.clone(), wanted, serving.clone());
+        let found = || status.ready(Component::Startup);
+        let (leadership, lock) = readiness::guard(elected.clone(), calico.clone(), found, serving.clone());
+        let mut watching = pin!(futures::future::join(health, lock));
         let configuration = Configuration::new(&clients, self.environment, elected.clone(), leadership.clone());
-        let Some(settings) = configuration.first(&status, &stop).await else { return };
+        let settings = tokio::select! {
+            biased;
+            _ = &mut watching => None,
+            settings = configuration.first(&status, &stop) => settings,
+        };
+        let Some(settings) = settings else { return Ok(()) };
 
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let mut servants = pin!(futures::future::join5(
-            lock,
+        let in_place = InPlace { severity: self.severity, ports, health_checks };
+        let mut servants = pin!(futures::future::join4(
+            watching,
             configuration.follow(sender, serving.clone()),
-            follow_in_place(self.severity, ports, settings.clone(), serving.clone()),
+            in_place.follow(settings.clone(), serving.clone()),
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
-            follow_health(status, clients, settings.clone(), serving.clone()),
         ));
         let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
+        let mut ended = Ok(());
+        let moving = async {
+            if let Some(moved) = stop.run_until_cancelled(moved(&context)).await {
+                ended = Err(moved);
+                stop.cancel();
+            }
+        };
         tokio::select! {
             _ = &mut servants => {}
-            () = sessions(&context, &stop) => {
+            _ = futures::future::join(sessions(&context, &status, &stop), moving) => {
                 serving.cancel();
                 if timeout(DRAIN, servants).await.is_err() {
                     tracing::warn!("not everything ended within {DRAIN:?}");
                 }
             }
         }
+        ended
     }
 }
 
+/// Waits until Calico's objects are in another API group than the one that `context` is made for.
+async fn moved(context: &Context) -> StartError {
+    let (Mode::Kubernetes(group), Datastore::Kubernetes(calico)) = (context.mode, &*context.calico) else {
+        return std::future::pending().await;
+    };
+    let now = group::changed(group, async || calico.present_group().await).await;
+    StartError::Moved { was: group.api_version(), now: now.api_version() }
+}
+
 /// One life of the controllers after the other, until `stop`.
-async fn sessions(context: &Context, stop: &CancellationToken) {
+async fn sessions(context: &Context, status: &Status, stop: &CancellationToken) {
     loop {
-        match session::run(context, stop).await {
+        match session::run(context, status, stop).await {
             End::Stopped => return,
             // As upstream's outer process says when the inner one ended to be started again (KC-101).
             End::Changed => tracing::info!("Received exit status 129, restarting"),
@@ -169,46 +194,52 @@ async fn sessions(context: &Context, stop: &CancellationToken) {
     }
 }
 
-/// Keeps the severity of the log and the ports as the settings have them.
-async fn follow_in_place(
+/// What changes with the settings while the controllers run.
+struct InPlace {
     severity: Severity,
     ports: watch::Sender<Ports>,
-    mut settings: watch::Receiver<Arc<Settings>>,
-    stop: CancellationToken,
-) {
-    loop {
-        let current = settings.borrow_and_update().clone();
-        severity.set(current.log_severity);
-        ports.send_modify(|ports| {
-            ports.metrics = current.metrics_port;
-            ports.profiling = current.debug_profile_port;
-        });
-        tokio::select! {
-            () = stop.cancelled() => return,
-            Ok(()) = settings.changed() => {}
+    health_checks: watch::Sender<bool>,
+}
+
+impl InPlace {
+    /// Keeps it as the settings have it.
+    async fn follow(self, mut settings: watch::Receiver<Arc<Settings>>, stop: CancellationToken) {
+        loop {
+            let current = settings.borrow_and_update().clone();
+            self.severity.set(current.log_severity);
+            self.ports.send_modify(|ports| {
+                ports.metrics = current.metrics_port;
+                ports.profiling = current.debug_profile_port;
+            });
+            self.health_checks.send_replace(current.health_checks);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Ok(()) = settings.changed() => {}
+            }
         }
     }
 }
 
-/// Looks at the datastore and the API server while the settings want it (KC-141).
+/// Looks at the datastore and the API server while that is `wanted` (KC-141).
 async fn follow_health(
     status: Status,
     clients: Clients,
-    mut settings: watch::Receiver<Arc<Settings>>,
+    elected: Leadership,
+    mut wanted: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
         let looking = stop.child_token();
-        let wanted = settings.borrow_and_update().health_checks;
+        let current = *wanted.borrow_and_update();
         let mut watch = pin!(async {
-            if !wanted {
+            if !current {
                 return looking.cancelled().await;
             }
-            let datastore = async || clients.calico.ensure_initialized_for_kubernetes().await;
+            let datastore = async || readiness::initialize(&clients.calico, &elected).await;
             let api_server = async || healthz(&clients.kubernetes).await;
             status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
         });
-        let changed = async { settings.wait_for(|settings| settings.health_checks != wanted).await.is_ok() };
+        let changed = async { wanted.wait_for(|wanted| *wanted != current).await.is_ok() };
         tokio::select! {
             () = &mut watch => {}
             true = changed => {

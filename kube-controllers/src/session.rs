@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::feed::Feeds;
 use crate::roster::{Enlisted, enlist};
 use crate::settings::Settings;
+use crate::status::Status;
 
 /// How long controllers and feeds may take to end: a write that was sent has its answer by then.
 const DRAIN: Duration = Duration::from_secs(8);
@@ -28,8 +29,9 @@ pub(crate) enum End {
     Broken,
 }
 
-/// Runs what the present settings ask for, until `stop` or until that changes.
-pub(crate) async fn run(context: &Context, stop: &CancellationToken) -> End {
+/// Runs what the present settings ask for, until `stop` or until that changes. [`crate::status::Component::Lists`] of `status` is required until
+/// each feed has listed its kind.
+pub(crate) async fn run(context: &Context, status: &Status, stop: &CancellationToken) -> End {
     let settings = context.settings.borrow().clone();
     let context = Context { stop: stop.child_token(), ..context.clone() };
     let mut feeds = Feeds::default();
@@ -53,6 +55,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) -> End {
             tracing::error!("a controller ended by itself: {ended:?}");
             End::Broken
         }
+        never = feeds.await_lists(status) => match never {},
     };
     context.stop.cancel();
     let drained = async {

@@ -93,11 +93,16 @@ pub struct GcLimits {
 
 impl Default for GcLimits {
     fn default() -> Self {
-        GcLimits { parallelism: 16, requests_per_second: 0 }
+        GcLimits { parallelism: 8, requests_per_second: 0 }
     }
 }
 
 impl Settings {
+    /// Returns how many workers a controller has.
+    pub fn workers_of(&self, name: ControllerName) -> usize {
+        self.workers.get(&name).copied().unwrap_or(1)
+    }
+
     /// Whether the controllers must begin anew to follow `next`. What is read at each use, and what the process itself
     /// follows, changes under them.
     pub fn restarts_for(&self, next: &Settings) -> bool {

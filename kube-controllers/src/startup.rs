@@ -37,6 +37,16 @@ pub(crate) enum StartError {
     /// How the API server is reached.
     #[error("API server: {0}")]
     Access(#[from] AccessError),
+    /// This process was built for the other group.
+    #[error(
+        "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again for {now}"
+    )]
+    Moved {
+        /// The group that this process works on.
+        was: &'static str,
+        /// The group that has them.
+        now: &'static str,
+    },
     /// A port.
     #[error(transparent)]
     Listen(#[from] ListenError),

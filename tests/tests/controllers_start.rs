@@ -11,6 +11,7 @@ use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, m
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
+use integration_tests::proxy::{Fault, Point};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use prost::Message;
@@ -299,6 +300,26 @@ fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
     lab.kubernetes.api.restart().unwrap();
     await_ready(&controllers, true);
     assert!(controllers.terminate().unwrap().success());
+}
+
+/// The API server goes away when KubeControllersConfiguration is asked for: what was asked for before was answered.
+#[test]
+fn a_server_that_goes_away_before_the_configuration_was_read_is_told_by_readiness() {
+    on(Some(ApiGroup::V3), |lab| {
+        let proxy = lab.kubernetes.api.proxy().unwrap();
+        proxy.arm(Some((Point::First("GET", "kubecontrollersconfigurations"), Fault::Gone)));
+        let account = lab.kubernetes.api.service_account("kube-system", "early").unwrap();
+        lab.kubernetes.api.bind(&account, "cluster-admin").unwrap();
+        let kubeconfig = lab.kubernetes.api.kubeconfig_to(&proxy.endpoint(), "early", &account.identity).unwrap();
+        let controllers = lab.start(lab.setup().env("KUBECONFIG", kubeconfig.display().to_string()));
+        let reasons = || check_status(&controllers, "-r").1;
+        let told =
+            ["no controller runs until it was read: ", "Error reaching apiserver: ", "Error verifying datastore: "];
+        let all = await_that(PATIENCE, || Ok(told.iter().all(|reason| reasons().contains(reason))));
+        assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
+        proxy.arm(None);
+        await_ready(&controllers, true);
+    });
 }
 
 /// A profile of pprof, as far as it tells how deep stacks are.

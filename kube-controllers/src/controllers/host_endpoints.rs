@@ -26,7 +26,7 @@ use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
-use crate::settings::Settings;
+use crate::settings::{ControllerName, Settings};
 
 /// How soon to look again when what was heard lags behind what is there.
 const LAG: Duration = Duration::from_secs(1);
@@ -66,7 +66,8 @@ impl Controller for HostEndpoints {
             memory: self.memory.clone(),
             patterns: Patterns::default(),
         });
-        tokio::join!(runtime::run(syncer, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+        let workers = context.settings.borrow().workers_of(ControllerName::Node);
+        tokio::join!(runtime::run(syncer, self.queue.clone(), workers, context.clone()), rounds(&context, all));
     }
 }
 

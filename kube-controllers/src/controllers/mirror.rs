@@ -117,7 +117,7 @@ impl<M: Mirrored> Controller for Mirror<M> {
         }
         let invalid = gauge(M::NAME);
         let registered = invalid.as_ref().is_some_and(|gauge| context.metrics.register(gauge.clone()).is_ok());
-        let workers = context.settings.borrow().workers.get(&M::CONTROLLER).copied().unwrap_or(1);
+        let workers = context.settings.borrow().workers_of(M::CONTROLLER);
         let reconciler = Reconciler::new(self.known, self.queue.clone(), context.clone(), invalid.clone());
         runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
         if let Some(gauge) = invalid.filter(|_| registered) {

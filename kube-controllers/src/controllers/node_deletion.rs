@@ -25,6 +25,7 @@ use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
 use crate::live;
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use crate::settings::ControllerName;
 use crate::watched::Node;
 
 /// The controller. Its keys are names of Calico's nodes.
@@ -62,7 +63,8 @@ impl Controller for NodeDeletion {
             endpoints: Endpoints::default(),
             memory: self.memory.clone(),
         });
-        tokio::join!(runtime::run(deleter, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+        let workers = context.settings.borrow().workers_of(ControllerName::Node);
+        tokio::join!(runtime::run(deleter, self.queue.clone(), workers, context.clone()), rounds(&context, all));
     }
 }
 

@@ -18,7 +18,7 @@ use super::rounds::rounds;
 use crate::context::{Context, Controller};
 use crate::feed::{Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
-use crate::settings::Settings;
+use crate::settings::{ControllerName, Settings};
 use crate::watched::Node;
 
 /// The controller. Its keys are names of Calico's nodes.
@@ -55,7 +55,8 @@ impl Controller for NodeLabels {
             settings: context.settings.clone(),
             memory: self.memory.clone(),
         });
-        tokio::join!(runtime::run(syncer, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+        let workers = context.settings.borrow().workers_of(ControllerName::Node);
+        tokio::join!(runtime::run(syncer, self.queue.clone(), workers, context.clone()), rounds(&context, all));
     }
 }
 

@@ -10,7 +10,7 @@ mod tests;
 mod twin;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use datastore::Datastore;
@@ -30,8 +30,9 @@ use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 
 /// How often policies are looked through.
 const PERIOD: Duration = Duration::from_secs(300);
-/// How often the roll-out is looked at while policies wait for it.
-const ROLLOUT_PERIOD: Duration = Duration::from_secs(5);
+/// When the roll-out is looked at while policies wait for it: after this time, and then each time after twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(80);
 
 /// The controller.
 pub struct PolicyNames {
@@ -46,7 +47,12 @@ impl Controller for PolicyNames {
     }
 
     async fn run(self, context: Context) {
-        let migrator = Migrator { context: context.clone(), rollout: self.rollout, told: AtomicBool::new(false) };
+        let migrator = Migrator {
+            context: context.clone(),
+            rollout: self.rollout,
+            found: AtomicBool::default(),
+            waits: AtomicU32::default(),
+        };
         let queue = Queue::default();
         queue.add(Work::All);
         runtime::run(Arc::new(migrator), queue, 1, context).await;
@@ -56,8 +62,10 @@ impl Controller for PolicyNames {
 struct Migrator {
     context: Context,
     rollout: Rollout,
-    /// It has been told that policies wait.
-    told: AtomicBool,
+    /// Policies were found that wait for the roll-out. While they do nothing is listed.
+    found: AtomicBool,
+    /// How many times in a row they had to.
+    waits: AtomicU32,
 }
 
 impl Reconcile for Migrator {
@@ -68,15 +76,16 @@ impl Reconcile for Migrator {
         if !self.context.settings.borrow().policy_name_migrator {
             return Ok(Next::Done);
         }
+        let found = self.found.load(Ordering::Relaxed);
+        if found && let Some(next) = self.wait().await? {
+            return Ok(next);
+        }
         let misnamed = Misnamed::read(&self.context.calico).await?;
         if misnamed.is_empty() {
             return Ok(Next::After(PERIOD));
         }
-        match self.rollout.is_complete().await {
-            Ok(()) => {}
-            // Nobody learns of these but from us: they are failures, and told as such.
-            Err(unread @ Obstacle::Unread { .. }) => return Err(Failure::Retry(unread.to_string())),
-            Err(obstacle) => return Ok(self.wait(&obstacle)),
+        if !found && let Some(next) = self.wait().await? {
+            return Ok(next);
         }
         let failures = [
             self.rename_all(misnamed.policies).await,
@@ -92,12 +101,25 @@ impl Reconcile for Migrator {
 }
 
 impl Migrator {
-    /// Told the first time only (KC-287).
-    fn wait(&self, obstacle: &Obstacle) -> Next {
-        if !self.told.swap(true, Ordering::Relaxed) {
-            tracing::info!(controller = Self::NAME, "policies keep their names for now: {obstacle}");
+    /// Returns when to come again if the roll-out is not complete. Told the first time only (KC-287).
+    async fn wait(&self) -> Result<Option<Next>, Failure> {
+        let complete = self.rollout.is_complete().await;
+        self.found.store(complete.is_err(), Ordering::Relaxed);
+        match complete {
+            Ok(()) => {
+                self.waits.store(0, Ordering::Relaxed);
+                Ok(None)
+            }
+            // Nobody learns of these but from us: they are failures, and told as such.
+            Err(unread @ Obstacle::Unread { .. }) => Err(Failure::Retry(unread.to_string())),
+            Err(obstacle) => {
+                let waits = self.waits.fetch_add(1, Ordering::Relaxed);
+                if waits == 0 {
+                    tracing::info!(controller = Self::NAME, "policies keep their names for now: {obstacle}");
+                }
+                Ok(Some(Next::After((FIRST_PAUSE * 2u32.pow(waits.min(4))).min(LONGEST_PAUSE))))
+            }
         }
-        Next::After(ROLLOUT_PERIOD)
     }
 
     /// One policy that fails does not stop the others.

@@ -77,7 +77,7 @@ impl Controller for WorkloadEndpoints {
         }
         let counter = counter();
         let registered = counter.as_ref().is_some_and(|counter| context.metrics.register(counter.clone()).is_ok());
-        let workers = context.settings.borrow().workers.get(&ControllerName::WorkloadEndpoint).copied().unwrap_or(1);
+        let workers = context.settings.borrow().workers_of(ControllerName::WorkloadEndpoint);
         let reconciler = Reconciler::new(self.workloads, self.queue.clone(), context.clone(), counter.clone());
         runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
         if let Some(counter) = counter.filter(|_| registered) {

@@ -1,5 +1,6 @@
 //! [`Running`]: the feeds that have been started.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use datastore::CalicoWatch;
@@ -11,6 +12,7 @@ use tokio::task::JoinSet;
 use super::listeners::Panics;
 use super::{Event, Feed};
 use crate::context::Context;
+use crate::status::{Component, Status};
 use crate::telemetry::FeedMetrics;
 use crate::watched::Watched;
 
@@ -54,6 +56,21 @@ impl Running {
     /// Whether each feed has named everything that exists at least once.
     pub fn is_synced(&self) -> bool {
         self.health.iter().all(|feed| feed.watch().synced)
+    }
+
+    /// Takes [`Component::Lists`] from `status` when each kind was listed, or the role refuses it, which the log says. Until then
+    /// the probes name the kinds. Never ends.
+    pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
+        loop {
+            let awaited = self.health.iter().filter(|feed| feed.watch().is_awaited()).map(|feed| feed.kind);
+            let awaited: Vec<&str> = awaited.collect();
+            if awaited.is_empty() {
+                status.forget(Component::Lists);
+                return std::future::pending().await;
+            }
+            status.not_ready(Component::Lists, format!("not listed yet: {}", awaited.join(", ")));
+            tokio::time::sleep(GLANCE / 10).await;
+        }
     }
 
     /// Waits until all have ended, which they do when told to stop.
@@ -143,5 +160,79 @@ impl Gauge {
             self.shown = now;
             tokio::time::sleep(GLANCE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datastore::watch::{Change, Next, Page, Source, Step, WatchFailure};
+    use libcalico::api::ObjectKey;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::watched::Node;
+
+    /// Lists nothing, with what each list comes to in turn; the last one lasts.
+    struct Scripted(Vec<Result<(), WatchFailure>>);
+
+    impl Source for Scripted {
+        type Value = Node;
+        type Key = ObjectKey;
+        type Token = ();
+        type Position = ();
+
+        const LONGEST_SILENCE: Duration = Duration::from_secs(3600);
+
+        fn kind(&self) -> &'static str {
+            "Node"
+        }
+
+        async fn list(&mut self, _: Option<()>) -> Result<Page<Self>, WatchFailure> {
+            let outcome = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0].clone() };
+            outcome.map(|()| Page { objects: Vec::<Change<Node, ObjectKey>>::new(), next: Next::Watch(()) })
+        }
+
+        async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
+            Ok(())
+        }
+
+        async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+            std::future::pending().await
+        }
+    }
+
+    /// What probes are told at first, and after a minute.
+    async fn told(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let status = Status::new(directory.path().join("status.json"));
+        status.require([Component::Lists]);
+        let mut watch = Watch::new(Scripted(script));
+        let mut running = Running::default();
+        running.add(Feed::<Node>::default(), watch.meter(), |_| async move {
+            loop {
+                watch.next().await;
+            }
+        });
+        let reason = || status.readiness().remove("Lists").map(|condition| condition.reason);
+        tokio::select! {
+            never = running.await_lists(&status) => match never {},
+            told = async {
+                sleep(GLANCE / 2).await;
+                let first = reason();
+                sleep(Duration::from_secs(60)).await;
+                (first, reason())
+            } => told,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_waits_for_the_first_list_and_not_for_a_kind_that_the_role_refuses() {
+        let awaited = || Some("not listed yet: Node".to_owned());
+        let away = || Err(WatchFailure::lost("away"));
+        assert_eq!(told(vec![Ok(())]).await, (None, None));
+        assert_eq!(told(vec![away(), away(), away(), away(), Ok(())]).await, (awaited(), None));
+        assert_eq!(told(vec![away()]).await, (awaited(), awaited()));
+        assert_eq!(told(vec![Err(WatchFailure::Refused("forbidden".into()))]).await, (None, None));
+        assert_eq!(told(vec![Err(WatchFailure::Missing("no such kind".into()))]).await, (None, None));
     }
 }

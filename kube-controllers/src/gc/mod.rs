@@ -101,7 +101,9 @@ async fn passes(mut collector: Collector) {
         let full = Instant::now() >= full_at;
         let scope = if full { Scope::Everything } else { Scope::Changed };
         let began = Instant::now();
-        match AssertUnwindSafe(collector.pass(scope)).catch_unwind().await {
+        let watchdog = collector.context.metrics.watchdog().clone();
+        let pass = watchdog.observe("a pass of garbage collection".into(), collector.pass(scope));
+        match AssertUnwindSafe(pass).catch_unwind().await {
             Ok(()) => {
                 if full {
                     full_at = Instant::now() + FULL_PASS;

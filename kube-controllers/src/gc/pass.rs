@@ -97,9 +97,11 @@ impl Collector {
         if !self.gate.is_open() {
             return;
         }
-        let leadership = self.context.leadership.clone();
+        let (leadership, watchdog) = (self.context.leadership.clone(), self.context.metrics.watchdog().clone());
         // A list of writes is several requests, and each may be repeated: none is sent when the right to write has ended.
-        _ = leadership.while_held(self.act(&settings)).await;
+        // What tells of the end of that right wakes the pass, and is no move of what it does.
+        let acting = watchdog.observe("a pass of garbage collection".into(), self.act(&settings));
+        _ = leadership.while_held(acting).await;
     }
 
     /// While this replica may write, and an address is for a virtual machine.

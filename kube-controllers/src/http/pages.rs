@@ -35,9 +35,9 @@ impl Pages {
         }
         let query = uri.query().unwrap_or_default();
         match (self, uri.path()) {
-            (Pages::Health(status), "/readiness" | "/readyz") => readiness(status),
-            // Who answers lives; whether it can work is another question (B-16).
-            (Pages::Health(_), "/liveness" | "/healthz") => text(StatusCode::OK, "live\n"),
+            // Whether a server is away is another question (B-16).
+            (Pages::Health(status), "/liveness" | "/healthz") if status.is_live() => text(StatusCode::OK, "live\n"),
+            (Pages::Health(status), "/readiness" | "/readyz" | "/liveness" | "/healthz") => readiness(status),
             (Pages::Metrics(metrics), "/metrics") => exposition(metrics),
             (Pages::Profiles, "/debug/pprof/" | "/debug/pprof") => text(StatusCode::OK, profile::INDEX),
             (Pages::Profiles, "/debug/pprof/profile") => profile::cpu(query).await,

@@ -55,7 +55,7 @@ async fn get(port: u16, path: &str) -> Option<(u16, String)> {
 async fn health_is_what_the_status_says() {
     let port = free_port().await;
     let served = served(Ports { health: Some(port), ..Ports::default() }).await;
-    served.status.require(Component::Startup);
+    served.status.require([Component::Startup]);
     for path in ["/readiness", "/readyz"] {
         let expected = "Startup          not ready  initialized to false\n";
         assert_eq!(get(port, path).await, Some((503, expected.into())), "{path}");
@@ -69,6 +69,12 @@ async fn health_is_what_the_status_says() {
     for path in ["/liveness", "/healthz"] {
         assert_eq!(get(port, path).await, Some((200, "live\n".into())), "{path}");
     }
+    served.status.not_ready(Component::Work, "gc has not moved");
+    for path in ["/liveness", "/healthz"] {
+        let (code, body) = get(port, path).await.expect("an answer");
+        assert!(code == 503 && body.contains("gc has not moved"), "{path}: {code} {body}");
+    }
+    served.status.forget(Component::Work);
     assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
     assert_eq!(ask("POST", port, "/readyz").await.map(|(code, _)| code), Some(405));
     assert_eq!(ask("HEAD", port, "/healthz").await, Some((200, Vec::new())));

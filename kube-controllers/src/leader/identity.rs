@@ -10,10 +10,13 @@ const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace
 /// The name of the pod (that is its host name) and something random: a container that was restarted is another process, and
 /// must not take the Lease of the one before it for its own.
 pub fn identity() -> String {
-    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
-    let host = || fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = pod.or_else(host).unwrap_or_default();
-    format!("{}_{}", name.trim(), Uuid::new_v4())
+    format!("{}_{}", name_of_pod(), Uuid::new_v4())
+}
+
+/// The name of this pod, or the host's.
+pub fn name_of_pod() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    first_said([std::env::var("POD_NAME").ok(), host]).unwrap_or_default()
 }
 
 /// The namespace of this pod, if it is one.
@@ -22,9 +25,9 @@ pub fn namespace_of_pod() -> Option<String> {
 }
 
 /// The first that is there and not empty.
-fn first_said(namespaces: [Option<String>; 2]) -> Option<String> {
-    let mut said = namespaces.into_iter().flatten().map(|namespace| namespace.trim().to_owned());
-    said.find(|namespace| !namespace.is_empty())
+fn first_said(names: [Option<String>; 2]) -> Option<String> {
+    let mut said = names.into_iter().flatten().map(|name| name.trim().to_owned());
+    said.find(|name| !name.is_empty())
 }
 
 #[cfg(test)]

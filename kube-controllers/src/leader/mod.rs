@@ -12,7 +12,7 @@ mod identity;
 mod leases;
 mod refusals;
 
-pub use identity::{identity, namespace_of_pod};
+pub use identity::{identity, name_of_pod, namespace_of_pod};
 
 use std::time::Duration;
 

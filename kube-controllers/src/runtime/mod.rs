@@ -3,8 +3,10 @@
 mod backoff;
 mod leadership;
 mod queue;
+mod watchdog;
 mod workers;
 
 pub use leadership::{Deadline, Leadership, Tenure};
 pub use queue::Queue;
+pub use watchdog::Watchdog;
 pub use workers::{Failure, Next, Reconcile, run};

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::backoff::Backoff;
 use super::queue::Taken;
-use super::{Leadership, Queue};
+use super::{Leadership, Queue, Watchdog};
 use crate::context::Context;
 use crate::telemetry::Work;
 
@@ -76,7 +76,8 @@ impl From<WatchFailure> for Failure {
 /// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way goes no further
 /// than its next await ([`Leadership::while_held`]), and its key waits again. After `context.stop` nothing more is taken, and the keys under way have 5 s.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
-    let crew = Crew { reconciler, queue, backoff: Mutex::default(), work: context.metrics.work(R::NAME) };
+    let (work, watchdog) = (context.metrics.work(R::NAME), context.metrics.watchdog().clone());
+    let crew = Crew { reconciler, queue, backoff: Mutex::default(), work, watchdog };
     crew.run(workers, context.leadership, context.stop).await;
 }
 
@@ -86,6 +87,7 @@ struct Crew<R: Reconcile> {
     queue: Queue<R::Key>,
     backoff: Mutex<Backoff<R::Key>>,
     work: Work,
+    watchdog: Watchdog,
 }
 
 impl<R: Reconcile> Crew<R> {
@@ -121,9 +123,10 @@ impl<R: Reconcile> Crew<R> {
         let mut held = Held { queue: &self.queue, key: taken.key, concluded: false };
         self.work.waited.observe(taken.waited.as_secs_f64());
         let begin = Instant::now();
+        let work = self.watchdog.observe(format!("{} {}", R::NAME, held.key), self.reconcile(&held.key));
         let outcome = tokio::select! {
             biased;
-            outcome = leadership.while_held(self.reconcile(&held.key)) => outcome,
+            outcome = leadership.while_held(work) => outcome,
             () = drained(stop) => None,
         };
         let Some(outcome) = outcome else {

@@ -115,6 +115,11 @@ impl Environment {
     pub fn first_log_severity(&self) -> LogSeverity {
         self.log_severity.as_ref().map_or(LogSeverity::default(), |said| said.value)
     }
+
+    /// Whether the servers are looked at for the probes until KubeControllersConfiguration has been read.
+    pub fn first_health_checks(&self) -> bool {
+        self.health_checks.as_ref().is_none_or(|said| said.value)
+    }
 }
 
 fn workers(source: &Source<'_>) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {

@@ -389,3 +389,9 @@ proptest! {
         prop_assert_eq!(again.settings, merged.settings);
     }
 }
+
+#[test]
+fn gc_parallelism_is_what_the_help_says() {
+    let documented = variables::CONTROLLERS.iter().find(|variable| variable.name == "GC_PARALLELISM").unwrap();
+    assert_eq!(GcLimits::default().parallelism.to_string(), documented.default);
+}

@@ -25,8 +25,7 @@ where
     E: Display,
     F: Display,
 {
-    status.require(Component::CalicoDatastore);
-    status.require(Component::KubeApiServer);
+    status.require([Component::CalicoDatastore, Component::KubeApiServer]);
     let mut limit = TIMEOUT;
     let passes = async {
         loop {
@@ -58,7 +57,7 @@ async fn answer<E: Display>(limit: Duration, ask: impl Future<Output = Result<()
 fn tell(status: &Status, component: Component, what: &str, answer: Result<(), String>) {
     match answer {
         Ok(()) => status.ready(component),
-        Err(reason) => status.not_ready(component, format!("{what}: {reason}")),
+        Err(reason) => _ = status.not_ready(component, format!("{what}: {reason}")),
     }
 }
 

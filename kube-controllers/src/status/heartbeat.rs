@@ -16,13 +16,15 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Without one for so long the process hangs. Stretches over a slow disk and a throttled processor.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Gives signs of life until `stop`, from the tasks that would hang.
+/// Gives signs of life until `stop`, from the tasks that would hang, and none while work is stuck.
 pub async fn beat(status: Status, stop: CancellationToken) {
     loop {
-        status.change(|file| {
-            file.liveness = Some(Liveness { heartbeat: since_boot() });
-            true
-        });
+        if status.is_live() {
+            status.change(|file| {
+                file.liveness = Some(Liveness { heartbeat: since_boot() });
+                true
+            });
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}

@@ -22,7 +22,7 @@ pub const DEFAULT_FILE: &str = "/status/status.json";
 /// What must be ready (KC-140).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// The datastore was initialised once.
+    /// The datastore has a ClusterInformation.
     Startup,
     /// The datastore answers.
     CalicoDatastore,
@@ -30,6 +30,10 @@ pub enum Component {
     KubeApiServer,
     /// The configuration was read. Required until then.
     Configuration,
+    /// Each kind that controllers watch was listed once. Required until then.
+    Lists,
+    /// No work is stuck. Required while one is.
+    Work,
 }
 
 /// What is ready. Cheap to clone; all clones are the same.
@@ -51,6 +55,8 @@ impl fmt::Display for Component {
             Component::CalicoDatastore => "CalicoDatastore",
             Component::KubeApiServer => "KubeAPIServer",
             Component::Configuration => "KubeControllersConfiguration",
+            Component::Lists => "Lists",
+            Component::Work => "Work",
         })
     }
 }
@@ -61,9 +67,13 @@ impl Status {
         Status { shared: Arc::new(Shared { path: path.into(), state: Mutex::default() }) }
     }
 
-    /// From now on this component must be ready. It is not before it says so.
-    pub fn require(&self, component: Component) {
-        self.set(component, Condition { ready: false, reason: "initialized to false".into() });
+    /// From now on these components must be ready. None is before it says so.
+    pub fn require<const N: usize>(&self, components: [Component; N]) {
+        let unready = || Condition { ready: false, reason: "initialized to false".into() };
+        self.change(|file| {
+            file.readiness.extend(components.map(|component| (component.to_string(), unready())));
+            true
+        });
     }
 
     /// This component need not be ready any more, as when `HEALTH_ENABLED` was turned off (B-15).
@@ -73,13 +83,18 @@ impl Status {
 
     /// The component is ready.
     pub fn ready(&self, component: Component) {
-        self.set(component, Condition { ready: true, reason: String::new() });
+        _ = self.set(component, Condition { ready: true, reason: String::new() });
     }
 
-    /// It is not, for a reason that `check-status` prints.
-    pub fn not_ready(&self, component: Component, reason: impl Into<String>) {
+    /// It is not, for a reason that `check-status` prints. Returns whether that is new.
+    pub fn not_ready(&self, component: Component, reason: impl Into<String>) -> bool {
         let reason = printable::line(&reason.into()).into_owned();
-        self.set(component, Condition { ready: false, reason });
+        self.set(component, Condition { ready: false, reason })
+    }
+
+    /// Whether no work is stuck.
+    pub fn is_live(&self) -> bool {
+        !self.state().readiness.contains_key(&Component::Work.to_string())
     }
 
     /// Whether at least one component is required and all that are, are ready.
@@ -92,23 +107,22 @@ impl Status {
         self.state().readiness.clone()
     }
 
-    fn set(&self, component: Component, condition: Condition) {
+    fn set(&self, component: Component, condition: Condition) -> bool {
         self.change(|file| {
             let same = file.readiness.get(&component.to_string()) == Some(&condition);
             file.readiness.insert(component.to_string(), condition);
             !same
-        });
+        })
     }
 
-    /// Writes the file if `change` says that something changed (KC-142).
-    fn change(&self, change: impl FnOnce(&mut StatusFile) -> bool) {
+    /// Writes the file if `change` says that something changed (KC-142). Returns whether it did.
+    fn change(&self, change: impl FnOnce(&mut StatusFile) -> bool) -> bool {
         let mut state = self.state();
-        if !change(&mut state) {
-            return;
-        }
-        if let Err(error) = state.write(&self.shared.path) {
+        let is_new = change(&mut state);
+        if is_new && let Err(error) = state.write(&self.shared.path) {
             tracing::warn!("probes do not see the present status: {error}");
         }
+        is_new
     }
 
     fn state(&self) -> MutexGuard<'_, StatusFile> {

@@ -13,7 +13,7 @@ fn the_file_is_upstreams() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("made/for it/status.json");
     let status = Status::new(&path);
-    status.require(Component::Startup);
+    status.require([Component::Startup]);
     let text = || fs::read_to_string(&path).expect("written");
     assert_eq!(text(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialized to false"}}}"#);
     status.ready(Component::Startup);
@@ -60,7 +60,7 @@ fn all_that_is_required_must_be_ready() {
     assert!(!status.is_ready(), "nothing is known yet");
     status.ready(Component::Startup);
     assert!(status.is_ready());
-    status.require(Component::CalicoDatastore);
+    status.require([Component::CalicoDatastore]);
     assert!(!status.is_ready());
     status.forget(Component::CalicoDatastore);
     assert!(status.is_ready());
@@ -92,4 +92,19 @@ async fn signs_of_life_are_in_the_file() {
     drop(open);
     stop.cancel();
     beats.await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sign_of_life_is_given_while_work_is_stuck() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Status::new(directory.path().join("status.json"));
+    status.not_ready(Component::Work, "gc has not moved");
+    let beats = tokio::spawn(beat(status.clone(), CancellationToken::new()));
+    let sign = || StatusFile::read(&directory.path().join("status.json")).expect("readable").liveness;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(sign(), None);
+    status.forget(Component::Work);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(sign().is_some());
+    beats.abort();
 }

@@ -18,6 +18,8 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts, Registry, TextEncoder};
 
+use crate::runtime::Watchdog;
+
 /// The metrics of the process. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct Metrics {
@@ -32,6 +34,7 @@ struct Shared {
     work: work::Vectors,
     feeds: feed::Vectors,
     leads: IntGaugeVec,
+    watchdog: Watchdog,
 }
 
 impl Default for Metrics {
@@ -56,6 +59,7 @@ impl Metrics {
             leads: registered(&registry, IntGaugeVec::new(leads, &["name"])),
             registry,
             of_controllers: Mutex::default(),
+            watchdog: Watchdog::default(),
         };
         Metrics { shared: Arc::new(shared) }
     }
@@ -74,6 +78,11 @@ impl Metrics {
     /// begin.
     pub fn forget_controllers(&self) {
         *self.of_controllers() = Registry::new();
+    }
+
+    /// What notices work that is stuck.
+    pub fn watchdog(&self) -> &Watchdog {
+        &self.shared.watchdog
     }
 
     /// The work of one controller.

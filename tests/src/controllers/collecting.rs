@@ -76,7 +76,7 @@ impl Collecting {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
-                let (leadership, lock) = readiness::guard(Leadership::new(leads), calico.clone(), token.clone());
+                let (leadership, lock) = readiness::guard(Leadership::new(leads), calico.clone(), || (), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
                     calico,

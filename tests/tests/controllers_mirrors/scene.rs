@@ -174,7 +174,7 @@ impl Scene<'_> {
                     Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
                 };
                 let calico = Arc::new(Datastore::open(&calico).unwrap());
-                let (leadership, lock) = readiness::guard(Leadership::always(), calico.clone(), token.clone());
+                let (leadership, lock) = readiness::guard(Leadership::always(), calico.clone(), || (), token.clone());
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
                     calico,

@@ -46,7 +46,8 @@ impl Host {
             metrics: Metrics::new(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
-        let migrator = Migrator { context, rollout: Rollout::of_environment(kubernetes), told: AtomicBool::new(false) };
+        let rollout = Rollout::of_environment(kubernetes);
+        let migrator = Migrator { context, rollout, found: AtomicBool::default(), waits: AtomicU32::default() };
         Host { migrator, unavailable, refusal, _dir: dir }
     }
 
@@ -163,7 +164,7 @@ async fn nothing_is_renamed_before_every_node_has_the_new_version() {
     *host.unavailable.lock().unwrap() = 1;
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
-    assert_eq!(host.pass().await, Next::After(ROLLOUT_PERIOD));
+    assert_eq!(host.pass().await, Next::After(FIRST_PAUSE));
     assert_eq!(host.names::<Global>().await, ["default.g"]);
     *host.unavailable.lock().unwrap() = 0;
     host.pass().await;
@@ -184,7 +185,7 @@ async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_
         }
     }
     *host.refusal.lock().unwrap() = Some(404);
-    assert_eq!(host.pass().await, Next::After(ROLLOUT_PERIOD));
+    assert_eq!(host.pass().await, Next::After(FIRST_PAUSE));
     assert_eq!(host.names::<Global>().await, ["default.g"]);
 }
 
@@ -195,4 +196,24 @@ async fn one_that_is_switched_off_does_nothing() {
         .await;
     assert_eq!(host.pass().await, Next::Done);
     assert_eq!(host.names::<Global>().await, ["default.g"]);
+}
+
+#[tokio::test]
+async fn while_policies_wait_for_the_roll_out_the_datastore_is_asked_nothing() {
+    let host = Host::new(true);
+    *host.unavailable.lock().unwrap() = 1;
+    host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
+        .await;
+    host.pass().await;
+    let asked = host.migrator.context.calico.requests();
+    let mut pauses = Vec::new();
+    for refusal in [None, None, Some(503), None, None, None, None] {
+        *host.refusal.lock().unwrap() = refusal;
+        match host.migrator.reconcile(&Work::All).await {
+            Ok(Next::After(pause)) => pauses.push(pause.as_secs()),
+            outcome => assert!(outcome.is_err() && refusal.is_some(), "{outcome:?}"),
+        }
+    }
+    assert_eq!(host.migrator.context.calico.requests(), asked);
+    assert_eq!(pauses, [10, 20, 40, 80, 80, 80], "the roll-out is looked at less and less often");
 }

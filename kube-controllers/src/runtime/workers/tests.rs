@@ -64,6 +64,7 @@ struct Bench {
     tenure: watch::Sender<Tenure>,
     stop: CancellationToken,
     work: Work,
+    watchdog: Watchdog,
     run: JoinHandle<()>,
 }
 
@@ -79,10 +80,17 @@ impl Bench {
         });
         let (tenure, leadership) = watch::channel(tenure);
         let (queue, stop, work) = (Queue::default(), CancellationToken::new(), Metrics::new().work("scripted"));
+        let watchdog = Watchdog::default();
         let (reconciler, queued) = (scripted.clone(), queue.clone());
-        let crew = Crew { reconciler, queue: queued, backoff: Mutex::default(), work: work.clone() };
+        let crew = Crew {
+            reconciler,
+            queue: queued,
+            backoff: Mutex::default(),
+            work: work.clone(),
+            watchdog: watchdog.clone(),
+        };
         let run = tokio::spawn(crew.run(workers, Leadership::new(leadership), stop.clone()));
-        Bench { scripted, queue, tenure, stop, work, run }
+        Bench { scripted, queue, tenure, stop, work, watchdog, run }
     }
 
     /// When `key` was worked on, in milliseconds.
@@ -249,4 +257,21 @@ async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held
     advance(Duration::from_secs(1)).await;
     seconds(1).await;
     assert_eq!((bench.busy(), bench.queue.len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_never_ends_is_found_and_failures_without_end_are_not() {
+    // The right to write is looked at each second, which wakes the worker's task.
+    let bench = Bench::new(2, Tenure::Until(Deadline::now().plus(Duration::from_secs(86_400))));
+    bench.queue.add("every minute");
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(bench.watchdog.stuck(), None);
+    bench.queue.add("slow");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(bench.watchdog.stuck(), None);
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(bench.watchdog.stuck().as_deref(), Some("scripted slow"));
+    bench.scripted.gate.add_permits(1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.watchdog.stuck(), None);
 }

@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds exactly what Cargo.lock says.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
+.PHONY: help demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ e2e: build ## a real node, kubelet and containerd: installed, upgraded, power fa
 
 test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
 	@tests/run.sh
+
+# Goes on where it stopped: FLAKY_SECONDS=3600 make flaky is an hour of it.
+flaky: build-test ## each test program three or ten times, alone and beside four busy processes; tells which failed how often
+	@tests/install-needs.sh demo test
+	@tests/flaky.sh
 
 bench: build ## speed against the floor of this machine, as a table
 	@tests/install-needs.sh bench

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use futures::future::join;
+use ipam_plugin::journal::JournalError;
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::node_name;
 use ipam_plugin::release::ReleasePrelude;
@@ -23,7 +24,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::attach::{self, Recorded};
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
-use crate::journal::JournalError;
 use crate::kubernetes::{Facts, FactsError};
 use crate::session::{Question, Session, cluster_key, ensure_nodename_file, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
@@ -107,7 +107,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     session.timings.stage("dataplane");
     match released {
         Ok(()) => {
-            owed::settled(session)?;
+            owed::settled(session).await?;
             // What is left of the others' debts is the next call's.
             _ = timeout_at(begun + WHOLE_CALL, owed::settle_some(session)).await;
             Ok(())
@@ -234,7 +234,7 @@ fn keep(session: &Session, cause: &CniError) -> Result<(), CniError> {
         CniError::new(Code::TRY_AGAIN, cause.msg.clone())
             .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
     };
-    session.journal.record(&owed::debt(session)).map_err(failed)?;
+    session.journal.record(&owed::debt(session, cause)).map_err(failed)?;
     tracing::warn!(error = %cause, "released locally; addresses and endpoint follow when the datastore is back");
     Ok(())
 }

@@ -39,6 +39,7 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     let known = session.read(Question::Cluster).await?;
     known.ensure_ready()?;
     owed::settle_some(session).await;
+    owed::learn(session).await;
     let valid = Valid::of(session);
 
     let leaked =

@@ -3,6 +3,7 @@
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
+use ipam_plugin::journal::Debt;
 use ipam_plugin::kubernetes_api::{self, Api};
 use ipam_plugin::kubevirt::{Detected, MachineError, detect, leave};
 use ipam_plugin::release::Listings;
@@ -14,7 +15,7 @@ use libcalico::store::{Store, StoreError};
 use netconf::CniError;
 
 use crate::endpoint;
-use crate::journal::Debt;
+use crate::owed::Payer;
 use crate::session::{Session, store_error};
 
 /// The machine of a pod that is to be networked; `None` for a pod like any other.
@@ -36,37 +37,37 @@ async fn detected(session: &Session, pod: Option<&Pod>) -> Result<Option<Detecte
 /// Takes a pod off its machine's addresses that left while the datastore was out of reach. To be called while its
 /// endpoint is there: a newer sandbox of the pod has it, and the addresses. A pod that is gone cannot be told from any
 /// other, and its machine's next pod takes its place.
-pub async fn settle<L: Listings>(session: &Session, owed: &Debt, listings: &L) -> Result<(), CniError> {
+pub async fn settle<L: Listings>(payer: &Payer<'_>, owed: &Debt, listings: &L) -> Result<(), CniError> {
     let (namespace, endpoint) = &owed.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
-    if !may_be_machine(&ids.pod) || !kubernetes_api::is_there(&session.call.conf, &session.datastore_config) {
+    if !may_be_machine(&ids.pod) || !kubernetes_api::is_there(payer.conf, payer.datastore_config) {
         return Ok(());
     }
     let opened;
-    let api = match &session.api {
+    let api = match payer.api {
         // This call has no question of its own.
         Api::Unasked => {
-            opened = Api::of(&session.call.conf, &session.datastore_config, true)?;
+            opened = Api::of(payer.conf, payer.datastore_config, true)?;
             &opened
         }
         api => api,
     };
-    let Some(api) = api.reached(&session.store) else { return Ok(()) };
-    let Some(machine) = machine_of(session, api, &ids.pod, owed).await? else { return Ok(()) };
+    let Some(api) = api.reached(payer.store) else { return Ok(()) };
+    let Some(machine) = machine_of(payer.store, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);
-    let left = leave(&session.store, &SystemClock::start(), &handle, &machine, &owed.node, listings).await;
+    let left = leave(payer.store, &SystemClock::start(), &handle, &machine, &owed.node, listings).await;
     left.map_err(|error| cni_error(&error))
 }
 
 async fn machine_of(
-    session: &Session,
+    store: &Datastore,
     api: &Datastore,
     pod: &str,
     owed: &Debt,
 ) -> Result<Option<MachinePod>, CniError> {
     let (namespace, endpoint) = &owed.endpoint;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
-    match session.store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
+    match store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
         Ok(entry) if !endpoint::is_of_container(&entry.value, &owed.container_id, Some(&owed.pod_uid)) => {
             return Ok(None);
         }
@@ -78,6 +79,6 @@ async fn machine_of(
         Err(StoreError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    let detected = detect(api, &session.store, &pod).await.map_err(MachineError::from)?;
+    let detected = detect(api, store, &pod).await.map_err(MachineError::from)?;
     Ok(detected.and_then(Detected::leaving))
 }

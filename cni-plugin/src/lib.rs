@@ -12,6 +12,7 @@
 //! [`dataplane`] is the only place that knows netlink.
 
 pub mod add;
+pub mod agent_debts;
 pub mod annotations;
 pub mod attach;
 pub mod chain;
@@ -23,7 +24,6 @@ pub mod endpoint_plan;
 pub mod gc;
 pub mod host_interface;
 pub mod ipam;
-pub mod journal;
 pub mod kubernetes;
 pub mod kubevirt;
 pub mod mtu;

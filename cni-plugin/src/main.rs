@@ -5,6 +5,7 @@ use std::alloc::System;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cni_plugin::agent_debts;
 use cni_plugin::dataplane::KernelNetwork;
 use installer::dispatch::{Command, Program, dispatch};
 use installer::{command_line, commands};
@@ -31,8 +32,8 @@ fn main() -> ExitCode {
         Program::Command(command, count) => {
             let rest = arguments.iter().skip(count).cloned();
             match command {
-                Command::Install => command_line::install(rest, &KernelNetwork),
-                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork),
+                Command::Install => command_line::install(rest, &KernelNetwork, agent_debts::pay),
+                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork, agent_debts::pay),
                 Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
                 Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),

@@ -1,70 +1,263 @@
 //! Pays what earlier DELs owe the datastore (design decision 7).
 
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::cni::cni_error;
+use ipam_plugin::journal::{Creditor, Debt, JournalError, Locked};
+use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::lock::LockError;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
-use netconf::{CniError, Code};
+use netconf::{CniError, Code, NetConf};
+use tokio::time::Instant;
 
+use crate::annotations::{Addresses, Annotations};
 use crate::endpoint::EndpointsOf;
-use crate::journal::{Debt, JournalError, Locked};
-use crate::session::{Question, Session, store_error};
+use crate::session::{Known, Question, Session, store_error};
 use crate::{ipam, kubevirt};
 
 /// The node in the name of the endpoint of a debt whose DEL could not tell the node.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// What this call's DEL owes.
-pub fn debt(session: &Session) -> Debt {
+/// How many debts of others a call or a pass of the agent tries: a long outage must not make one pod wait for all others.
+pub const MOST: Limit = Limit { debts: 16, time: None };
+/// The same for an ADD, whose pod waits: no further debt is begun when this many were tried, or this time is over.
+const OF_AN_ADD: Limit = Limit { debts: 2, time: Some(Duration::from_secs(1)) };
+
+/// How much of the journal is paid at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    debts: usize,
+    time: Option<Duration>,
+}
+
+/// The datastore that debts are paid to, and what paying needs beside it.
+#[derive(Debug)]
+pub struct Payer<'a> {
+    /// The configuration of the plugins.
+    pub conf: &'a NetConf,
+    /// How the datastore is reached.
+    pub datastore_config: &'a DatastoreConfig,
+    /// The datastore.
+    pub store: &'a Datastore,
+    /// The Kubernetes API.
+    pub api: &'a Api,
+    /// The node of debts that have none.
+    pub node: &'a str,
+    /// The datastore as the debts know it.
+    pub creditor: Creditor,
+}
+
+/// What this call's DEL owes for `reason`.
+pub fn debt(session: &Session, reason: &CniError) -> Debt {
     let call = &session.call;
     let mut facts = session.facts.clone();
     if facts.node.is_empty() {
         facts.node = UNKNOWN_NODE.into();
     }
     let endpoint = facts.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
+    // A DEL must not fail on its prevResult.
+    let result = call.conf.read_prev_result(call.version).ok().flatten();
     Debt {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
         ifname: call.ifname.clone(),
         node: session.facts.node.clone(),
         datastore: session.datastore_name(),
+        identity: String::new(),
         endpoint,
         pod_uid: session.pod_uid().to_owned(),
         handles: ipam::handles_of(session).iter().map(|handle| handle.as_str().to_owned()).collect(),
+        addresses: result.map(|result| result.ips.iter().map(|ip| ip.address.addr()).collect()).unwrap_or_default(),
+        noted: time::OffsetDateTime::now_utc().unix_timestamp().try_into().unwrap_or_default(),
+        reason: printable(reason),
     }
 }
 
-/// A DEL that reached the datastore owes nothing any more.
-pub fn settled(session: &Session) -> Result<(), CniError> {
+fn printable(reason: &CniError) -> String {
+    netconf::printable::line(&reason.to_string()).into_owned()
+}
+
+impl<'a> Payer<'a> {
+    /// Pays as a call of the plugin, whose datastore has answered. The datastore is asked for its identity: what a spelling
+    /// reaches today may be another datastore than yesterday.
+    async fn of_call(session: &'a Session) -> Payer<'a> {
+        let Session { call, datastore_config, store, api, .. } = session;
+        let name = session.datastore_name();
+        let creditor = creditor(store, name).await;
+        Payer { conf: &call.conf, datastore_config, store, api, node: &session.facts.node, creditor }
+    }
+
+    /// Tries to pay debts until `limit`; failures are logged, and stay for a later time. Returns how many were paid.
+    pub async fn pay_some(&self, locked: &Locked<'_>, limit: Limit) -> usize {
+        self.pay_those(locked, limit, |_| false).await
+    }
+
+    /// The same, but all that `must` be tried are, and first.
+    async fn pay_those(&self, locked: &Locked<'_>, limit: Limit, must: impl Fn(&Debt) -> bool) -> usize {
+        let begun = Instant::now();
+        let (firsts, others): (Vec<_>, Vec<_>) = self.debts(locked).into_iter().partition(|(_, debt)| must(debt));
+        let (mut tried, mut paid, obliged) = (0, 0, firsts.len());
+        for (entry, owed) in firsts.into_iter().chain(others) {
+            let is_over = tried >= limit.debts || limit.time.is_some_and(|time| begun.elapsed() >= time);
+            if is_over && tried >= obliged {
+                break;
+            }
+            tried += 1;
+            let Err(error) = self.pay(locked, &entry, &owed).await else {
+                paid += 1;
+                continue;
+            };
+            tracing::warn!(
+                container = %owed.container_id, entry = %entry.display(), %error,
+                "what an earlier DEL owes cannot be paid; the journal entry stays"
+            );
+            // One that can never be paid must not stand in the way of the others; an outage stops them all.
+            if let Err(error) = locked.postpone(&entry) {
+                tracing::warn!(%error, "the journal entry stays in front of the others");
+            }
+            if error.code == Code::TRY_AGAIN {
+                break;
+            }
+        }
+        paid
+    }
+
+    /// The debts that are owed to this datastore.
+    fn debts(&self, locked: &Locked<'_>) -> Vec<(PathBuf, Debt)> {
+        if let Err(error) = locked.learn(&self.creditor) {
+            tracing::warn!(datastore = %self.creditor.name, %error, "the identity of the datastore is not noted");
+        }
+        locked.debts(&self.creditor)
+    }
+
+    /// The endpoint first, then the addresses: as in DEL.
+    async fn pay(&self, locked: &Locked<'_>, entry: &std::path::Path, owed: &Debt) -> Result<(), CniError> {
+        let owed = &owed.clone().or_on_node(self.node);
+        let facts = facts_of(owed);
+        let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
+        let endpoints = EndpointsOf::new(store, in_pods, facts.clone()).or_unnamed(&owed.pod_uid);
+        endpoints.give_up().await.map_err(|error| cni_error(&error))?;
+        // In Kubernetes a pod has one endpoint, whatever its interface is called.
+        let is_shared = !in_pods && has_other_interface(store, &facts).await.map_err(unlisted)?;
+        if is_shared {
+            tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
+        } else {
+            ipam::release_owed(store, owed, &endpoints).await?;
+            Box::pin(kubevirt::settle(self, owed, &endpoints)).await?;
+        }
+        locked.settle(entry).map_err(journal_error)?;
+        tracing::info!(container = %owed.container_id, network = %owed.network, "settled what an earlier DEL could not");
+        Ok(())
+    }
+}
+
+/// Returns the datastore as debts know it. A datastore that does not tell its identity is known by its spelling alone.
+pub async fn creditor(store: &Datastore, name: String) -> Creditor {
+    let identity = store.identity().await.unwrap_or_else(|error| {
+        tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one stay");
+        None
+    });
+    Creditor { name, identity: identity.unwrap_or_default() }
+}
+
+/// A DEL that reached the datastore owes that one nothing any more.
+pub async fn settled(session: &Session) -> Result<(), CniError> {
     let call = &session.call;
     if !session.journal.owes(&call.conf.name, &call.container_id, &call.ifname) {
         return Ok(());
     }
+    let payer = Payer::of_call(session).await;
     let locked = session.journal.lock().map_err(journal_error)?;
-    locked.settle(&debt(session)).map_err(journal_error)
+    for (entry, owed) in payer.debts(&locked) {
+        if owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname) {
+            locked.settle(&entry).map_err(journal_error)?;
+        }
+    }
+    Ok(())
 }
 
-/// Before an ADD: the attachment's own debt must be paid first, or a later replay would take back what ADD gives.
-/// Others are paid as far as nobody else does so now. Nothing is written while the datastore is not ready (CNI-76).
+/// Before an ADD: the attachment's own debt must be paid first, or a later replay would take back what ADD gives. All debts of the
+/// pod and of the addresses that it asks for are tried; others are paid as far as nobody else does so now. Nothing is written while
+/// the datastore is not ready (CNI-76).
 pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     if session.journal.is_empty() {
         return Ok(());
     }
-    session.read(Question::Cluster).await?.ensure_ready()?;
-    let call = &session.call;
-    if session.journal.owes(&call.conf.name, &call.container_id, &call.ifname) {
-        let locked = session.journal.lock().map_err(journal_error)?;
-        for owed in locked.debts(&session.datastore_name()) {
-            if (&owed.network, &owed.container_id, &owed.ifname) == (&call.conf.name, &call.container_id, &call.ifname)
-            {
-                pay(session, &locked, &owed).await?;
+    let known = session.read(Question::Endpoint).await?;
+    known.ensure_ready()?;
+    let wanted = Wanted::of(session, &known);
+    let is_urgent = session
+        .journal
+        .entries()
+        .is_ok_and(|entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(|debt| wanted.is_owed_by(debt))));
+    let locked = match is_urgent {
+        true => session.journal.lock().map_err(journal_error)?,
+        false => match session.journal.try_lock() {
+            Ok(Some(locked)) => locked,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+                return Ok(());
             }
+        },
+    };
+    locked.remove_abandoned();
+    let payer = Payer::of_call(session).await;
+    let call = &session.call;
+    for (entry, owed) in payer.debts(&locked) {
+        if owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname) {
+            payer.pay(&locked, &entry, &owed).await?;
         }
     }
-    settle_some(session).await;
+    payer.pay_those(&locked, OF_AN_ADD, |debt| wanted.is_owed_by(debt)).await;
     Ok(())
+}
+
+/// What an ADD may need that debts hold.
+struct Wanted {
+    pod: Option<(String, String)>,
+    attachment: (String, String, String),
+    addresses: Vec<IpAddr>,
+}
+
+impl Wanted {
+    fn of(session: &Session, known: &Known) -> Wanted {
+        let call = &session.call;
+        let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
+        let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
+        let mut addresses: Vec<IpAddr> = ipam::call_of(session).and_then(|call| call.ip).into_iter().collect();
+        let described = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref());
+        // Annotations that make no sense fail the ADD itself, a little later.
+        let annotations =
+            described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());
+        match annotations.map(|annotations| annotations.addresses) {
+            Some(Addresses::Requested(asked) | Addresses::Fixed(asked)) => addresses.extend(asked),
+            Some(Addresses::Allocated) | None => {}
+        }
+        Wanted { pod, attachment, addresses }
+    }
+
+    fn is_owed_by(&self, debt: &Debt) -> bool {
+        let (network, container_id, ifname) = &self.attachment;
+        let is_of_pod = || {
+            let pod = debt.pod();
+            pod.is_some_and(|(namespace, name)| {
+                self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
+            })
+        };
+        // Entries of earlier releases, and of runtimes without prevResult, do not tell their addresses.
+        let may_hold = || {
+            !self.addresses.is_empty()
+                && (debt.addresses.is_empty() || debt.addresses.iter().any(|ip| self.addresses.contains(ip)))
+        };
+        debt.is_of_attachment(network, container_id, ifname) || is_of_pod() || may_hold()
+    }
 }
 
 /// Tries to pay a bounded number of entries; failures are logged, and stay for a later time.
@@ -75,40 +268,29 @@ pub async fn settle_some(session: &Session) {
     let locked = match session.journal.try_lock() {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
-        Err(error) => return tracing::warn!(%error, "journal"),
+        Err(error) => {
+            return tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+        }
     };
     locked.remove_abandoned();
-    for owed in locked.due(&session.datastore_name()) {
-        let Err(error) = pay(session, &locked, &owed).await else { continue };
-        tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
-        // One that can never be paid must not stand in the way of the others; an outage stops them all.
-        if let Err(error) = locked.postpone(&owed) {
-            tracing::warn!(%error, "journal");
-        }
-        if error.code == Code::TRY_AGAIN {
-            return;
-        }
-    }
+    Payer::of_call(session).await.pay_some(&locked, MOST).await;
 }
 
-/// The endpoint first, then the addresses: as in DEL.
-async fn pay(session: &Session, locked: &Locked<'_>, owed: &Debt) -> Result<(), CniError> {
-    let owed = &owed.clone().or_on_node(&session.facts.node);
-    let facts = facts_of(owed);
-    let (store, in_pods) = (&session.store, session.is_on_kubernetes());
-    let endpoints = EndpointsOf::new(store, in_pods, facts.clone()).or_unnamed(&owed.pod_uid);
-    endpoints.give_up().await.map_err(|error| cni_error(&error))?;
-    // In Kubernetes a pod has one endpoint, whatever its interface is called.
-    let is_shared = !in_pods && has_other_interface(store, &facts).await.map_err(unlisted)?;
-    if is_shared {
-        tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
-    } else {
-        ipam::release_owed(store, owed, &endpoints).await?;
-        Box::pin(kubevirt::settle(session, owed, &endpoints)).await?;
+/// Has the node learn what the datastore of this call is, if it has not yet: a DEL that cannot reach it needs that.
+pub async fn learn(session: &Session) {
+    let name = session.datastore_name();
+    if !session.journal.identity_of(&name).is_empty() {
+        return;
     }
-    locked.settle(owed).map_err(journal_error)?;
-    tracing::info!(container = %owed.container_id, network = %owed.network, "settled what an earlier DEL could not");
-    Ok(())
+    let creditor = creditor(&session.store, name).await;
+    let learned = match session.journal.try_lock() {
+        Ok(Some(locked)) => locked.learn(&creditor),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = learned {
+        tracing::warn!(datastore = %creditor.name, %error, "the identity of the datastore is not noted");
+    }
 }
 
 /// The attachment that a debt is of, by the name of its endpoint.
@@ -167,8 +349,7 @@ mod tests {
             node: facts.node.clone(),
             datastore: "local".into(),
             endpoint: (key.namespace.unwrap(), key.name),
-            pod_uid: String::new(),
-            handles: Vec::new(),
+            ..Debt::default()
         }
     }
 

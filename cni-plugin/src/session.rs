@@ -5,6 +5,7 @@ use futures::future::join;
 use ipam_plugin::ahead::{Ahead, EarlyHandle};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamCall;
+use ipam_plugin::journal::{self, Journal};
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::ReleasePrelude;
@@ -23,7 +24,6 @@ use crate::dataplane::Before;
 use crate::del;
 use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
-use crate::journal::Journal;
 use crate::kubernetes;
 use crate::status;
 use crate::timings::Timings;
@@ -77,7 +77,7 @@ impl Session {
             call.args.require_pod()?;
         }
         let facts = facts_of(&call, node);
-        let journal = Journal::new(crate::journal::DEFAULT_DIRECTORY);
+        let journal = Journal::new(journal::DEFAULT_DIRECTORY);
         let (subnets, machine, before) = (None, None, Before::Unknown);
         Ok(Session { call, facts, subnets, machine, before, datastore_config, store, api, journal, timings })
     }
@@ -293,16 +293,7 @@ impl Session {
 
     /// The datastore in words, without credentials: what the journal knows it by.
     pub fn datastore_name(&self) -> String {
-        match &self.datastore_config {
-            DatastoreConfig::Etcd(etcd) => {
-                // In whatever order they are listed, they are one datastore.
-                let mut endpoints = etcd.endpoints.clone();
-                endpoints.sort();
-                format!("etcd {}", endpoints.join(","))
-            }
-            DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
-            DatastoreConfig::Kubernetes(kubernetes) => format!("kubernetes {kubernetes}"),
-        }
+        journal::name_of(&self.datastore_config)
     }
 }
 

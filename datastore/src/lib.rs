@@ -13,6 +13,7 @@ mod deadline;
 pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
+mod identity;
 pub mod kubernetes;
 #[cfg(feature = "local")]
 pub mod local;

@@ -67,6 +67,11 @@ impl Local {
         Ok(answers.into_iter().flatten().collect())
     }
 
+    /// Returns the id that the file got when it was made, or gets now if an earlier release made it.
+    pub(crate) fn identity(&self) -> Result<String, StoreError> {
+        self.run(schema::identity)
+    }
+
     fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         self.run(|connection| {
             if let [range] = ranges {

@@ -19,6 +19,10 @@ impl Local {
         match self.0 {}
     }
 
+    pub(crate) fn identity(&self) -> Result<String, StoreError> {
+        match self.0 {}
+    }
+
     pub(crate) fn scan(&self, _: &str) -> Result<Vec<RawEntry>, StoreError> {
         match self.0 {}
     }

@@ -13,6 +13,7 @@
 
 mod answers;
 pub mod clock;
+pub(crate) mod debts;
 mod listener;
 mod projected;
 pub mod schedule;
@@ -20,6 +21,7 @@ mod settings;
 pub mod status;
 pub mod timetable;
 
+pub use debts::{Pass, Plugins};
 pub use listener::ListenError;
 pub use settings::{AgentSettings, DEFAULT_LISTEN, SettingsError, VARIABLES};
 
@@ -94,12 +96,13 @@ struct Refresher {
 ///
 /// The token of the plugins goes to `kubeconfig`, as the service account of `pod`; without a pod, and where
 /// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is called at
-/// most once a minute.
+/// most once a minute. `pay` pays what DELs owe; it never ends.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
     keep: impl FnMut() -> Kept,
+    pay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let now = Moment::now();
@@ -113,6 +116,7 @@ pub async fn run(
     let mut agent = Agent { token, table: Timetable::new(settings.pace, now), keep, status };
     tokio::select! {
         () = agent.work() => {}
+        () = pay => {}
         () = answering => {}
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use ipam_plugin::process;
 
-use crate::agent::{self, AgentError, AgentSettings};
+use crate::agent::{self, AgentError, AgentSettings, Pass, Plugins, debts};
 use crate::install::{InstallError, Installation, Upkeep};
 use crate::kubeconfig;
 use crate::service_account::ServiceAccountError;
@@ -59,15 +59,18 @@ fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), Settings
     Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
 }
 
-/// Stays as the agent, until SIGTERM (INST-37).
+/// Stays as the agent, until SIGTERM (INST-37). `pay` pays what DELs owe: the plugin knows how.
 fn stay(
     installation: &Installation<'_>,
     mut upkeep: Upkeep<'_>,
     lookup: &dyn Fn(&str) -> Option<String>,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
 ) -> Result<(), CommandError> {
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
-    let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || upkeep.keep()))?;
+    let net_dir = layout.net_dir(&settings.net_dir);
+    let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
+    let paying = debts::look_after(&conf, layout, &settings.net_dir, pay);
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || upkeep.keep(), paying))?;
     Ok(())
 }

@@ -10,7 +10,6 @@
 //! put in place by one rename ([`atomic_file`]), so that a run that dies leaves what was there before.
 
 pub mod agent;
-pub mod atomic_file;
 pub mod binaries;
 pub mod candidate;
 pub mod cluster;
@@ -31,7 +30,6 @@ pub mod mtu;
 pub mod node_conf;
 pub mod nodename;
 pub mod runtime_choice;
-pub mod security_label;
 pub mod service_account;
 pub mod settings;
 pub mod state;
@@ -40,3 +38,5 @@ mod timed_call;
 pub mod tls_assets;
 pub mod token;
 pub mod uninstall;
+
+pub use ipam_plugin::atomic_file;

@@ -21,6 +21,7 @@ mod export;
 mod get;
 mod import;
 mod init;
+mod journal;
 mod kind;
 mod output;
 mod progress;
@@ -115,6 +116,11 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     if let Command::Completions(args) = &command {
         return completions::run(args, out);
     }
+    if let Command::Journal(args) = &command
+        && args.is_list()
+    {
+        return journal::list(args, output, out);
+    }
     let connection = connection.resolve(|name| std::env::var(name).ok())?;
     let store = Datastore::open(&connection.config)?;
     let mut notices = io::stderr();
@@ -138,6 +144,7 @@ async fn execute(command: Command, session: &mut Session<'_>) -> Result<Outcome,
         Command::Delete(args) => delete::run(&args, session).await,
         Command::Endpoints(args) => endpoints::run(&args, session).await,
         Command::Init(args) => init::run(&args, session).await,
+        Command::Journal(args) => journal::run(&args, session).await,
         Command::Export(args) => export::run(&args, session).await,
         Command::Import(args) => import::run(&args, session).await,
         Command::Completions(args) => completions::run(&args, session.out),

@@ -27,7 +27,10 @@ pub fn kubernetes_beside(conf: &NetConf, deadline: Option<Duration>) -> Result<K
 }
 
 /// [`of`], with another environment than this process's.
-pub(crate) fn with_environment(
+///
+/// # Errors
+/// Nothing usable is configured.
+pub fn with_environment(
     conf: &NetConf,
     deadline: Option<Duration>,
     env: impl Fn(&str) -> Option<String>,

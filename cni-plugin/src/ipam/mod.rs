@@ -15,6 +15,7 @@ use ipam_plugin::ahead;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall, Leaked};
 use ipam_plugin::error::IpamError;
+use ipam_plugin::journal::Debt;
 use ipam_plugin::kubevirt;
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::prelude::Prelude;
@@ -35,7 +36,6 @@ use crate::annotations::Addresses;
 use crate::attach::host_link_of;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::EndpointsOf;
-use crate::journal::Debt;
 use crate::session::{Session, store_error};
 
 /// Addresses given to this container by this ADD.

@@ -1,6 +1,7 @@
 //! The tables, and their version in `PRAGMA user_version`.
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use uuid::Uuid;
 
 use super::pairs;
 use crate::first_use;
@@ -17,6 +18,9 @@ const TABLES: &str = "
     INSERT INTO counter (revision) VALUES (0);
     PRAGMA user_version = 1;
 ";
+
+/// The file's id. Files of earlier releases have no such table until [`identity`] adds it; earlier releases ignore the table.
+const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
 /// Why a new file did not become a datastore.
 #[derive(Debug)]
@@ -48,8 +52,28 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;
+    add_identity(&transaction)?;
     fill(&transaction)?;
     Ok(transaction.commit()?)
+}
+
+/// Returns the file's id, and gives the file one if an earlier release made it.
+pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let id = add_identity(&transaction)?;
+    transaction.commit()?;
+    Ok(id)
+}
+
+fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
+    transaction.execute_batch(IDENTITY)?;
+    let found = transaction.query_row("SELECT id FROM identity", [], |row| row.get(0)).optional()?;
+    if let Some(id) = found {
+        return Ok(id);
+    }
+    let id = Uuid::new_v4().to_string();
+    transaction.execute("INSERT INTO identity (id) VALUES (?1)", [&id])?;
+    Ok(id)
 }
 
 /// A new file needs no `init`: it begins with what [`first_use`] would add.
@@ -60,4 +84,29 @@ fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
         // Unreachable in an empty table, but no reason to lose the words.
         SchemaError::Initial(refusal.explain(&writes[index].key))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{DEFAULT_DEADLINE, LocalConfig};
+    use crate::local::Local;
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_one_identity_from_its_making_on_and_a_file_of_an_earlier_release_gets_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let local = |name: &str| {
+            Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE })
+        };
+        let made = local("a.db").identity().unwrap();
+        assert_eq!(local("a.db").identity().unwrap(), made);
+        assert_ne!(local("b.db").identity().unwrap(), made);
+
+        let connection = Connection::open(directory.path().join("a.db")).unwrap();
+        connection.execute_batch("DROP TABLE identity").unwrap();
+        let given = local("a.db").identity().unwrap();
+        assert_ne!(given, made);
+        assert_eq!(local("a.db").identity().unwrap(), given);
+    }
 }

@@ -3,12 +3,15 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::process;
 use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
+use crate::agent::{Pass, Plugins, debts};
 use crate::host_network::HostNetwork;
 use crate::install::{Installation, Upkeep};
 use crate::layout::Layout;
@@ -17,17 +20,28 @@ use crate::settings::variables::GROUPS;
 
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
-/// Runs it with these arguments.
-pub fn install(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
+/// How long the datastore may take to tell what it is.
+const LEARNING: Duration = Duration::from_secs(5);
+
+/// Runs it with these arguments. `pay` is for the agent that may stay.
+pub fn install(
+    arguments: impl IntoIterator<Item = String>,
+    network: &dyn HostNetwork,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) -> ExitCode {
     with("install", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-installer"));
         // What is not mounted is not installed to, unless somebody says where else.
         let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        ended(run(&layout, network))
+        ended(run(&layout, network, pay))
     })
 }
 
-fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
+fn run(
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
@@ -35,7 +49,11 @@ fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
     // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        stay(&installation, Upkeep::of_own(installation), &lookup)?;
+        return stay(&installation, Upkeep::of_own(installation), &lookup, pay);
+    }
+    if !settings.try_for.is_zero() {
+        let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
+        process::block_on(debts::once(&conf, layout, &settings.net_dir, LEARNING, pay));
     }
     Ok(())
 }

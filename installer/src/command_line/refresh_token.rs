@@ -8,7 +8,7 @@ use ipam_plugin::variable::list;
 
 use super::arguments::{Known, with};
 use super::{CommandError, ended, environment, stay};
-use crate::agent::VARIABLES;
+use crate::agent::{Pass, Plugins, VARIABLES};
 use crate::host_network::HostNetwork;
 use crate::install::{Installation, Upkeep};
 use crate::layout::Layout;
@@ -16,25 +16,33 @@ use crate::service_account::ServiceAccount;
 
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
-/// Runs it with these arguments.
-pub fn refresh_token(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
+/// Runs it with these arguments. `pay` pays what DELs owe.
+pub fn refresh_token(
+    arguments: impl IntoIterator<Item = String>,
+    network: &dyn HostNetwork,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) -> ExitCode {
     with("refresh-token", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-agent"));
-        ended(run(&said.layout(), network))
+        ended(run(&said.layout(), network, pay))
     })
 }
 
-fn run(layout: &Layout, network: &dyn HostNetwork) -> Result<(), CommandError> {
+fn run(
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
-    stay(&installation, Upkeep::of_anyones(installation), &lookup)
+    stay(&installation, Upkeep::of_anyones(installation), &lookup, pay)
 }
 
 fn help() -> String {
     let mut text = String::from(
         "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` has\n\
-         installed with the same environment. Needs a pod whose service account may create serviceaccounts/token of the \
+         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod whose service account may create serviceaccounts/token of the \
          plugins'\naccount.\n\
          \n\
          Usage: calico refresh-token [--root DIR]\n\

@@ -48,8 +48,8 @@ pub struct Facts {
     pub uplinks: Result<Vec<Interface>, String>,
     /// Kernel settings that matter.
     pub settings: Vec<Setting>,
-    /// How many DELs still owe the datastore something, or why the journal cannot be read.
-    pub journal: Result<usize, String>,
+    /// The DELs that still owe the datastore something, each in words, or why the journal cannot be read.
+    pub journal: Result<Vec<String>, String>,
     /// The locks by which processes of this node take turns.
     pub locks: Vec<Lock>,
     /// What libcni keeps of containers; `None` where it keeps nothing, or nothing that is seen from here.
@@ -86,7 +86,7 @@ impl Default for Facts {
             mtu_file_required: false,
             uplinks: Ok(Vec::new()),
             settings: Vec::new(),
-            journal: Ok(0),
+            journal: Ok(Vec::new()),
             locks: Vec::new(),
             cache: Ok(None),
             noted: Vec::new(),

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
+use ipam_plugin::journal::Journal;
 use ipam_plugin::lock::{HostLock, LockError};
 
 use super::report::Report;
@@ -57,16 +58,16 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
         }
         Err(error) => return report.leave(directory.display(), error),
     };
-    match journal::entries(layout) {
+    match journal::of(layout).entries().map(|entries| entries.len()) {
         Err(error) => report.leave(directory.display(), format!("it cannot be looked at: {error}")),
-        Ok(Some(n)) if n > 0 => report.leave(
+        Ok(n) if n > 0 => report.leave(
             directory.display(),
             format!(
                 "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the others run \
                  `calico-ipam check` on another node; then delete this directory"
             ),
         ),
-        Ok(_) => match if acts { remove_empty(&directory, &lock) } else { Ok(()) } {
+        Ok(_) => match if acts { remove_empty(&journal::of(layout), &directory, &lock) } else { Ok(()) } {
             Ok(()) => report.done("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 report.leave(directory.display(), "something else is in it, or a DEL noted a debt in this moment");
@@ -77,10 +78,11 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
 }
 
 /// A DEL that notes a debt in this moment, which takes no lock, keeps the directory.
-fn remove_empty(journal: &Path, lock: &Path) -> io::Result<()> {
-    atomic_file::sweep(journal);
+fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
+    atomic_file::sweep(directory);
+    journal.forget_datastores()?;
     gone(fs::remove_file(lock))?;
-    gone(fs::remove_dir(journal))
+    gone(fs::remove_dir(directory))
 }
 
 /// What was not there is gone as well.
@@ -96,6 +98,7 @@ mod tests {
     use std::fs::File;
     use std::path::PathBuf;
 
+    use ipam_plugin::journal::Creditor;
     use tempfile::TempDir;
 
     use super::*;
@@ -191,6 +194,16 @@ mod tests {
         drop(lock);
         node.removed();
         assert!(!node.journal().exists());
+    }
+
+    #[test]
+    fn a_journal_goes_with_what_the_node_has_learned_of_its_datastores() {
+        let node = Node::new();
+        let journal = journal::of(&node.layout);
+        let creditor = Creditor { name: "etcd a".into(), identity: "etcd 1".into() };
+        journal.lock().unwrap().learn(&creditor).unwrap();
+        let said = node.removed();
+        assert!(!node.journal().exists(), "{said}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::export::ExportArgs;
 use super::get::GetArgs;
 use super::import::ImportArgs;
 use super::init::InitArgs;
+use super::journal::JournalArgs;
 use super::output::Format;
 use super::release::ReleaseArgs;
 use super::show::ShowArgs;
@@ -48,6 +49,7 @@ pub(super) enum Command {
     Delete(DeleteArgs),
     Endpoints(EndpointsArgs),
     Init(InitArgs),
+    Journal(JournalArgs),
     Export(ExportArgs),
     Import(ImportArgs),
     Completions(CompletionsArgs),

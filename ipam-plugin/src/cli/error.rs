@@ -11,6 +11,7 @@ use libcalico::validation::ValidationError;
 use libcalico::validation::manifest::ManifestError;
 
 use crate::error::IpamError;
+use crate::journal::JournalError;
 
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,26 @@ pub(super) enum CliError {
     /// An operation on addresses.
     #[error("{}", .0.to_string().trim_end())]
     Ipam(#[from] IpamError),
+    /// The journal of this node.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A datastore to which no debt can be given.
+    #[error(
+        "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or `calico-ipam init` \
+         writes it"
+    )]
+    NoIdentity {
+        /// The datastore.
+        datastore: String,
+    },
+    /// A container without a debt.
+    #[error(
+        "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"
+    )]
+    NoDebt {
+        /// What the id was to begin with.
+        container: String,
+    },
     /// A file that was to be read or written.
     #[error("{what} {path}: {cause}")]
     File {

@@ -2,6 +2,7 @@
 //! probes (INST-51), tokens that end before their time, a kubeconfig that is never seen half.
 
 mod clocks;
+mod debts;
 mod etcd;
 mod files;
 mod kubeconfig;

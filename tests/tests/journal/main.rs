@@ -1,5 +1,6 @@
 //! The datastore is away: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
 
+mod datastores;
 mod kubernetes;
 mod refused;
 

@@ -171,7 +171,7 @@ fn cluster_information(cluster: &Cluster) -> Finding {
         ),
         Ok(None) => Finding::fail(
             NAME,
-            "there is no ClusterInformation default: every ADD and DEL fails",
+            "there is no ClusterInformation default: every ADD fails, and each DEL notes a debt",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
         Err(reason) => untold(NAME, reason, cluster),

@@ -4,6 +4,9 @@ use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH,
 use crate::doctor::finding::Finding;
 use crate::host_network::Interface;
 
+/// How many debts are told in full.
+const DEBTS_TOLD: usize = 5;
+
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
 /// Which node the plugins take this one for.
@@ -25,7 +28,7 @@ pub(super) fn name(facts: &Facts) -> Finding {
         ),
         None if !optional => Finding::fail(
             NAME,
-            format!("{path} does not exist: every ADD and DEL fails"),
+            format!("{path} does not exist: every ADD fails, and each DEL notes a debt"),
             format!("calico-node writes it, or the installer does: printf %s {name} > {path}"),
         ),
         _ => Finding::ok(NAME, name),
@@ -123,12 +126,20 @@ pub(super) fn settings(facts: &Facts) -> Finding {
 pub(super) fn journal(facts: &Facts) -> Finding {
     match &facts.journal {
         Err(reason) => Finding::skipped("journal", reason.clone()),
-        Ok(0) => Finding::ok("journal", "empty"),
-        Ok(owed) => Finding::warn(
-            "journal",
-            format!("{owed} DELs have not given their addresses back yet"),
-            "the next ADD or DEL that reaches the datastore does; if they stay, the plugin's log says why \
-             (/var/log/calico/cni/cni.log)",
-        ),
+        Ok(debts) if debts.is_empty() => Finding::ok("journal", "empty"),
+        Ok(debts) => {
+            let told = &debts[..debts.len().min(DEBTS_TOLD)];
+            let more = match debts.len() - told.len() {
+                0 => String::new(),
+                more => format!("; and {more} more"),
+            };
+            Finding::warn(
+                "journal",
+                format!("{} DELs have not given their addresses back yet: {}{more}", debts.len(), told.join("; ")),
+                "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that stay, \
+                 /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal adopt` gives them to \
+                 another datastore",
+            )
+        }
     }
 }

@@ -80,7 +80,7 @@ fn good() -> Facts {
         mtu_file_required: false,
         uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pods: false }]),
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
-        journal: Ok(0),
+        journal: Ok(Vec::new()),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
         noted: Vec::new(),

@@ -1,9 +1,12 @@
 //! Kernel and files.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
+use ipam_plugin::journal::{Debt, short_age};
 use libcalico::names::interface_prefix;
 use netconf::NetConf;
 
@@ -38,10 +41,24 @@ pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
     }
 }
 
-/// How many DELs owe something.
-pub(super) fn journal(layout: &Layout) -> Result<usize, String> {
+/// The debts of DELs, the oldest first, each in words.
+pub(super) fn journal(layout: &Layout) -> Result<Vec<String>, String> {
     let refused = |error| format!("{}: {error}", journal::directory(layout).display());
-    Ok(journal::entries(layout).map_err(refused)?.unwrap_or_default())
+    let mut debts = Vec::new();
+    for entry in journal::of(layout).entries().map_err(refused)? {
+        match entry.debt {
+            Ok(debt) => debts.push((debt.age(entry.touched), described(&debt, entry.touched))),
+            Err(error) => debts.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display()))),
+        }
+    }
+    debts.sort_by_key(|(age, _)| Reverse(*age));
+    Ok(debts.into_iter().map(|(_, words)| words).collect())
+}
+
+fn described(debt: &Debt, touched: SystemTime) -> String {
+    let age = short_age(debt.age(touched));
+    let reason = if debt.reason.is_empty() { String::new() } else { format!(" because of: {}", debt.reason) };
+    format!("{} owes {} for {age}{reason}", debt.workload(), debt.datastore)
 }
 
 /// What libcni keeps, and whether the interfaces are there.
@@ -66,7 +83,7 @@ mod tests {
     fn what_cannot_be_read_is_not_taken_for_absent() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(0)));
+        assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(Vec::new())));
         fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
         fs::write(journal::directory(&layout), "").unwrap();
         assert!(mtu_file(&layout).unwrap_err().contains("directory"));

@@ -1,0 +1,61 @@
+//! The agent of the node pays what DELs owe, with the plugins' credentials and by the plugins' rules.
+
+use std::time::Duration;
+
+use datastore::Datastore;
+use installer::agent::{Pass, Plugins};
+use ipam_plugin::datastore_settings;
+use ipam_plugin::journal::{Creditor, Journal};
+use ipam_plugin::kubernetes_api::Api;
+use libcalico::api::ClusterInformation;
+use libcalico::store::Store;
+
+use crate::del;
+use crate::owed::{MOST, Payer};
+use crate::session::cluster_key;
+
+/// How long the datastore may take for one request.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pays the debts of this node as far as its datastore lets it, and learns what that datastore is. Asks nobody where there is nothing
+/// to pay and nothing to learn; writes nothing while the datastore is not ready.
+///
+/// # Errors
+/// The datastore cannot be reached, refuses, or is not ready; the configuration leads nowhere.
+pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
+    let journal = Journal::new(&plugins.journal);
+    if journal.is_empty() && !plugins.learns {
+        return Ok(Pass::default());
+    }
+    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
+        .map_err(|error| error.to_string())?;
+    let store = Datastore::open(&config).map_err(|error| error.to_string())?;
+    let api = Api::of(&plugins.conf, &config, false).map_err(|error| error.to_string())?;
+    let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(|error| error.to_string())?;
+    if cluster.value.spec.datastore_ready != Some(true) {
+        return Err("ClusterInformation default says that the datastore is not ready".into());
+    }
+    let identity = match store.identity().await {
+        Ok(identity) => identity.unwrap_or_default(),
+        Err(error) if journal.is_empty() => {
+            return Err(format!("the identity of the datastore cannot be read: {error}"));
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the identity of the datastore cannot be read; debts that name one stay");
+            String::new()
+        }
+    };
+    let creditor = Creditor { name: plugins.datastore.clone(), identity };
+    // A call of the plugin that pays at this moment does the same.
+    let Some(locked) = journal.try_lock().map_err(|error| error.to_string())? else { return Ok(Pass::default()) };
+    locked.remove_abandoned();
+    let node = del::node_of(&plugins.conf);
+    if node.is_empty() {
+        return Err("nothing tells which node this is".into());
+    }
+    let payer =
+        Payer { conf: &plugins.conf, datastore_config: &config, store: &store, api: &api, node: &node, creditor };
+    let paid = payer.pay_some(&locked, MOST).await;
+    let left = journal.entries().map_err(|error| error.to_string())?.len();
+    Ok(Pass { learned: true, paid, left })
+}

@@ -1,0 +1,32 @@
+//! What a datastore is, whatever a configuration calls it: endpoints and paths change, the datastore stays the same.
+
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::kubernetes::Namespace;
+use libcalico::store::{Store, StoreError};
+
+use crate::Datastore;
+
+/// The namespace that every cluster has from its beginning on, and never deletes.
+const FIRST_NAMESPACE: &str = "kube-system";
+
+impl Datastore {
+    /// Reads the identity of the datastore with one request: the uid of the namespace `kube-system`, the `clusterGUID` of etcd's
+    /// ClusterInformation, or the id in the embedded datastore's file. `None` where the datastore has no identity yet.
+    ///
+    /// # Errors
+    /// The datastore does not answer, or refuses to tell.
+    pub async fn identity(&self) -> Result<Option<String>, StoreError> {
+        let (kind, id) = match self {
+            Datastore::Kubernetes(api) => {
+                let namespace = api.get::<Namespace>(&ObjectKey::global(FIRST_NAMESPACE)).await?;
+                ("kubernetes", namespace.value.metadata.uid)
+            }
+            Datastore::Etcd(etcd) => {
+                let cluster = etcd.get::<ClusterInformation>(&ObjectKey::global("default")).await?;
+                ("etcd", cluster.value.spec.cluster_guid)
+            }
+            Datastore::Local(local) => ("local", local.identity()?),
+        };
+        Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
+    }
+}

@@ -1,0 +1,267 @@
+//! `journal`: the debts of DELs that could not tell their datastore, and `journal adopt`, which gives debts to another datastore.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::error::CliError;
+use super::output::{self, Format};
+use super::session::{Outcome, Session};
+use crate::journal::{Creditor, DEFAULT_DIRECTORY, Debt, Entry, Journal, short_age};
+
+/// List what DELs of this node owe a datastore that they could not reach, or give debts to another datastore
+///
+/// A DEL that cannot reach its datastore, or that the datastore refuses, takes the pod's network down and notes a debt: an
+/// endpoint to delete and addresses to release. The next call of the plugin pays, and the agent of the node pays within a
+/// minute. A debt is paid only to the datastore that it is owed to.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  calico-ipam journal
+  calico-ipam journal -o json
+  calico-ipam journal adopt 4f1d9c0b --config /etc/cni/net.d/10-calico.conflist
+  calico-ipam journal adopt --all --etcd-endpoints http://127.0.0.1:2379
+
+The list needs no datastore. Exit status: 0, or 1 for an error; debts are no error."
+)]
+pub(super) struct JournalArgs {
+    /// The directory of the journal
+    #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_DIRECTORY)]
+    directory: PathBuf,
+    #[command(subcommand)]
+    command: Option<JournalCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum JournalCommand {
+    Adopt(AdoptArgs),
+}
+
+/// Give debts to the datastore that this command reaches, which then gets its addresses back
+///
+/// For debts whose datastore was moved, so that its identity changed: without this they stay. Adopting a debt of another
+/// cluster is safe: only what the datastore has for that very container is released.
+#[derive(Debug, Args)]
+struct AdoptArgs {
+    /// Container ids, or what they begin with
+    #[arg(value_name = "CONTAINER", required_unless_present = "all")]
+    containers: Vec<String>,
+    /// All debts that can be read
+    #[arg(long, conflicts_with = "containers")]
+    all: bool,
+}
+
+/// A debt as it is listed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    entry: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(flatten)]
+    debt: Option<Listed>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    network: String,
+    container: String,
+    interface: String,
+    workload: String,
+    node: String,
+    addresses: Vec<String>,
+    age_seconds: u64,
+    datastore: String,
+    identity: String,
+    reason: String,
+}
+
+impl JournalArgs {
+    /// Returns true if the command only reads files of this node.
+    pub(super) fn is_list(&self) -> bool {
+        self.command.is_none()
+    }
+}
+
+/// Prints the list.
+pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let rows: Vec<Row> = entries(args)?.into_iter().map(Row::of).collect();
+    if output::document(format, out, &rows)? {
+        return Ok(Outcome::Fine);
+    }
+    if rows.is_empty() {
+        writeln!(out, "No DEL of this node owes anything").map_err(CliError::Output)?;
+        return Ok(Outcome::Fine);
+    }
+    let mut table = output::table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
+    for row in &rows {
+        let cells = match &row.debt {
+            Some(debt) => [
+                debt.container.clone(),
+                debt.interface.clone(),
+                debt.workload.clone(),
+                debt.node.clone(),
+                short_age(std::time::Duration::from_secs(debt.age_seconds)),
+                [debt.datastore.as_str(), debt.identity.as_str()].join("\n").trim_end().to_owned(),
+                debt.reason.clone(),
+            ],
+            None => {
+                let problem = row.problem.as_deref().unwrap_or_default();
+                let reason = format!("{} cannot be read: {problem}", row.entry);
+                [String::new(), String::new(), String::new(), String::new(), String::new(), String::new(), reason]
+            }
+        };
+        table.add_row(cells.map(output::cell));
+    }
+    output::print_table(out, &table)?;
+    Ok(Outcome::Fine)
+}
+
+pub(super) async fn run(args: &JournalArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    match &args.command {
+        None => list(args, session.format, session.out),
+        Some(JournalCommand::Adopt(adopt)) => self::adopt(args, adopt, session).await,
+    }
+}
+
+async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    let name = session.datastore.clone();
+    let identity = session.store.identity().await?.ok_or_else(|| CliError::NoIdentity { datastore: name.clone() })?;
+    let creditor = Creditor { name, identity };
+    let journal = Journal::new(&args.directory);
+    let locked = journal.lock()?;
+    let debts: Vec<(PathBuf, Debt)> =
+        entries(args)?.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?))).collect();
+    for container in &adopt.containers {
+        if !debts.iter().any(|(_, debt)| debt.container_id.starts_with(container)) {
+            return Err(CliError::NoDebt { container: container.clone() });
+        }
+    }
+    let is_chosen = |debt: &Debt| adopt.all || adopt.containers.iter().any(|id| debt.container_id.starts_with(id));
+    for (entry, debt) in debts.iter().filter(|(_, debt)| is_chosen(debt)) {
+        locked.adopt(entry, &creditor)?;
+        session.say(format_args!(
+            "the debt of {} (container {}) is now owed to {} ({})",
+            debt.workload(),
+            debt.container_id,
+            creditor.name,
+            creditor.identity
+        ))?;
+    }
+    Ok(Outcome::Fine)
+}
+
+fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
+    let path = args.directory.display().to_string();
+    Journal::new(&args.directory).entries().map_err(|cause| CliError::File { what: "read", path, cause })
+}
+
+impl Row {
+    fn of(Entry { path, touched, debt }: Entry) -> Row {
+        let entry = path.display().to_string();
+        match debt {
+            Err(error) => Row { entry, problem: Some(error.to_string()), debt: None },
+            Ok(debt) => Row { entry, problem: None, debt: Some(Listed::of(debt, touched)) },
+        }
+    }
+}
+
+impl Listed {
+    fn of(debt: Debt, touched: SystemTime) -> Listed {
+        Listed {
+            workload: debt.workload(),
+            age_seconds: debt.age(touched).as_secs(),
+            network: debt.network,
+            container: debt.container_id,
+            interface: debt.ifname,
+            node: debt.node,
+            addresses: debt.addresses.iter().map(ToString::to_string).collect(),
+            datastore: debt.datastore,
+            identity: debt.identity,
+            reason: debt.reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::testing::Shell;
+
+    fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
+        let directory = shell.dir.path().join("journal");
+        let debt = Debt {
+            network: "net1".into(),
+            container_id: container_id.into(),
+            ifname: "eth0".into(),
+            node: "node1".into(),
+            datastore: datastore.into(),
+            identity: "etcd 1".into(),
+            endpoint: ("team".into(), "node1-k8s-web-eth0".into()),
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            noted: 1,
+            reason: "it is away".into(),
+            ..Debt::default()
+        };
+        Journal::new(&directory).record(&debt).unwrap();
+        directory.display().to_string()
+    }
+
+    #[test]
+    fn the_list_has_age_datastore_and_reason_of_each_debt_and_names_entries_that_cannot_be_read() {
+        let shell = Shell::new();
+        let nothing = shell.dir.path().join("none").display().to_string();
+        assert_eq!(shell.ok(&["journal", "--directory", &nothing]), "No DEL of this node owes anything\n");
+        let directory = noted(&shell, "c1", "etcd http://a:2379");
+        std::fs::write(format!("{directory}/x.json"), "{").unwrap();
+        let table = shell.ok(&["journal", "--directory", &directory]);
+        for text in ["c1", "pod team/web", "etcd http://a:2379", "etcd 1", "it is away", "x.json cannot be read: "] {
+            assert!(table.contains(text), "{text}: {table}");
+        }
+        let rows = shell.json(&["journal", "--directory", &directory]);
+        let rows = rows.as_array().unwrap();
+        let debt = rows.iter().find(|row| row["container"] == "c1").unwrap();
+        assert!(debt["ageSeconds"].as_u64().unwrap() > 1_000_000);
+        assert_eq!(debt["addresses"], serde_json::json!(["10.0.0.1"]));
+        assert!(rows.iter().any(|row| row["problem"].is_string()));
+    }
+
+    #[test]
+    fn adopt_gives_the_named_debts_to_the_datastore_that_it_reaches() {
+        let shell = Shell::new();
+        for id in ["c1", "c2", "d1"] {
+            noted(&shell, id, "etcd http://a:2379");
+        }
+        let directory = shell.dir.path().join("journal").display().to_string();
+        let owned = || {
+            let rows = shell.json(&["journal", "--directory", &directory]);
+            let own = |row: &&serde_json::Value| row["identity"].as_str().unwrap().starts_with("local ");
+            let mut ids: Vec<String> = rows
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(own)
+                .map(|row| row["container"].as_str().unwrap().into())
+                .collect();
+            ids.sort();
+            ids
+        };
+        let ran = shell.run(&["journal", "adopt", "c", "x", "--directory", &directory]);
+        assert_eq!(
+            ran.outcome.unwrap_err(),
+            "no debt of a container whose id begins with x is in the journal; `calico-ipam journal` lists them"
+        );
+        assert!(owned().is_empty());
+        let said = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
+        assert!(said.contains("the debt of pod team/web (container c1) is now owed to the test's (local "), "{said}");
+        assert_eq!(owned(), ["c1", "c2"]);
+        shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);
+        assert_eq!(owned(), ["c1", "c2", "d1"]);
+    }
+}

@@ -1,0 +1,314 @@
+//! What DELs still owe the datastore: a DEL that cannot tell its datastore takes the pod's network down and notes a debt here.
+//!
+//! The journal has one small file per attachment. The container's interface is gone by the time it is written, so the runtime may
+//! forget the container; the addresses and the endpoint follow when a later call, or the agent, reaches the datastore. An ADD of the
+//! same attachment pays its own entry first, under the journal's lock: otherwise a late payment could take back what the ADD has
+//! just given.
+
+mod debt;
+mod identities;
+
+pub use debt::{Creditor, Debt, name_of, short_age};
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::atomic_file::{self, AtomicFileError, is_draft};
+use crate::lock::{HostLock, LONGEST_WAIT, LockError};
+
+/// Where entries live unless a test says otherwise.
+pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
+
+/// Why an entry could not be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file or the directory.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried: `create`, `write` …
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An entry that cannot be put in place.
+    #[error(transparent)]
+    Write(#[from] AtomicFileError),
+    /// The lock was not to be had.
+    #[error("the journal of DELs that are not finished: {0}")]
+    Lock(#[from] LockError),
+}
+
+/// The journal of a node.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    directory: PathBuf,
+}
+
+/// Holds the journal's lock: only the holder pays debts.
+#[derive(Debug)]
+pub struct Locked<'a> {
+    journal: &'a Journal,
+    _lock: HostLock,
+}
+
+/// An entry of the journal.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its file.
+    pub path: PathBuf,
+    /// When the file was last touched: a debt that could not be paid goes behind the others by this time.
+    pub touched: SystemTime,
+    /// What it says, or why it cannot be read.
+    pub debt: Result<Debt, io::Error>,
+}
+
+impl Journal {
+    /// The journal in `directory`, which need not exist.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Journal { directory: directory.into() }
+    }
+
+    /// Keeps `debt` so that it survives a crash and a power loss, with the identity of the datastore if the node has learned it. An
+    /// entry of the same attachment and the same datastore is replaced; one that is owed to another datastore stays.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn record(&self, debt: &Debt) -> Result<(), JournalError> {
+        let at = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| JournalError::File { action, path, source }
+        };
+        fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
+        let mut debt = debt.clone();
+        if debt.identity.is_empty() {
+            debt.identity = identities::recall(&self.directory, &debt.datastore);
+        }
+        let entries = self.debts_of(&debt.network, &debt.container_id, &debt.ifname);
+        let former = entries.into_iter().find(|(_, former)| former.has_creditor_of(&debt));
+        let target = match former {
+            Some((path, former)) => {
+                debt.noted = if former.noted == 0 { debt.noted } else { former.noted };
+                path
+            }
+            None => self.free_file_for(&debt),
+        };
+        write(&target, &debt)
+    }
+
+    /// Returns true if a DEL of this attachment is owed, to whatever datastore.
+    pub fn owes(&self, network: &str, container_id: &str, ifname: &str) -> bool {
+        !self.debts_of(network, container_id, ifname).is_empty()
+    }
+
+    /// Whether there is anything to do, owed or left behind: one system call on the usual path, where the directory is
+    /// absent or empty.
+    pub fn is_empty(&self) -> bool {
+        match fs::read_dir(&self.directory) {
+            Ok(entries) => !entries.flatten().any(|file| is_entry(&file.path()) || is_draft(&file.path())),
+            Err(_) => true,
+        }
+    }
+
+    /// Returns all entries, first those that were not tried for longest.
+    ///
+    /// # Errors
+    /// There is a journal, and it cannot be read.
+    pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let files = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            files => files?,
+        };
+        let mut entries = Vec::new();
+        for file in files {
+            let file = file?;
+            let path = file.path();
+            if !is_entry(&path) {
+                continue;
+            }
+            let debt = match read(&path) {
+                // Paid since the directory was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                debt => debt,
+            };
+            let touched = file.metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
+            entries.push(Entry { path, touched, debt });
+        }
+        entries.sort_by(|one, other| (one.touched, &one.path).cmp(&(other.touched, &other.path)));
+        Ok(entries)
+    }
+
+    /// Returns the identity of the datastore that is spelled `name`; empty while the node has not learned it.
+    pub fn identity_of(&self, name: &str) -> String {
+        identities::recall(&self.directory, name)
+    }
+
+    /// Forgets which datastores the node has learned of, for a journal that is to be removed.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn forget_datastores(&self) -> io::Result<()> {
+        identities::forget_all(&self.directory)
+    }
+
+    /// Takes the lock if nobody pays debts now.
+    ///
+    /// # Errors
+    /// The lock's file cannot be opened.
+    pub fn try_lock(&self) -> Result<Option<Locked<'_>>, JournalError> {
+        match self.lock_within(Duration::ZERO) {
+            Ok(locked) => Ok(Some(locked)),
+            Err(LockError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for the lock, as long as for the one of the addresses: one stuck process must not make a stuck node.
+    ///
+    /// # Errors
+    /// Another process has it for longer, or its file cannot be opened.
+    pub fn lock(&self) -> Result<Locked<'_>, JournalError> {
+        self.lock_within(LONGEST_WAIT).map_err(JournalError::from)
+    }
+
+    fn lock_within(&self, wait: Duration) -> Result<Locked<'_>, LockError> {
+        let lock = HostLock::acquire_within(&self.directory.join("lock"), wait)?;
+        Ok(Locked { journal: self, _lock: lock })
+    }
+
+    fn debts_of(&self, network: &str, container_id: &str, ifname: &str) -> Vec<(PathBuf, Debt)> {
+        // An entry that cannot be read is of no attachment that can be told.
+        let entries = self.entries().unwrap_or_default();
+        let debts = entries.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?)));
+        debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect()
+    }
+
+    /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be read.
+    fn free_file_for(&self, debt: &Debt) -> PathBuf {
+        let Debt { network, container_id, ifname, datastore, identity, .. } = debt;
+        let attachment = format!("{network}/{container_id}/{ifname}");
+        // Ids may be longer than a file name: a name-based UUID is short, stable and safe.
+        let file_of = |text: &str| {
+            let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
+            self.directory.join(format!("{name}.json"))
+        };
+        let first = file_of(&attachment);
+        if first.exists() { file_of(&format!("{attachment}\n{datastore}\n{identity}")) } else { first }
+    }
+}
+
+impl Locked<'_> {
+    /// Keeps what `creditor` is, and gives its identity to all debts that have none and spell the datastore the same: the first
+    /// datastore that a spelling reaches is the one that its debts are owed to.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn learn(&self, creditor: &Creditor) -> Result<(), JournalError> {
+        if creditor.identity.is_empty() {
+            return Ok(());
+        }
+        identities::keep(&self.journal.directory, creditor)?;
+        for (path, mut debt) in self.readable() {
+            if debt.identity.is_empty() && debt.datastore == creditor.name {
+                debt.identity.clone_from(&creditor.identity);
+                write(&path, &debt)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the entries that are owed to `creditor`, first those not tried for longest. An entry that cannot be read, or is owed
+    /// to another datastore, is logged and stays.
+    pub fn debts(&self, creditor: &Creditor) -> Vec<(PathBuf, Debt)> {
+        let (owed, others): (Vec<_>, Vec<_>) =
+            self.readable().into_iter().partition(|(_, debt)| debt.is_owed_to(creditor));
+        if !others.is_empty() {
+            tracing::warn!(
+                entries = others.len(),
+                reached = %creditor.name,
+                "journal entries are owed to another datastore than the one that was reached and stay; calico-ipam journal lists them"
+            );
+        }
+        owed
+    }
+
+    fn readable(&self) -> Vec<(PathBuf, Debt)> {
+        let entries = self.journal.entries().unwrap_or_else(|error| {
+            let directory = self.journal.directory.display();
+            tracing::warn!(%directory, %error, "the journal cannot be read; its debts stay");
+            Vec::new()
+        });
+        let mut readable = Vec::new();
+        for Entry { path, debt, .. } in entries {
+            match debt {
+                Ok(debt) => readable.push((path, debt)),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "this journal entry cannot be read and stays");
+                }
+            }
+        }
+        readable
+    }
+
+    /// Gives the debt in this entry to the datastore `creditor`.
+    ///
+    /// # Errors
+    /// The entry cannot be read or written.
+    pub fn adopt(&self, entry: &Path, creditor: &Creditor) -> Result<(), JournalError> {
+        let unreadable = |source| JournalError::File { action: "read", path: entry.to_owned(), source };
+        let debt = read(entry).map_err(unreadable)?;
+        write(entry, &Debt { identity: creditor.identity.clone(), datastore: creditor.name.clone(), ..debt })
+    }
+
+    /// Puts a debt that could not be paid behind the others.
+    ///
+    /// # Errors
+    /// The entry cannot be touched.
+    pub fn postpone(&self, entry: &Path) -> Result<(), JournalError> {
+        let postponed = File::options().write(true).open(entry).and_then(|file| file.set_modified(SystemTime::now()));
+        postponed.map_err(|source| JournalError::File { action: "postpone", path: entry.to_owned(), source })
+    }
+
+    /// Removes what processes left that were killed while they wrote an entry.
+    pub fn remove_abandoned(&self) {
+        atomic_file::sweep(&self.journal.directory);
+    }
+
+    /// Forgets a debt that was paid.
+    ///
+    /// # Errors
+    /// The entry cannot be removed.
+    pub fn settle(&self, entry: &Path) -> Result<(), JournalError> {
+        match fs::remove_file(entry) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(JournalError::File { action: "remove", path: entry.to_owned(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_entry(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+fn read(path: &Path) -> io::Result<Debt> {
+    serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
+}
+
+fn write(path: &Path, debt: &Debt) -> Result<(), JournalError> {
+    let text = serde_json::to_vec_pretty(debt).map_err(|error| JournalError::File {
+        action: "encode",
+        path: path.to_owned(),
+        source: error.into(),
+    })?;
+    // Entries name pods and containers; only root may read them.
+    atomic_file::replace(path, &text, 0o600)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! [`Debt`]: what one DEL owes, and [`Creditor`]: the datastore that debts are paid to.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use datastore::DatastoreConfig;
+use libcalico::ipam::{HandleId, OldHandle};
+use libcalico::names::EndpointIdentifiers;
+use serde::{Deserialize, Serialize};
+
+/// What is owed for one attachment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Debt {
+    /// Network name.
+    pub network: String,
+    /// Sandbox id.
+    pub container_id: String,
+    /// Interface inside the container.
+    pub ifname: String,
+    /// The node the attachment was on; empty where the DEL could not tell: the node whose call pays.
+    pub node: String,
+    /// The datastore as the configuration of the DEL spelled it, see [`name_of`]; never contains credentials.
+    pub datastore: String,
+    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node has not learned it: the debt
+    /// then belongs to the first datastore that a call with this spelling reaches.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub identity: String,
+    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's. The node in the name is of no account.
+    pub endpoint: (String, String),
+    /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod_uid: String,
+    /// The container's handles; empty when a foreign plugin keeps the addresses.
+    pub handles: Vec<String>,
+    /// The addresses that the ADD gave, as far as the DEL was told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// When the debt was noted, in seconds since 1970; zero in entries of earlier releases.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub noted: u64,
+    /// Why the DEL could not pay.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// The datastore that a call or the agent has reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Creditor {
+    /// Its spelling in the configuration, see [`name_of`].
+    pub name: String,
+    /// Its identity; empty if the datastore has none, or does not tell.
+    pub identity: String,
+}
+
+impl Debt {
+    /// Returns true if both are of the same attachment of a container to a network.
+    pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
+        (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
+    }
+
+    /// Returns the namespace and the name of the pod; `None` for a container that is no pod.
+    pub fn pod(&self) -> Option<(&str, String)> {
+        let (namespace, endpoint) = &self.endpoint;
+        let ids = EndpointIdentifiers::parse(endpoint).ok()?;
+        (ids.orchestrator == "k8s").then(|| (namespace.as_str(), ids.pod))
+    }
+
+    /// The handle of before v3, with the pod or container that its allocations must name to be released.
+    pub fn old_handle(&self) -> Option<OldHandle> {
+        let (namespace, endpoint) = &self.endpoint;
+        let ids = EndpointIdentifiers::parse(endpoint).ok()?;
+        let old = match ids.orchestrator.as_str() {
+            "k8s" => OldHandle::of_pod(namespace, &ids.pod),
+            _ => OldHandle::of_container(&self.container_id),
+        };
+        old.filter(|old| *old.id() != self.own_handle())
+    }
+
+    /// Returns the debt with a node, which is `node` where its DEL could not tell.
+    #[must_use]
+    pub fn or_on_node(mut self, node: &str) -> Self {
+        if self.node.is_empty() {
+            self.node = node.to_owned();
+        }
+        self
+    }
+
+    /// The handle that holds what this container got.
+    pub fn own_handle(&self) -> HandleId {
+        HandleId::for_container(&self.network, &self.container_id)
+    }
+
+    /// Returns true if the debt is to be paid to this datastore. A debt with an identity is paid to no datastore that does not
+    /// tell the same one.
+    pub fn is_owed_to(&self, creditor: &Creditor) -> bool {
+        match self.identity.is_empty() {
+            true => self.datastore == creditor.name,
+            false => self.identity == creditor.identity,
+        }
+    }
+
+    /// Returns true if both are owed to one datastore, as far as is known.
+    pub fn has_creditor_of(&self, other: &Debt) -> bool {
+        match self.identity.is_empty() || other.identity.is_empty() {
+            true => self.datastore == other.datastore,
+            false => self.identity == other.identity,
+        }
+    }
+
+    /// Returns the pod, or the container that is no pod, in words.
+    pub fn workload(&self) -> String {
+        match self.pod() {
+            Some((namespace, pod)) => format!("pod {namespace}/{pod}"),
+            None => format!("container {}", self.container_id),
+        }
+    }
+
+    /// Returns how old the debt is. `written` is when the entry was last touched, for entries without a time.
+    pub fn age(&self, written: SystemTime) -> Duration {
+        let noted = match self.noted {
+            0 => written,
+            seconds => UNIX_EPOCH + Duration::from_secs(seconds),
+        };
+        SystemTime::now().duration_since(noted).unwrap_or_default()
+    }
+}
+
+/// Returns an age in its two largest units, as kubectl prints it.
+pub fn short_age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (1.., ..) => format!("{days}d{}h", hours % 24),
+        (0, 1.., _) => format!("{hours}h{}m", minutes % 60),
+        (0, 0, 1..) => format!("{minutes}m{}s", seconds % 60),
+        (0, 0, 0) => format!("{seconds}s"),
+    }
+}
+
+/// Returns the datastore of a configuration in words, without credentials.
+pub fn name_of(config: &DatastoreConfig) -> String {
+    match config {
+        DatastoreConfig::Etcd(etcd) => {
+            // In whatever order they are listed, they are one datastore.
+            let mut endpoints = etcd.endpoints.clone();
+            endpoints.sort();
+            format!("etcd {}", endpoints.join(","))
+        }
+        DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
+        DatastoreConfig::Kubernetes(kubernetes) => format!("kubernetes {kubernetes}"),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text is as every version has written it.
+    #[test]
+    fn a_debt_names_the_pod_that_its_old_handle_must_be_noted_for() {
+        let noted = |endpoint: [&str; 2]| {
+            let id = "c".repeat(64);
+            let text = format!(
+                r#"{{"network": "net", "container_id": "{id}", "ifname": "eth0", "node": "node1", "datastore": "one",
+                    "endpoint": ["{}", "{}"], "handles": ["net.{id}", "x"]}}"#,
+                endpoint[0], endpoint[1]
+            );
+            serde_json::from_str::<Debt>(&text).unwrap().old_handle()
+        };
+        assert_eq!(noted(["ns", "node--1-k8s-my--web.x-eth0"]), OldHandle::of_pod("ns", "my-web.x"));
+        assert_eq!(
+            noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
+            OldHandle::of_container(&"c".repeat(64))
+        );
+        // A machine's handle, the container's own, and an endpoint without a name.
+        assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
+        assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
+        assert_eq!(noted(["", ""]), None);
+    }
+
+    #[test]
+    fn a_debt_with_an_identity_is_owed_to_that_datastore_alone_whatever_its_spelling() {
+        let debt = |datastore: &str, identity: &str| Debt {
+            datastore: datastore.into(),
+            identity: identity.into(),
+            ..Debt::default()
+        };
+        let creditor = |name: &str, identity: &str| Creditor { name: name.into(), identity: identity.into() };
+        for (owed, to, expected) in [
+            (debt("etcd a", "etcd 1"), creditor("etcd b", "etcd 1"), true),
+            (debt("etcd a", "etcd 1"), creditor("etcd a", "etcd 2"), false),
+            (debt("etcd a", "etcd 1"), creditor("etcd a", ""), false),
+            (debt("etcd a", ""), creditor("etcd a", "etcd 1"), true),
+            (debt("etcd a", ""), creditor("etcd a", ""), true),
+            (debt("etcd a", ""), creditor("etcd b", "etcd 1"), false),
+        ] {
+            assert_eq!(owed.is_owed_to(&to), expected, "{owed:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn an_age_has_its_two_largest_units() {
+        let told = |seconds| short_age(Duration::from_secs(seconds));
+        assert_eq!([told(59), told(61), told(7320), told(90_000)], ["59s", "1m1s", "2h2m", "1d1h"]);
+    }
+
+    #[test]
+    fn the_age_of_an_entry_without_a_time_is_that_of_its_file() {
+        let hour = Duration::from_secs(3600);
+        let now = SystemTime::now();
+        let noted = now.duration_since(UNIX_EPOCH).unwrap().as_secs() - 7200;
+        let age = |noted| Debt { noted, ..Debt::default() }.age(now - hour).as_secs() / 3600;
+        assert_eq!((age(0), age(noted)), (1, 2));
+        assert_eq!(Debt::default().age(now + hour), Duration::ZERO, "a clock that was set back");
+    }
+}

@@ -1,0 +1,89 @@
+//! What the node has learned about the datastores of its configurations: one small file per spelling, beside the entries.
+//!
+//! A DEL that cannot reach its datastore takes the identity from here, so that its debt stays payable when endpoints or paths
+//! are corrected.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Creditor, JournalError};
+use crate::atomic_file;
+
+/// What the names of these files end in. An entry ends in `.json`.
+const SUFFIX: &str = "datastore";
+
+/// The content of a file.
+#[derive(Serialize, Deserialize)]
+struct Learned {
+    datastore: String,
+    identity: String,
+}
+
+/// Returns the identity of the datastore that is spelled `name`; empty if the node has not learned it.
+pub(super) fn recall(directory: &Path, name: &str) -> String {
+    let Ok(text) = fs::read(file_of(directory, name)) else { return String::new() };
+    let learned: Option<Learned> = serde_json::from_slice(&text).ok();
+    learned.filter(|learned| learned.datastore == name).map(|learned| learned.identity).unwrap_or_default()
+}
+
+/// Keeps what `creditor` is. The file is written only if it says something else.
+pub(super) fn keep(directory: &Path, creditor: &Creditor) -> Result<(), JournalError> {
+    let Creditor { name, identity } = creditor.clone();
+    let path = file_of(directory, &name);
+    let text = serde_json::to_vec_pretty(&Learned { datastore: name, identity })
+        .map_err(|error| JournalError::File { action: "encode", path: path.clone(), source: error.into() })?;
+    atomic_file::replace(&path, &text, 0o600)?;
+    Ok(())
+}
+
+/// Forgets all that was learned, for a journal that is to be removed.
+///
+/// # Errors
+/// A file stays.
+pub(super) fn forget_all(directory: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == SUFFIX) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn file_of(directory: &Path, name: &str) -> PathBuf {
+    // Spellings hold slashes, and may be longer than a file name.
+    let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, name.as_bytes());
+    directory.join(format!("{id}.{SUFFIX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_kept_for_its_spelling_and_replaced_when_another_is_learned() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let learn = |name: &str, identity: &str| {
+            keep(directory, &Creditor { name: name.into(), identity: identity.into() }).unwrap();
+        };
+        assert_eq!(recall(directory, "etcd a"), "");
+        learn("etcd a", "etcd 1");
+        learn("etcd b", "etcd 2");
+        assert_eq!([recall(directory, "etcd a"), recall(directory, "etcd b")], ["etcd 1", "etcd 2"]);
+        learn("etcd a", "etcd 3");
+        assert_eq!([recall(directory, "etcd a"), recall(directory, "etcd b")], ["etcd 3", "etcd 2"]);
+        fs::write(file_of(directory, "etcd b"), "{").unwrap();
+        assert_eq!(recall(directory, "etcd b"), "", "a damaged file tells nothing");
+        fs::write(directory.join("x.json"), "").unwrap();
+        forget_all(directory).unwrap();
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
+    }
+}

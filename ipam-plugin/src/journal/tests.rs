@@ -1,0 +1,222 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn debt(container_id: &str, datastore: &str) -> Debt {
+    Debt {
+        network: "net".into(),
+        container_id: container_id.into(),
+        ifname: "eth0".into(),
+        node: "node1".into(),
+        datastore: datastore.into(),
+        endpoint: ("default".into(), format!("node1-cni-{container_id}-eth0")),
+        handles: vec![format!("net.{container_id}")],
+        ..Debt::default()
+    }
+}
+
+fn creditor(name: &str, identity: &str) -> Creditor {
+    Creditor { name: name.into(), identity: identity.into() }
+}
+
+/// The containers whose debts are owed to a datastore, in the order in which they are paid.
+fn owed_to(locked: &Locked<'_>, name: &str, identity: &str) -> Vec<String> {
+    locked.debts(&creditor(name, identity)).into_iter().map(|(_, debt)| debt.container_id).collect()
+}
+
+#[test]
+fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path().join("not-there-yet"));
+    assert!(journal.is_empty());
+    assert!(!journal.owes("net", "a", "eth0"));
+
+    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&debt("b", "two")).unwrap();
+    assert!(!journal.is_empty());
+    assert!(journal.owes("net", "a", "eth0") && !journal.owes("net", "a", "eth1"));
+
+    let locked = journal.lock().unwrap();
+    let [(path, found)] = &locked.debts(&creditor("one", ""))[..] else { panic!() };
+    assert_eq!(*found, debt("a", "one"));
+    locked.settle(path).unwrap();
+    locked.settle(path).unwrap();
+    assert!(owed_to(&locked, "one", "").is_empty());
+    assert_eq!(owed_to(&locked, "two", ""), ["b"]);
+}
+
+#[test]
+fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    // Noted before the node had learned anything, and after.
+    journal.record(&debt("before", "etcd http://old:2379")).unwrap();
+    journal.lock().unwrap().learn(&creditor("etcd http://old:2379", "etcd 1")).unwrap();
+    journal.record(&debt("after", "etcd http://old:2379")).unwrap();
+    let locked = journal.lock().unwrap();
+    let mut found = owed_to(&locked, "etcd http://new:2379", "etcd 1");
+    found.sort();
+    assert_eq!(found, ["after", "before"]);
+    assert!(owed_to(&locked, "etcd http://old:2379", "etcd 2").is_empty(), "another datastore at the same place");
+    assert!(owed_to(&locked, "etcd http://old:2379", "").is_empty(), "a datastore that does not tell what it is");
+}
+
+#[test]
+fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reaches() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&debt("a", "etcd a")).unwrap();
+    let locked = journal.lock().unwrap();
+    locked.learn(&creditor("etcd b", "etcd 2")).unwrap();
+    assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
+    locked.learn(&creditor("etcd a", "etcd 1")).unwrap();
+    locked.learn(&creditor("etcd a", "etcd 3")).unwrap();
+    assert!(owed_to(&locked, "etcd a", "etcd 3").is_empty());
+    assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
+}
+
+#[test]
+fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let noted = |datastore: &str, reason: &str| Debt { reason: reason.into(), ..debt("a", datastore) };
+    journal.record(&noted("one", "first")).unwrap();
+    journal.record(&noted("two", "first")).unwrap();
+    journal.record(&noted("one", "second")).unwrap();
+    let entries = journal.entries().unwrap();
+    let mut found: Vec<_> = entries.iter().map(|entry| entry.debt.as_ref().unwrap()).collect();
+    found.sort_by_key(|debt| &debt.datastore);
+    let told: Vec<_> = found.iter().map(|debt| (debt.datastore.as_str(), debt.reason.as_str())).collect();
+    assert_eq!(told, [("one", "second"), ("two", "first")]);
+    assert!(journal.owes("net", "a", "eth0"));
+}
+
+#[test]
+fn a_debt_that_is_noted_again_keeps_the_time_of_its_first_note() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    for noted in [100, 200] {
+        journal.record(&Debt { noted, ..debt("a", "one") }).unwrap();
+    }
+    assert_eq!(journal.entries().unwrap()[0].debt.as_ref().unwrap().noted, 100);
+}
+
+#[test]
+fn an_adopted_debt_is_owed_to_its_new_datastore() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&Debt { identity: "etcd 1".into(), ..debt("a", "etcd a") }).unwrap();
+    let locked = journal.lock().unwrap();
+    let entry = journal.entries().unwrap().remove(0).path;
+    locked.adopt(&entry, &creditor("etcd b", "etcd 2")).unwrap();
+    assert_eq!(owed_to(&locked, "etcd c", "etcd 2"), ["a"]);
+    assert!(owed_to(&locked, "etcd a", "etcd 1").is_empty());
+    let error = locked.adopt(&directory.path().join("none.json"), &creditor("etcd b", "etcd 2")).unwrap_err();
+    assert!(error.to_string().contains("none.json"), "{error}");
+}
+
+#[test]
+fn a_debt_that_was_postponed_is_tried_after_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    for number in 0..3 {
+        journal.record(&debt(&format!("c{number}"), "one")).unwrap();
+    }
+    for entry in journal.entries().unwrap() {
+        let number = entry.debt.unwrap().container_id[1..].parse().unwrap();
+        let file = File::options().write(true).open(entry.path).unwrap();
+        file.set_modified(long_ago + Duration::from_secs(number)).unwrap();
+    }
+    let locked = journal.lock().unwrap();
+    assert_eq!(owed_to(&locked, "one", ""), ["c0", "c1", "c2"]);
+    locked.postpone(&journal.entries().unwrap()[0].path).unwrap();
+    assert_eq!(owed_to(&locked, "one", ""), ["c1", "c2", "c0"]);
+}
+
+#[test]
+fn only_one_process_settles_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let held = journal.lock().unwrap();
+    assert!(journal.try_lock().unwrap().is_none());
+    drop(held);
+    assert!(journal.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn waiting_for_the_lock_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let held = journal.lock().unwrap();
+    let error = journal.lock_within(Duration::from_millis(30)).unwrap_err();
+    assert!(error.to_string().contains("lock stayed locked for 30ms"), "{error}");
+    drop(held);
+    journal.lock().unwrap();
+}
+
+#[test]
+fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
+    // As one is called whose process is gone.
+    let name = being_written.path().file_name().unwrap().to_str().unwrap().replace(".b.json.", ".a.json.");
+    let abandoned = directory.path().join(name);
+    fs::write(&abandoned, "{").unwrap();
+    assert!(!journal.is_empty(), "or nobody would look");
+    journal.record(&debt("a", "one")).unwrap();
+
+    let locked = journal.lock().unwrap();
+    locked.remove_abandoned();
+    assert!(!abandoned.exists() && being_written.path().exists());
+    assert_eq!(owed_to(&locked, "one", "").len(), 1);
+}
+
+#[test]
+fn an_entry_is_for_its_owner_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&debt("a", "one")).unwrap();
+    let file = &journal.entries().unwrap()[0].path;
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_container_id_longer_than_a_file_name_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let long = "c".repeat(1000);
+    journal.record(&debt(&long, "one")).unwrap();
+    assert!(journal.owes("net", &long, "eth0"));
+}
+
+#[test]
+fn an_unreadable_entry_does_not_hide_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&debt("a", "one")).unwrap();
+    fs::write(directory.path().join("broken.json"), "{").unwrap();
+    assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Journal::new(file.join("journal")).record(&debt("a", "one")).unwrap_err();
+    assert!(error.to_string().contains("file/journal"), "{error}");
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&debt("a", "one")).unwrap();
+    let damaged = journal.entries().unwrap().remove(0).path;
+    fs::write(&damaged, "{").unwrap();
+    journal.record(&debt("a", "one")).unwrap();
+    assert_eq!(fs::read_to_string(damaged).unwrap(), "{");
+    assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# `make flaky`: runs every test program again and again, alone and beside four busy processes, and tells which failed how often.
+# A test that needs a second try is a defect, of the test or of the program. Results are kept in target/flaky, one line for each
+# run: a run that was stopped goes on where it was. FLAKY_SECONDS ends it after that time; FLAKY_ONLY is a pattern of names.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
+export RUST_BACKTRACE=0 RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 2))}" FUZZ_SECONDS="${FUZZ_SECONDS:-5}"
+
+results=target/flaky/results
+mkdir -p target/flaky
+touch "$results"
+busy=()
+stop_busy() {
+    [ ${#busy[@]} = 0 ] || kill "${busy[@]}" 2>/dev/null || true
+    busy=()
+}
+trap stop_busy EXIT
+
+# Each line: crate and name of a test program, its directory, its source, the program. Results are those of one build: another build
+# begins anew.
+cargo test --workspace --no-run --message-format=json 2>target/flaky/build.log |
+    sed -n 's,.*"manifest_path":"\([^"]*\)/\([^"/]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path":"\([^"]*\)".*"test":true.*"executable":"\([^"]*\)".*,\2/\3 \1/\2 \4 \5,p' |
+    sort -u >target/flaky/programs
+build=$(cut -d' ' -f4 target/flaky/programs | xargs sha256sum | sha256sum | cut -c1-16)
+if [ "$(cat target/flaky/build 2>/dev/null)" != "$build" ]; then
+    # A suite that ever failed stays one that is run ten times.
+    awk '$4 != "ok" { print $1 }' "$results" | sort -u >>target/flaky/failed
+    : >"$results"
+    echo "$build" >target/flaky/build
+fi
+touch target/flaky/failed
+
+# A suite that waits for something is one that a slow machine can fail.
+waits() { grep -rqE 'await_|sleep\(|PATIENCE|wait_for' "$1"; }
+rounds() {
+    local name=$1 place=$2
+    if grep -qx "$name" target/flaky/failed || awk -v n="$name" '$1 == n && $4 != "ok" { found = 1 } END { exit !found }' "$results"; then
+        echo 10
+    elif waits "$place"; then
+        echo 10
+    else
+        echo 3
+    fi
+}
+
+end=$((SECONDS + ${FLAKY_SECONDS:-86400}))
+for load in alone busy; do
+    while read -r name directory source executable; do
+        [[ $name =~ ${FLAKY_ONLY:-.} ]] || continue
+        place=$source
+        [[ ! $source =~ /(main|lib)\.rs$ ]] || place=$(dirname "$source")
+        for round in $(seq "$(rounds "$name" "$place")"); do
+            grep -q "^$name $load $round " "$results" && continue
+            [ $SECONDS -lt $end ] || break 3
+            if [ $load = busy ] && [ ${#busy[@]} = 0 ]; then
+                for _ in 1 2 3 4; do
+                    (while :; do :; done) &
+                    busy+=($!)
+                done
+            fi
+            outcome=ok
+            log=target/flaky/${name//\//-}.$load.$round.log
+            (cd "$directory" && CARGO_MANIFEST_DIR=$directory "$executable" </dev/null) >"$log" 2>&1 || outcome=FAILED
+            [ $outcome != ok ] || rm -f "$log"
+            echo "$name $load $round $outcome" | tee -a "$results"
+        done
+    done <target/flaky/programs
+done
+stop_busy
+
+echo
+awk '{ runs[$1 " " $2]++; if ($4 != "ok") failed[$1 " " $2]++ }
+     END { for (s in runs) printf "%-60s %3d runs, %d failed\n", s, runs[s], failed[s] }' "$results" | sort
+failures=$(grep -c ' FAILED$' "$results" || true)
+echo "$(wc -l <"$results") runs, $failures failed; the logs of those are in target/flaky"
+[ "$failures" = 0 ]

@@ -1,0 +1,201 @@
+//! A debt belongs to a datastore by what the datastore is, not by how a configuration spells it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use integration_tests::cluster::{Cluster, Pod, handle};
+use integration_tests::etcd::ENDPOINT;
+use serde_json::{Value, json};
+
+use super::{JOURNAL, conf, entries, etcd, later_call, owed_pod, with_etcd};
+
+const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+
+/// The same etcd, by a name of its host instead of the address.
+fn spelled_anew(conf: &Value) -> Value {
+    let mut conf = conf.clone();
+    conf["etcd_endpoints"] = json!(ENDPOINT.replace("127.0.0.1", "localhost"));
+    conf
+}
+
+/// Has the node learn what its datastore is, as GC does.
+fn learn(cluster: &Cluster<'_>) {
+    let mut conf = conf(cluster);
+    conf["cni.dev/valid-attachments"] = json!([]);
+    cluster.verb("GC", &cluster.pod(90), &conf).run().unwrap().success();
+}
+
+fn set_guid(cluster: &Cluster<'_>, guid: &str) {
+    let mut information = cluster.store.dump().unwrap()[CLUSTER].clone();
+    information["spec"]["clusterGUID"] = json!(guid);
+    cluster.store.put(CLUSTER, &information).unwrap();
+}
+
+fn is_held(cluster: &Cluster<'_>, pod: &Pod) -> bool {
+    cluster.accounts().held.values().any(|holder| *holder == handle(pod))
+}
+
+/// `calico-ipam` on the etcd of the test.
+fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
+    let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
+    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+    outcome.stdout
+}
+
+#[test]
+fn a_debt_is_paid_when_the_configuration_spells_its_datastore_in_another_way() {
+    with_etcd(|cluster| {
+        set_guid(cluster, "0123456789abcdef");
+        learn(cluster);
+        let pod = owed_pod(cluster, 1);
+        let conf = spelled_anew(&conf(cluster));
+        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
+        assert!(entries().is_empty());
+        assert!(!is_held(cluster, &pod));
+        assert_eq!(calico_ipam(cluster, &["check"]).lines().last(), Some("nothing is wrong"));
+    });
+}
+
+#[test]
+fn a_debt_of_another_datastore_stays_and_is_listed_until_it_is_adopted() {
+    with_etcd(|cluster| {
+        set_guid(cluster, "0123456789abcdef");
+        learn(cluster);
+        let pod = owed_pod(cluster, 1);
+        // Somebody made the datastore anew at the same place.
+        set_guid(cluster, "fedcba9876543210");
+        later_call(cluster, "STATUS", &pod);
+        later_call(cluster, "DEL", &pod);
+        assert_eq!(entries().len(), 1);
+        let listed: Value = serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
+        let [debt] = &listed.as_array().unwrap()[..] else { panic!("{listed}") };
+        assert_eq!(debt["identity"], json!("etcd 0123456789abcdef"));
+        assert_eq!(debt["container"], json!(pod.container_id));
+        assert!(
+            debt["ageSeconds"].is_u64() && debt["reason"].as_str().unwrap().contains("ClusterInformation"),
+            "{debt}"
+        );
+        calico_ipam(cluster, &["journal", "adopt", &pod.container_id]);
+        later_call(cluster, "STATUS", &pod);
+        assert!(entries().is_empty());
+    });
+}
+
+/// As entries of earlier releases are.
+#[test]
+fn a_debt_without_identity_is_paid_to_the_first_datastore_that_its_spelling_reaches() {
+    with_etcd(|cluster| {
+        set_guid(cluster, "0123456789abcdef");
+        let pod = owed_pod(cluster, 1);
+        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let mut debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
+        for key in ["identity", "noted", "reason", "addresses"] {
+            debt.as_object_mut().unwrap().remove(key);
+        }
+        fs::write(entry, debt.to_string()).unwrap();
+        cluster.verb("STATUS", &pod, &spelled_anew(&conf(cluster))).run().unwrap().success();
+        assert_eq!(entries().len(), 1, "another spelling");
+        later_call(cluster, "STATUS", &pod);
+        assert!(entries().is_empty() && !is_held(cluster, &pod));
+    });
+}
+
+/// Notes the debts of pods whose DELs etcd did not answer.
+fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
+    let conf = conf(cluster);
+    let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
+    pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+    etcd(cluster).stop();
+    pods.iter().for_each(|pod| cluster.delete(pod, &conf));
+    etcd(cluster).restart().unwrap();
+    assert_eq!(entries().len(), pods.len());
+    pods
+}
+
+#[test]
+fn an_add_pays_two_debts_of_others_and_each_one_of_an_address_that_it_asks_for() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let pods = owed_pods(cluster, 1..6);
+        let newcomer = cluster.pod(20);
+        cluster.add(&newcomer, &conf);
+        assert_eq!(entries().len(), 3);
+        let (address, owed) = {
+            let held = cluster.accounts().held;
+            let owed = pods.iter().rev().find(|pod| held.values().any(|holder| *holder == handle(pod))).unwrap();
+            let of_pod = |(_, holder): &(&String, &String)| **holder == handle(owed);
+            (held.iter().find(of_pod).unwrap().0.clone(), owed)
+        };
+        let asking = cluster.pod(21);
+        let args = format!("IP={address}");
+        let outcome = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", &args).run().unwrap();
+        assert!(outcome.success().to_string().contains(&address));
+        assert!(!is_held(cluster, owed));
+    });
+}
+
+#[test]
+fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
+    with_etcd(|cluster| {
+        let conf = conf(cluster);
+        let [pod] = &owed_pods(cluster, 1..2)[..] else { panic!("one pod") };
+        let path = format!("/calico/ipam/v2/handle/{}", handle(pod));
+        let sound = cluster.store.dump().unwrap()[&path].clone();
+        cluster.store.put(&path, &json!({ "block": "damaged" })).unwrap();
+        let other = cluster.pod(2);
+        cluster.add(&other, &conf);
+        assert_eq!(entries().len(), 1);
+        let before = cluster.state();
+        cluster.verb("ADD", pod, &conf).run().unwrap().error();
+        cluster.assert_unchanged(&before);
+        cluster.store.put(&path, &sound).unwrap();
+        cluster.add(pod, &conf);
+        assert!(entries().is_empty());
+        [pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        cluster.assert_nothing_left();
+    });
+}
+
+/// A copy of an embedded datastore is the same datastore, wherever its file is.
+#[test]
+fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
+    integration_tests::cluster::on_local(|cluster| {
+        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+        let mut collecting = conf.clone();
+        collecting["cni.dev/valid-attachments"] = json!([]);
+        cluster.verb("GC", &cluster.pod(9), &collecting).run().unwrap().success();
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        let path = conf["datastore_path"].as_str().unwrap();
+        let (directory, aside) = (Path::new(path).parent().unwrap(), format!("{path}.aside"));
+        // A directory in the file's place cannot be opened.
+        let moved = |from: &str, to: &str| {
+            for suffix in ["", "-wal", "-shm"] {
+                let _ = fs::rename(format!("{from}{suffix}"), format!("{to}{suffix}"));
+            }
+        };
+        moved(path, &aside);
+        fs::create_dir(path).unwrap();
+        let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+        fs::remove_dir(path).unwrap();
+        outcome.success();
+        assert_eq!(
+            entries().len(),
+            1,
+            "{}",
+            Command::new("ls")
+                .arg(directory)
+                .output()
+                .map(|out| String::from_utf8_lossy(&out.stdout).into_owned())
+                .unwrap()
+        );
+        let mut elsewhere = conf.clone();
+        elsewhere["datastore_path"] = json!(aside);
+        cluster.verb("STATUS", &pod, &elsewhere).run().unwrap().success();
+        assert!(entries().is_empty());
+        assert!(Path::new(JOURNAL).exists());
+        moved(&aside, path);
+        cluster.assert_nothing_left();
+    });
+}

@@ -17,7 +17,7 @@ use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::MachinePod;
-use libcalico::store::{Entry, StoreError};
+use libcalico::store::Entry;
 use netconf::{CniError, Code, NetConf};
 use tokio::time::{Instant, timeout_at};
 
@@ -25,7 +25,7 @@ use crate::attach::{self, Recorded};
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
 use crate::kubernetes::{Facts, FactsError};
-use crate::session::{Question, Session, cluster_key, ensure_nodename_file, naming_error, reading_cluster};
+use crate::session::{Question, Session, ensure_nodename_file, naming_error, no_cluster_information, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
 /// How long a datastore that says nothing at all is waited for.
@@ -70,8 +70,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     };
     session.timings.stage("read");
     if known.cluster.is_none() {
-        let cause = StoreError::NotFound { key: cluster_key().to_string() };
-        return without_datastore(session, &reading_cluster(&cause)).await;
+        return without_datastore(session, &no_cluster_information()).await;
     }
     known.ensure_ready()?;
 

@@ -1,6 +1,7 @@
 //! Pays what earlier DELs owe the datastore (design decision 7).
 
-use std::net::IpAddr;
+mod wanted;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 
-use crate::annotations::{Addresses, Annotations};
+use self::wanted::Wanted;
 use crate::endpoint::EndpointsOf;
-use crate::session::{Known, Question, Session, store_error};
+use crate::session::{Question, Session, store_error};
 use crate::{ipam, kubevirt};
 
 /// The node in the name of the endpoint of a debt whose DEL could not tell the node.
@@ -186,7 +187,7 @@ pub async fn settled(session: &Session) -> Result<(), CniError> {
 /// pod and of the addresses that it asks for are tried; others are paid as far as nobody else does so now. Nothing is written while
 /// the datastore is not ready (CNI-76).
 pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
-    if session.journal.is_empty() {
+    if !may_pay(session) {
         return Ok(());
     }
     let known = session.read(Question::Endpoint).await?;
@@ -219,50 +220,9 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     Ok(())
 }
 
-/// What an ADD may need that debts hold.
-struct Wanted {
-    pod: Option<(String, String)>,
-    attachment: (String, String, String),
-    addresses: Vec<IpAddr>,
-}
-
-impl Wanted {
-    fn of(session: &Session, known: &Known) -> Wanted {
-        let call = &session.call;
-        let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
-        let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
-        let mut addresses: Vec<IpAddr> = ipam::call_of(session).and_then(|call| call.ip).into_iter().collect();
-        let described = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref());
-        // Annotations that make no sense fail the ADD itself, a little later.
-        let annotations =
-            described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());
-        match annotations.map(|annotations| annotations.addresses) {
-            Some(Addresses::Requested(asked) | Addresses::Fixed(asked)) => addresses.extend(asked),
-            Some(Addresses::Allocated) | None => {}
-        }
-        Wanted { pod, attachment, addresses }
-    }
-
-    fn is_owed_by(&self, debt: &Debt) -> bool {
-        let (network, container_id, ifname) = &self.attachment;
-        let is_of_pod = || {
-            let pod = debt.pod();
-            pod.is_some_and(|(namespace, name)| {
-                self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
-            })
-        };
-        // Entries of earlier releases, and of runtimes without prevResult, do not tell their addresses.
-        let may_hold = || {
-            !self.addresses.is_empty()
-                && (debt.addresses.is_empty() || debt.addresses.iter().any(|ip| self.addresses.contains(ip)))
-        };
-        debt.is_of_attachment(network, container_id, ifname) || is_of_pod() || may_hold()
-    }
-}
-
 /// Tries to pay a bounded number of entries; failures are logged, and stay for a later time.
 pub async fn settle_some(session: &Session) {
-    if session.journal.is_empty() {
+    if !may_pay(session) {
         return;
     }
     let locked = match session.journal.try_lock() {
@@ -276,10 +236,16 @@ pub async fn settle_some(session: &Session) {
     Payer::of_call(session).await.pay_some(&locked, MOST).await;
 }
 
-/// Has the node learn what the datastore of this call is, if it has not yet: a DEL that cannot reach it needs that.
+/// Returns true if the datastore of this call may be owed something: one system call where the journal is empty.
+fn may_pay(session: &Session) -> bool {
+    !session.journal.is_empty() && session.journal.may_owe(&session.datastore_name())
+}
+
+/// Has the node learn what the datastore of this call is, if it has not yet: a DEL that cannot reach it needs that. While there are
+/// debts the datastore is asked again, as another one may be in its place.
 pub async fn learn(session: &Session) {
     let name = session.datastore_name();
-    if !session.journal.identity_of(&name).is_empty() {
+    if session.journal.is_empty() && !session.journal.identity_of(&name).is_empty() {
         return;
     }
     let creditor = creditor(&session.store, name).await;
@@ -329,74 +295,4 @@ fn journal_error(error: JournalError) -> CniError {
 }
 
 #[cfg(test)]
-mod tests {
-    use datastore::Local;
-    use datastore::config::LocalConfig;
-
-    use super::*;
-
-    fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
-        let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
-        EndpointFacts { node, container_id, endpoint, orchestrator }
-    }
-
-    fn debt_of(facts: &EndpointFacts) -> Debt {
-        let key = facts.key().unwrap();
-        Debt {
-            network: "net1".into(),
-            container_id: facts.container_id.clone(),
-            ifname: facts.endpoint.clone(),
-            node: facts.node.clone(),
-            datastore: "local".into(),
-            endpoint: (key.namespace.unwrap(), key.name),
-            ..Debt::default()
-        }
-    }
-
-    #[tokio::test]
-    async fn a_containers_other_interface_is_seen_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
-        let store = Local::new(&config);
-        let plain = || Orchestrator::Cni(ContainerFacts::new("net1"));
-        let pod = || {
-            let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
-            Orchestrator::Kubernetes(names)
-        };
-        for there in [facts("c1", "eth0", plain()), facts("c1", "eth0", pod())] {
-            let endpoint = there.create(&["10.0.0.1".parse().unwrap()]).unwrap();
-            store.create(&endpoint.key(), &endpoint).await.unwrap();
-        }
-        for (owes, expected) in [
-            (facts("c1", "eth1", plain()), true),
-            (facts("c1", "eth0", plain()), false),
-            (facts("c", "eth1", plain()), false),
-            (facts("c2", "eth1", plain()), false),
-            (facts("c1", "eth1", pod()), true),
-            (facts("c1", "eth0", pod()), false),
-            (facts("c2", "eth1", pod()), false),
-        ] {
-            let owed = facts_of(&debt_of(&owes));
-            assert_eq!(owed.key(), owes.key());
-            assert_eq!(has_other_interface(&store, &owed).await.unwrap(), expected, "{owes:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
-        let directory = tempfile::tempdir().unwrap();
-        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
-        let store = Local::new(&config);
-        let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
-        let old = facts("c1", "eth0", Orchestrator::Kubernetes(names));
-        let mut endpoint = old.create(&[]).unwrap();
-        (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
-        store.create(&endpoint.key(), &endpoint).await.unwrap();
-        for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
-            let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
-            EndpointsOf::new(&store, false, facts_of(&owed)).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
-            let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
-            assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
-        }
-    }
-}
+mod tests;

@@ -301,7 +301,7 @@ impl Known {
     /// Refuses to work while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
     pub fn ensure_ready(&self) -> Result<(), CniError> {
         let Some(cluster) = &self.cluster else {
-            return Err(reading_cluster(&StoreError::NotFound { key: "ClusterInformation(default)".into() }));
+            return Err(no_cluster_information());
         };
         if cluster.value.spec.datastore_ready == Some(true) {
             return Ok(());
@@ -325,6 +325,11 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
         StoreError::DiskFull { .. } => CniError::new(Code::IO, msg),
         _ => CniError::internal(msg),
     }
+}
+
+/// Returns the error of a datastore that nobody has set up yet.
+pub fn no_cluster_information() -> CniError {
+    reading_cluster(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
 }
 
 /// The first read failed: an error of the datastore, told as upstream tells it (CNI-75).

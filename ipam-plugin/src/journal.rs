@@ -113,6 +113,15 @@ impl Journal {
         }
     }
 
+    /// Returns true if a debt may be owed to the datastore that is spelled `name`, as far as the node knows without asking it. A
+    /// debt of another datastore costs no call a request.
+    pub fn may_owe(&self, name: &str) -> bool {
+        let identity = self.identity_of(name);
+        let creditor = Creditor { name: name.to_owned(), identity };
+        let may_owe = |debt: &Debt| debt.is_owed_to(&creditor) || creditor.identity.is_empty();
+        self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(may_owe)))
+    }
+
     /// Returns all entries, first those that were not tried for longest.
     ///
     /// # Errors

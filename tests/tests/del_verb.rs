@@ -19,6 +19,7 @@ on_each_datastore!(
     a_path_that_is_no_namespace_is_refused_and_nothing_is_touched,
     while_the_datastore_is_not_ready_nothing_is_touched,
     prev_result_is_not_read,
+    settings_that_only_an_add_needs_may_be_wrong,
 );
 
 /// A dual-stack configuration on a cluster with content.
@@ -181,4 +182,24 @@ fn prev_result_is_not_read(cluster: &Cluster<'_>) {
         cluster.delete(&pod, &conf);
         cluster.assert_nothing_left();
     }
+}
+
+/// The configuration may have been damaged after the pod began.
+fn settings_that_only_an_add_needs_may_be_wrong(cluster: &Cluster<'_>) {
+    let conf = prepared(cluster);
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let mut wrong = conf.clone();
+    wrong["num_queues"] = json!(5000);
+    wrong["mtu"] = json!("large");
+    wrong["ipam"]["assign_ipv4"] = json!("perhaps");
+    wrong["log_level"] = json!("warning");
+    let error = cluster.verb("ADD", &cluster.pod(2), &wrong).run().unwrap().error();
+    assert!(matches!(error.code, 6 | 7), "{error:?}");
+    let outcome = cluster.verb("DEL", &pod, &wrong).run().unwrap();
+    outcome.success();
+    for key in ["num_queues", "mtu", "assign_ipv4"] {
+        assert!(outcome.stderr.contains(key), "{key}: {}", outcome.stderr);
+    }
+    cluster.assert_nothing_left();
 }

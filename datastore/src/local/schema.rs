@@ -96,9 +96,8 @@ mod tests {
     #[test]
     fn a_file_has_one_identity_from_its_making_on_and_a_file_of_an_earlier_release_gets_one() {
         let directory = tempfile::tempdir().unwrap();
-        let local = |name: &str| {
-            Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE })
-        };
+        let local =
+            |name: &str| Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE });
         let made = local("a.db").identity().unwrap();
         assert_eq!(local("a.db").identity().unwrap(), made);
         assert_ne!(local("b.db").identity().unwrap(), made);

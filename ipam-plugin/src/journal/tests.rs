@@ -76,6 +76,24 @@ fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reac
 }
 
 #[test]
+fn a_datastore_is_asked_only_where_a_debt_may_be_owed_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    let may_owe = || [journal.may_owe("etcd a"), journal.may_owe("etcd b")];
+    assert_eq!(may_owe(), [false, false]);
+    journal.record(&debt("a", "etcd a")).unwrap();
+    fs::write(directory.path().join("broken.json"), "{").unwrap();
+    assert_eq!(may_owe(), [true, true], "the node does not know yet that these are two datastores");
+    let locked = journal.lock().unwrap();
+    locked.learn(&creditor("etcd b", "etcd 2")).unwrap();
+    assert_eq!(may_owe(), [true, false]);
+    locked.learn(&creditor("etcd a", "etcd 1")).unwrap();
+    assert_eq!(may_owe(), [true, false]);
+    locked.learn(&creditor("etcd b", "etcd 1")).unwrap();
+    assert_eq!(may_owe(), [true, true], "one datastore with two spellings");
+}
+
+#[test]
 fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());

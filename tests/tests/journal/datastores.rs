@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use integration_tests::cluster::{Cluster, Pod, handle};
+use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
 use serde_json::{Value, json};
 
@@ -121,12 +122,10 @@ fn an_add_pays_two_debts_of_others_and_each_one_of_an_address_that_it_asks_for()
         let newcomer = cluster.pod(20);
         cluster.add(&newcomer, &conf);
         assert_eq!(entries().len(), 3);
-        let (address, owed) = {
-            let held = cluster.accounts().held;
-            let owed = pods.iter().rev().find(|pod| held.values().any(|holder| *holder == handle(pod))).unwrap();
-            let of_pod = |(_, holder): &(&String, &String)| **holder == handle(owed);
-            (held.iter().find(of_pod).unwrap().0.clone(), owed)
-        };
+        let held = cluster.accounts().held;
+        let address_of =
+            |pod: &Pod| held.iter().find(|(_, holder)| **holder == handle(pod)).map(|(address, _)| address.to_string());
+        let (owed, address) = pods.iter().rev().find_map(|pod| Some((pod, address_of(pod)?))).unwrap();
         let asking = cluster.pod(21);
         let args = format!("IP={address}");
         let outcome = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", &args).run().unwrap();
@@ -161,6 +160,7 @@ fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
 #[test]
 fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
     integration_tests::cluster::on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
         let mut collecting = conf.clone();
         collecting["cni.dev/valid-attachments"] = json!([]);

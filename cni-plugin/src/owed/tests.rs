@@ -1,0 +1,69 @@
+use datastore::Local;
+use datastore::config::LocalConfig;
+
+use super::*;
+
+fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
+    let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
+    EndpointFacts { node, container_id, endpoint, orchestrator }
+}
+
+fn debt_of(facts: &EndpointFacts) -> Debt {
+    let key = facts.key().unwrap();
+    Debt {
+        network: "net1".into(),
+        container_id: facts.container_id.clone(),
+        ifname: facts.endpoint.clone(),
+        node: facts.node.clone(),
+        datastore: "local".into(),
+        endpoint: (key.namespace.unwrap(), key.name),
+        ..Debt::default()
+    }
+}
+
+#[tokio::test]
+async fn a_containers_other_interface_is_seen_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
+    let store = Local::new(&config);
+    let plain = || Orchestrator::Cni(ContainerFacts::new("net1"));
+    let pod = || {
+        let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+        Orchestrator::Kubernetes(names)
+    };
+    for there in [facts("c1", "eth0", plain()), facts("c1", "eth0", pod())] {
+        let endpoint = there.create(&["10.0.0.1".parse().unwrap()]).unwrap();
+        store.create(&endpoint.key(), &endpoint).await.unwrap();
+    }
+    for (owes, expected) in [
+        (facts("c1", "eth1", plain()), true),
+        (facts("c1", "eth0", plain()), false),
+        (facts("c", "eth1", plain()), false),
+        (facts("c2", "eth1", plain()), false),
+        (facts("c1", "eth1", pod()), true),
+        (facts("c1", "eth0", pod()), false),
+        (facts("c2", "eth1", pod()), false),
+    ] {
+        let owed = facts_of(&debt_of(&owes));
+        assert_eq!(owed.key(), owes.key());
+        assert_eq!(has_other_interface(&store, &owed).await.unwrap(), expected, "{owes:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
+    let store = Local::new(&config);
+    let names = PodFacts { namespace: "default".into(), name: "web".into(), ..PodFacts::default() };
+    let old = facts("c1", "eth0", Orchestrator::Kubernetes(names));
+    let mut endpoint = old.create(&[]).unwrap();
+    (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
+    store.create(&endpoint.key(), &endpoint).await.unwrap();
+    for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
+        let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
+        EndpointsOf::new(&store, false, facts_of(&owed)).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
+        let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
+        assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
+    }
+}

@@ -16,7 +16,7 @@ use ipam_plugin::release::ReleasePrelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::MachinePod;
-use libcalico::store::{Entry, StoreError};
+use libcalico::store::Entry;
 use netconf::{CniError, Code, NetConf};
 use tokio::time::{Instant, timeout_at};
 
@@ -25,7 +25,7 @@ use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
 use crate::journal::JournalError;
 use crate::kubernetes::{Facts, FactsError};
-use crate::session::{Question, Session, cluster_key, ensure_nodename_file, naming_error, reading_cluster};
+use crate::session::{Question, Session, ensure_nodename_file, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
 /// How long a datastore that says nothing at all is waited for.
@@ -69,11 +69,10 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
         Err(error) => return Err(reading_cluster(&error)),
     };
     session.timings.stage("read");
-    if known.cluster.is_none() {
-        let cause = StoreError::NotFound { key: cluster_key().to_string() };
-        return without_datastore(session, &reading_cluster(&cause)).await;
+    match known.ensure_ready() {
+        Err(cause) if known.cluster.is_none() => return without_datastore(session, &cause).await,
+        ready => ready?,
     }
-    known.ensure_ready()?;
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);

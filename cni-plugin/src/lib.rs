@@ -26,6 +26,7 @@ pub mod ipam;
 pub mod journal;
 pub mod kubernetes;
 pub mod kubevirt;
+mod migration;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

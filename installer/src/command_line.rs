@@ -19,8 +19,10 @@ use std::fs;
 use std::process::ExitCode;
 
 use ipam_plugin::process;
+use netconf::conf::DatastoreType;
 
-use crate::agent::{self, AgentError, AgentSettings};
+use crate::agent::{self, AgentError, AgentSettings, Group};
+use crate::cluster::group_of;
 use crate::install::{InstallError, Installation, Upkeep};
 use crate::kubeconfig;
 use crate::service_account::ServiceAccountError;
@@ -68,6 +70,10 @@ fn stay(
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let kubeconfig = layout.net_dir(&settings.net_dir).join(kubeconfig::NAME);
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || upkeep.keep()))?;
+    let on_kubernetes = installation.calicos().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let group = on_kubernetes
+        .zip(account)
+        .map(|(conf, account)| Group { account: account.clone(), configured: group_of(&conf) });
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, || upkeep.keep()))?;
     Ok(())
 }

@@ -25,7 +25,7 @@ use crate::attach::{self, Recorded};
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::ipam::{self, ReleaseError};
 use crate::kubernetes::{Facts, FactsError};
-use crate::session::{Question, Session, ensure_nodename_file, naming_error, no_cluster_information, reading_cluster};
+use crate::session::{Question, Session, ensure_nodename_file, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
 /// How long a datastore that says nothing at all is waited for.
@@ -69,10 +69,10 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
         Err(error) => return Err(reading_cluster(&error)),
     };
     session.timings.stage("read");
-    if known.cluster.is_none() {
-        return without_datastore(session, &no_cluster_information()).await;
+    match known.ensure_ready() {
+        Err(cause) if known.cluster.is_none() => return without_datastore(session, &cause).await,
+        ready => ready?,
     }
-    known.ensure_ready()?;
 
     let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
     let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);

@@ -26,6 +26,7 @@ pub mod host_interface;
 pub mod ipam;
 pub mod kubernetes;
 pub mod kubevirt;
+mod migration;
 pub mod mtu;
 pub mod owed;
 pub mod pod;

@@ -25,6 +25,7 @@ use crate::del;
 use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::kubernetes;
+use crate::migration;
 use crate::status;
 use crate::timings::Timings;
 
@@ -136,6 +137,15 @@ pub enum Question<'a> {
     Release(&'a [HandleId]),
 }
 
+impl Question<'_> {
+    fn without_ahead(self) -> Self {
+        match self {
+            Question::Assign(call, _) => Question::Assign(call, None),
+            other => other,
+        }
+    }
+}
+
 /// What the datastore says about the cluster and this endpoint.
 #[derive(Debug)]
 pub struct Known {
@@ -154,6 +164,8 @@ pub struct Known {
     /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore and
     /// did not answer.
     pub kubernetes: Result<kubernetes::Facts, kubernetes::FactsError>,
+    /// Whether Calico's objects moved to `projectcalico.org/v3`, and the configuration names the other group.
+    pub has_moved: bool,
 }
 
 impl Session {
@@ -162,8 +174,18 @@ impl Session {
         self.try_read(question).await.map_err(|error| reading_cluster(&error))
     }
 
-    /// As [`Session::read`], for a caller that must tell a datastore out of reach from one that refuses.
+    /// As [`Session::read`], for a caller that must tell a datastore out of reach from one that refuses. Where
+    /// upstream's migration has locked the objects that this call read, and moved them to `projectcalico.org/v3`, the
+    /// call goes on there, unless the configuration names the other group.
     pub async fn try_read(&self, question: Question<'_>) -> Result<Box<Known>, StoreError> {
+        let mut known = self.read_once(question).await?;
+        match known.is_ready() || !Box::pin(migration::follow(&self.store, question, &mut known)).await? {
+            true => Ok(known),
+            false => self.read_once(question.without_ahead()).await,
+        }
+    }
+
+    async fn read_once(&self, question: Question<'_>) -> Result<Box<Known>, StoreError> {
         let mut batch = ReadBatch::new();
         let cluster = batch.get::<ClusterInformation>(&cluster_key());
         let endpoints = match (question, self.facts.select()) {
@@ -227,6 +249,7 @@ impl Session {
                     Some(said) => kubernetes.facts(&self.call, said.as_ref().map_err(Clone::clone)),
                     None => kubernetes.facts(&self.call, Ok(&answers)),
                 },
+                has_moved: false,
             }))
         });
         let Some(early) = early else { return known };
@@ -300,15 +323,21 @@ impl Session {
 impl Known {
     /// Refuses to work while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
     pub fn ensure_ready(&self) -> Result<(), CniError> {
-        let Some(cluster) = &self.cluster else {
+        if self.has_moved {
+            return Err(migration::way_out());
+        }
+        let Some(_) = &self.cluster else {
             return Err(no_cluster_information());
         };
-        if cluster.value.spec.datastore_ready == Some(true) {
+        if self.is_ready() {
             return Ok(());
         }
-        Err(CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(
-            "ClusterInformation default has datastoreReady unset or false: an upgrade may be in progress",
-        ))
+        let reason = "ClusterInformation default has datastoreReady unset or false: an upgrade may be in progress";
+        Err(CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(reason))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
     }
 }
 
@@ -328,7 +357,7 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
 }
 
 /// Returns the error of a datastore that nobody has set up yet.
-pub fn no_cluster_information() -> CniError {
+fn no_cluster_information() -> CniError {
     reading_cluster(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
 }
 

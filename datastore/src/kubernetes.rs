@@ -8,6 +8,7 @@ mod discovery;
 mod failure;
 mod language;
 mod login;
+mod migration;
 mod pages;
 mod reply;
 mod store;
@@ -18,6 +19,7 @@ mod watch;
 
 pub use access::AccessError;
 pub use client::client;
+pub use migration::{changed_group, settled_group};
 pub use store::Kubernetes;
 pub use watch::{ApiSource, CalicoObjects, Decode};
 

@@ -82,6 +82,29 @@ impl Datastore {
         }
     }
 
+    /// Returns whether upstream's migration has moved Calico's objects to `projectcalico.org/v3`, asked when this
+    /// process has found the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
+    pub async fn has_moved(&self) -> Result<bool, StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_moved().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
+        }
+    }
+
+    /// Returns whether the settings name the API group of Calico's objects.
+    pub fn has_configured_group(&self) -> bool {
+        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
+    }
+
+    /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. What was
+    /// read and written before stays in the other group.
+    pub async fn go_on_in_v3(&self) -> Result<(), StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.go_on_in_v3().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
+        }
+    }
+
     /// All pairs whose path begins with `prefix`, in path order, as one snapshot.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         match self {

@@ -244,3 +244,35 @@ fn the_wrong_scheme_says_so() {
         assert!(error.is_unavailable() && error.to_string().contains("write http://"), "{error}");
     });
 }
+
+#[test]
+fn a_client_certificate_that_was_written_anew_is_shown_by_the_next_connection() {
+    let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
+    let server = EtcdServer::start_tls(&ours.etcd_flags());
+    let path = |name: &str| ours.file(name).display().to_string();
+    let used = tempfile::tempdir().unwrap();
+    let (certificate, key) = (used.path().join("cert.pem"), used.path().join("key.pem"));
+    let write = |of: &Certificates| {
+        std::fs::write(&certificate, of.text("client.pem")).unwrap();
+        std::fs::write(&key, of.text("client-key.pem")).unwrap();
+    };
+    write(&theirs);
+    let settings = Settings {
+        etcd_endpoints: server.url.clone(),
+        etcd_cert_file: certificate.display().to_string(),
+        etcd_key_file: key.display().to_string(),
+        etcd_ca_cert_file: path("ca.pem"),
+        ..Settings::default()
+    };
+    let store = open_settings(&settings, &[]).unwrap();
+    block_on(async {
+        let refused = look(&store).await;
+        assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
+        // What cannot be used is no reason to forget the former files.
+        std::fs::remove_file(&key).unwrap();
+        let refused = look(&store).await;
+        assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
+        write(&ours);
+        look(&store).await.unwrap();
+    });
+}

@@ -14,6 +14,7 @@
 mod answers;
 pub mod clock;
 pub(crate) mod debts;
+mod group;
 mod listener;
 mod projected;
 pub mod schedule;
@@ -22,6 +23,7 @@ pub mod status;
 pub mod timetable;
 
 pub use debts::{Pass, Plugins};
+pub use group::Group;
 pub use listener::ListenError;
 pub use settings::{AgentSettings, DEFAULT_LISTEN, SettingsError, VARIABLES};
 
@@ -30,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use libcalico::kubernetes::ApiGroup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -60,6 +63,14 @@ pub enum AgentError {
     /// The port of probes and metrics.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The configuration may be for the group that had the objects before.
+    #[error("Calico's objects moved from the API group {was} to {now}: the agent ends, to begin again for {now}")]
+    Moved {
+        /// The group when the agent began.
+        was: &'static str,
+        /// The group that has the objects.
+        now: &'static str,
+    },
     /// SIGTERM cannot be listened to.
     #[error("cannot wait for SIGTERM: {0}")]
     Signal(#[from] std::io::Error),
@@ -96,11 +107,13 @@ struct Refresher {
 ///
 /// The token of the plugins goes to `kubeconfig`, as the service account of `pod`; without a pod, and where
 /// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is called at
-/// most once a minute. `pay` pays what DELs owe; it never ends.
+/// most once a minute. `pay` pays what DELs owe; it never ends. When the objects of `group` move to another API group, the agent ends with
+/// an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
+    group: Option<Group>,
     keep: impl FnMut() -> Kept,
     pay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
@@ -118,10 +131,20 @@ pub async fn run(
         () = agent.work() => {}
         () = pay => {}
         () = answering => {}
+        (was, now) = moved(group) => {
+            return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
+        }
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
     }
     Ok(())
+}
+
+async fn moved(group: Option<Group>) -> (ApiGroup, ApiGroup) {
+    match group {
+        Some(group) => group.moved().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl<K: FnMut() -> Kept> Agent<K> {

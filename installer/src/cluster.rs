@@ -164,7 +164,7 @@ fn leave_out(settings: &Settings, reason: &str) {
 }
 
 /// The API group that Calico's objects are in; `None` when it has to be asked for.
-fn group_of(conf: &NetConf) -> Option<ApiGroup> {
+pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
     conf.datastore.calico_api_group.map(|group| match group {
         conf::ApiGroup::CrdV1 => ApiGroup::CrdV1,
         conf::ApiGroup::V3 => ApiGroup::V3,

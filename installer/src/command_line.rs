@@ -19,8 +19,10 @@ use std::fs;
 use std::process::ExitCode;
 
 use ipam_plugin::process;
+use netconf::conf::DatastoreType;
 
-use crate::agent::{self, AgentError, AgentSettings, Pass, Plugins, debts};
+use crate::agent::{self, AgentError, AgentSettings, Group, Pass, Plugins, debts};
+use crate::cluster::group_of;
 use crate::install::{InstallError, Installation, Upkeep};
 use crate::kubeconfig;
 use crate::service_account::ServiceAccountError;
@@ -70,7 +72,11 @@ fn stay(
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
+    let on_kubernetes = installation.calicos().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let group = on_kubernetes
+        .zip(account)
+        .map(|(conf, account)| Group { account: account.clone(), configured: group_of(&conf) });
     let paying = debts::look_after(&conf, layout, &settings.net_dir, pay);
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, || upkeep.keep(), paying))?;
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, || upkeep.keep(), paying))?;
     Ok(())
 }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netconf::NetConf;
+
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
@@ -147,6 +149,12 @@ impl Installation<'_> {
         let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
         let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
         Ok(Conflist::render(self.settings, &values, self.layout)?)
+    }
+
+    /// The configuration that this environment makes for Calico's plugin, if the plugin is in it.
+    pub(crate) fn calicos(&self) -> Option<NetConf> {
+        let tls = self.tls_assets().ok()?.on_node(&self.settings.net_dir);
+        self.render(&tls).ok()?.calicos
     }
 
     fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {

@@ -52,7 +52,8 @@ pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &
     })
 }
 
-/// Creates the Event as one of this pod, with control characters of its message escaped: other people's texts are in it.
+/// Creates the Event as one of this pod, with control characters of its message escaped: other people's texts are in
+/// it.
 pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), kube::Error> {
     if let Value::String(message) = &mut event["message"] {
         *message = printable::line(message).into_owned();

@@ -1,45 +1,37 @@
-//! Whether Calico's objects moved to another API group, as upstream's migration to `projectcalico.org/v3` moves them.
+//! [`moved`]: ends the process when Calico's objects move to another API group, as upstream's migration to
+//! `projectcalico.org/v3` moves them.
 
 use std::time::Duration;
 
-use libcalico::kubernetes::ApiGroup;
-use tokio::time::sleep;
+use datastore::Datastore;
+use datastore::kubernetes::{changed_group, settled_group};
+
+use crate::context::Mode;
+use crate::startup::{Clients, StartError};
 
 /// How often the API server is asked.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Waits until `ask` has told two times in a row that the group is another than `group`, and returns that one: an API server that
-/// starts may not know all groups yet.
-pub(crate) async fn changed<E>(group: ApiGroup, ask: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
-    let mut told = None;
-    loop {
-        sleep(PERIOD).await;
-        match ask().await {
-            Ok(other) if other != group && told == Some(other) => return other,
-            Ok(now) => told = Some(now),
-            // A server that is away says nothing about groups.
-            Err(_) => {}
-        }
+/// Waits until Calico's objects are in another API group than when the process began. Where the environment names a
+/// group in which the objects were not even then, the log says so, and the process goes on: it would begin with the
+/// same environment again.
+pub(crate) async fn moved(clients: &Clients) -> StartError {
+    let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
+        return std::future::pending().await;
+    };
+    let ask = async || calico.present_group().await;
+    let began = match calico.configured_group() {
+        None => used,
+        Some(_) => settled_group(PERIOD, ask).await,
+    };
+    if began != used {
+        tracing::error!(
+            "CALICO_API_GROUP names {}, and Calico's objects are in {}: set CALICO_API_GROUP to that, with the manifests of deploy/ \
+             by calico_api_group of the ConfigMap calico-config",
+            used.api_version(),
+            began.api_version()
+        );
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-    use ApiGroup::{CrdV1, V3};
-
-    #[tokio::test(start_paused = true)]
-    async fn a_group_that_two_looks_in_a_row_found_changed_is_told() {
-        for (answers, asked) in [
-            (&[Ok(CrdV1), Ok(V3), Ok(V3), Ok(V3)][..], 3),
-            (&[Ok(V3), Ok(CrdV1), Ok(V3), Ok(V3)], 4),
-            (&[Ok(V3), Err("away"), Ok(V3)], 3),
-        ] {
-            let left = RefCell::new(answers.iter());
-            let now = changed(CrdV1, async || left.borrow_mut().next().copied().unwrap()).await;
-            assert_eq!((now, answers.len() - left.borrow().len()), (V3, asked), "{answers:?}");
-        }
-    }
+    let now = changed_group(began, PERIOD, ask).await;
+    StartError::Moved { was: began.api_version(), now: now.api_version() }
 }

@@ -1,7 +1,7 @@
 //! The lock of the datastore: ClusterInformation's `datastoreReady` (DS-92, KC-415).
 //!
-//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it. The replica that leads
-//! makes what an empty datastore lacks; the others wait for it.
+//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it. The replica
+//! that leads makes what an empty datastore lacks; the others wait for it.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::startup::insist;
 /// The name of the only ClusterInformation.
 const NAME: &str = "default";
 
-/// Returns `elected` for those who write Calico's objects, and what follows ClusterInformation until `stop`. Until
-/// ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready; `found` is called when it
-/// is there. Built-in tiers that are missing are made before the right to write begins: nobody makes them while
-/// the datastore is locked.
+/// Returns `elected` for the controllers that write Calico's objects, and what follows ClusterInformation until `stop`.
+/// Until ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready; `found`
+/// is called when it is there. Built-in tiers that are missing are made before the right to write begins, and never
+/// while the datastore is locked.
 pub fn guard(
     elected: Leadership,
     calico: Arc<Datastore>,
@@ -33,16 +33,27 @@ pub fn guard(
     (elected.clone().while_unlocked(unlocked), follow(elected, calico, found, sender, stop))
 }
 
-/// Makes what the datastore lacks, if this replica leads. Fails on another replica while there is no ClusterInformation.
-pub(crate) async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
-    match elected.holds() {
-        true => calico.ensure_initialized_for_kubernetes().await,
-        false => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+/// Makes what the datastore lacks, if this replica leads. Fails on another replica while there is no
+/// ClusterInformation.
+pub(crate) async fn verify(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+    match elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
+        Some(made) => made,
+        None => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+    }
+}
+
+/// Makes what the datastore lacks, as soon and as long as this replica leads.
+async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+    loop {
+        elected.clone().gained().await;
+        if let Some(made) = elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
+            return made;
+        }
     }
 }
 
 async fn follow(
-    mut elected: Leadership,
+    elected: Leadership,
     calico: Arc<Datastore>,
     found: impl Fn(),
     unlocked: watch::Sender<bool>,
@@ -62,9 +73,8 @@ async fn follow(
             told.send_if_modified(|told| std::mem::replace(told, known.ready) != known.ready);
         }
     };
-    let initialize = async || calico.ensure_initialized_for_kubernetes().await;
+    let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
-        elected.gained().await;
         // ClusterInformation itself may be missing.
         if insist("initialise the datastore", &stop, initialize).await.is_some() {
             unlock(said, unlocked, &stop, initialize).await;
@@ -138,13 +148,17 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::pin::pin;
     use std::time::Duration;
 
+    use futures::FutureExt;
     use libcalico::api::ClusterInformationSpec;
     use libcalico::store::Revision;
     use tokio::time::sleep;
 
     use super::*;
+    use crate::controllers::testing::embedded;
+    use crate::runtime::Tenure;
 
     fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
         let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };
@@ -178,6 +192,24 @@ mod tests {
             known.hear(event);
             assert_eq!(known.ready, ready);
         }
+    }
+
+    #[tokio::test]
+    async fn only_the_replica_that_leads_makes_what_the_datastore_lacks() {
+        let (_dir, calico) = embedded();
+        // A new file has it.
+        calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
+        let (tenure, elected) = watch::channel(Tenure::No);
+        let elected = Leadership::new(elected);
+        let missing = verify(&calico, &elected).await;
+        assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
+        let mut making = pin!(initialize(&calico, &elected));
+        assert!(making.as_mut().now_or_never().is_none(), "it waits");
+        assert!(verify(&calico, &elected).await.is_err(), "nothing was made");
+        tenure.send_replace(Tenure::Always);
+        making.await.unwrap();
+        tenure.send_replace(Tenure::No);
+        verify(&calico, &elected).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

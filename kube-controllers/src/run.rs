@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::Datastore;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Builder;
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
-use crate::context::{Context, Mode};
+use crate::context::Context;
 use crate::group;
 use crate::http::{self, Ports};
 use crate::leader;
@@ -41,7 +40,9 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
     let severity = logging::init(environment.as_ref().map_or(LogSeverity::default(), Environment::first_log_severity));
     let outcome = environment.map_err(StartError::from).and_then(|environment| {
         let servers = Servers::from_environment(&lookup)?;
-        let runtime = Builder::new_multi_thread().enable_all().build();
+        // On a machine with one processor, work that blocks its thread is to leave one for the probes and the watchdog.
+        let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
+        let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
         let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
         let outcome = runtime.block_on(Process { options: options.clone(), environment, servers, severity }.run());
         // What does not end by itself is not waited for.
@@ -86,7 +87,16 @@ impl Process {
         // The Lease is given back when all who write have ended.
         let standing = CancellationToken::new();
         let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
-        let ended = self.serve(clients, metrics, leadership, status, ports, stop).await;
+        let moving = async {
+            let moved = stop.run_until_cancelled(group::moved(&clients)).await;
+            stop.cancel();
+            moved.map_or(Ok(()), Err)
+        };
+        let serving = async {
+            self.serve(clients.clone(), metrics, leadership, status, ports, stop.clone()).await;
+            stop.cancel();
+        };
+        let (ended, ()) = futures::future::join(moving, serving).await;
         standing.cancel();
         if timeout(DRAIN, election).await.is_err() {
             tracing::warn!("the Lease was not given back within {DRAIN:?}");
@@ -124,7 +134,7 @@ impl Process {
         status: Status,
         ports: watch::Sender<Ports>,
         stop: CancellationToken,
-    ) -> Result<(), StartError> {
+    ) {
         let Clients { kubernetes, calico, mode } = clients.clone();
         // What serves the controllers ends after them.
         let serving = CancellationToken::new();
@@ -139,7 +149,7 @@ impl Process {
             _ = &mut watching => None,
             settings = configuration.first(&status, &stop) => settings,
         };
-        let Some(settings) = settings else { return Ok(()) };
+        let Some(settings) = settings else { return };
 
         let (sender, settings) = watch::channel(Arc::new(settings));
         let in_place = InPlace { severity: self.severity, ports, health_checks };
@@ -150,33 +160,16 @@ impl Process {
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
         ));
         let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
-        let mut ended = Ok(());
-        let moving = async {
-            if let Some(moved) = stop.run_until_cancelled(moved(&context)).await {
-                ended = Err(moved);
-                stop.cancel();
-            }
-        };
         tokio::select! {
             _ = &mut servants => {}
-            _ = futures::future::join(sessions(&context, &status, &stop), moving) => {
+            () = sessions(&context, &status, &stop) => {
                 serving.cancel();
                 if timeout(DRAIN, servants).await.is_err() {
                     tracing::warn!("not everything ended within {DRAIN:?}");
                 }
             }
         }
-        ended
     }
-}
-
-/// Waits until Calico's objects are in another API group than the one that `context` is made for.
-async fn moved(context: &Context) -> StartError {
-    let (Mode::Kubernetes(group), Datastore::Kubernetes(calico)) = (context.mode, &*context.calico) else {
-        return std::future::pending().await;
-    };
-    let now = group::changed(group, async || calico.present_group().await).await;
-    StartError::Moved { was: group.api_version(), now: now.api_version() }
 }
 
 /// One life of the controllers after the other, until `stop`.
@@ -235,7 +228,7 @@ async fn follow_health(
             if !current {
                 return looking.cancelled().await;
             }
-            let datastore = async || readiness::initialize(&clients.calico, &elected).await;
+            let datastore = async || readiness::verify(&clients.calico, &elected).await;
             let api_server = async || healthz(&clients.kubernetes).await;
             status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
         });

@@ -29,8 +29,8 @@ pub(crate) enum End {
     Broken,
 }
 
-/// Runs what the present settings ask for, until `stop` or until that changes. [`crate::status::Component::Lists`] of `status` is required until
-/// each feed has listed its kind.
+/// Runs what the present settings ask for, until `stop` or until that changes. Until each feed has listed its kind,
+/// `status` names in [`Component::Lists`](crate::status::Component::Lists) the kinds that are missing.
 pub(crate) async fn run(context: &Context, status: &Status, stop: &CancellationToken) -> End {
     let settings = context.settings.borrow().clone();
     let context = Context { stop: stop.child_token(), ..context.clone() };

@@ -8,6 +8,8 @@
 //! else came, and when it does not the answers say so. v3 does not: it answers also after v1 came beside it, and on another
 //! cluster behind the same URL, where Calico's API server serves it from v1. So a process that remembers v3 asks for v1, beside
 //! its first reads: a request more, and no round trip.
+//!
+//! A third rule is for the time in which upstream's migration has opened v3 and v1 is still there, see [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +21,10 @@ use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest};
 use super::failure::Failure;
+use super::migration;
 
 const V1: &str = "crd.projectcalico.org";
+const V3: &str = "projectcalico.org";
 
 /// What an earlier process found out.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,15 +81,19 @@ fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
     fs::write(file, serde_json::to_vec(remembered)?)
 }
 
-/// Asks the API server which groups it has.
+/// Asks the API server which group Calico's objects are in.
 pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
-    choose(&client.send(&ApiRequest::get("/apis")).await?)
+    let groups = client.send(&ApiRequest::get("/apis")).await?;
+    match choose(&groups)? {
+        ApiGroup::CrdV1 if has(&groups, V3) && migration::has_moved(client).await? => Ok(ApiGroup::V3),
+        group => Ok(group),
+    }
 }
 
-/// Whether v3 is the one by the rule, if the API server has it.
-pub(super) async fn lacks_v1(client: &ApiClient) -> Result<bool, Failure> {
+/// Returns whether v3 is the right group, if the API server has it.
+pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, Failure> {
     match client.send(&ApiRequest::get(format!("/apis/{V1}"))).await {
-        Ok(_) => Ok(false),
+        Ok(_) => migration::has_moved(client).await,
         Err(Failure::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
     }
@@ -107,16 +115,22 @@ pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result
 
 /// Where neither group is there, upstream would go on with v1.
 fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
-    let names: Vec<&str> =
-        groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str()).collect();
-    if names.contains(&V1) || names.contains(&"projectcalico.org") {
-        return Ok(ApiGroup::among(names));
+    if has(groups, V1) || has(groups, V3) {
+        return Ok(ApiGroup::among(names(groups)));
     }
     Err(Failure::NotInstalled(
         "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
          definitions (deploy/crds)"
             .into(),
     ))
+}
+
+fn names(groups: &Value) -> impl Iterator<Item = &str> {
+    groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str())
+}
+
+fn has(groups: &Value, group: &str) -> bool {
+    names(groups).any(|name| name == group)
 }
 
 fn of_name(name: &str) -> Option<ApiGroup> {

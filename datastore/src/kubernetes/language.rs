@@ -10,6 +10,7 @@ use super::client::ApiClient;
 use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
 use super::failure::Failure;
+use super::migration;
 
 /// How to talk to an API server, found out when it is needed first.
 #[derive(Debug)]
@@ -27,8 +28,8 @@ pub(super) struct Spoken {
     pub(super) transcoder: Transcoder,
     /// An earlier process found the group out: it may have changed since.
     pub(super) from_memory: bool,
-    /// Whether there is no v1, once somebody had to know: then a v3 that is remembered is the right one still.
-    lacks_v1: Arc<OnceCell<bool>>,
+    /// Whether a v3 that is remembered is the right group still, once a read had to know.
+    is_v3: Arc<OnceCell<bool>>,
 }
 
 impl Language {
@@ -67,20 +68,41 @@ impl Language {
         if !spoken.from_memory || spoken.transcoder.group() != ApiGroup::V3 {
             return Ok(true);
         }
-        match spoken.lacks_v1.get_or_try_init(|| discovery::lacks_v1(&self.client)).await {
-            Ok(lacks_v1) => Ok(*lacks_v1),
-            Err(failure) => Err(failure.explain("API groups", &self.client.server().await, false)),
+        let is_v3 = spoken.is_v3.get_or_try_init(|| discovery::is_v3(&self.client)).await;
+        self.explained(is_v3.copied()).await
+    }
+
+    /// The group by the API server's present word, whatever is configured or remembered.
+    pub(super) async fn ask(&self) -> Result<ApiGroup, StoreError> {
+        self.explained(discovery::ask(&self.client).await).await
+    }
+
+    /// The group that the settings name.
+    pub(super) fn configured(&self) -> Option<ApiGroup> {
+        self.group
+    }
+
+    /// Returns whether upstream's migration has opened v3 while this process talks in v1, which it found locked or
+    /// empty.
+    pub(super) async fn has_moved(&self) -> Result<bool, StoreError> {
+        match self.spoken().await?.transcoder.group() {
+            ApiGroup::CrdV1 => self.explained(migration::is_open(&self.client).await).await,
+            ApiGroup::V3 => Ok(false),
         }
     }
 
-    /// Configured, or asked for.
-    pub(super) async fn ask(&self) -> Result<ApiGroup, StoreError> {
-        match self.group {
-            Some(group) => Ok(group),
-            None => match discovery::ask(&self.client).await {
-                Ok(group) => Ok(group),
-                Err(failure) => Err(failure.explain("API groups", &self.client.server().await, false)),
-            },
+    /// Talks in v3 from now on, and remembers that.
+    pub(super) async fn go_on_in_v3(&self) -> Result<(), StoreError> {
+        let server = self.explained(self.client.url().await).await?;
+        self.memory.keep(&server, ApiGroup::V3);
+        *self.spoken.lock().await = Some(self.speak(ApiGroup::V3, false));
+        Ok(())
+    }
+
+    async fn explained<T>(&self, outcome: Result<T, Failure>) -> Result<T, StoreError> {
+        match outcome {
+            Ok(value) => Ok(value),
+            Err(failure) => Err(failure.explain("API groups", &self.client.server().await, false)),
         }
     }
 
@@ -90,19 +112,21 @@ impl Language {
             Some(group) => (group, false),
             None => self.recall_or_ask().await?,
         };
+        Ok(self.speak(group, from_memory))
+    }
+
+    fn speak(&self, group: ApiGroup, from_memory: bool) -> Spoken {
         let transcoder = Transcoder::new(group);
         let transcoder = match &self.interface_prefix {
             Some(prefix) => transcoder.with_interface_prefix(prefix),
             None => transcoder,
         };
-        Ok(Spoken { transcoder, from_memory, lacks_v1: Arc::default() })
+        Spoken { transcoder, from_memory, is_v3: Arc::default() }
     }
 
     /// The group, and whether it is remembered.
     async fn recall_or_ask(&self) -> Result<(ApiGroup, bool), StoreError> {
-        let place = self.client.server().await;
-        let refuse = |failure: Failure| failure.explain("API groups", &place, false);
-        let server = self.client.url().await.map_err(refuse)?;
+        let server = self.explained(self.client.url().await).await?;
         if let Some(group) = self.memory.recall(&server) {
             return Ok((group, true));
         }

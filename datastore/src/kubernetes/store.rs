@@ -75,9 +75,24 @@ impl Kubernetes {
         self.transcoder().await.map(|transcoder| transcoder.group())
     }
 
-    /// The same by the API server's present word, whatever this process goes by.
+    /// The same by the API server's present word, whatever the settings name and this process goes by.
     pub async fn present_group(&self) -> Result<ApiGroup, StoreError> {
         self.language.ask().await
+    }
+
+    /// The group that the settings name.
+    pub fn configured_group(&self) -> Option<ApiGroup> {
+        self.language.configured()
+    }
+
+    /// See [`Datastore::has_moved`](crate::Datastore::has_moved).
+    pub(crate) async fn has_moved(&self) -> Result<bool, StoreError> {
+        self.language.has_moved().await
+    }
+
+    /// See [`Datastore::go_on_in_v3`](crate::Datastore::go_on_in_v3).
+    pub(crate) async fn go_on_in_v3(&self) -> Result<(), StoreError> {
+        self.language.go_on_in_v3().await
     }
 
     pub(super) async fn transcoder(&self) -> Result<Transcoder, StoreError> {

@@ -58,8 +58,8 @@ impl Running {
         self.health.iter().all(|feed| feed.watch().synced)
     }
 
-    /// Takes [`Component::Lists`] from `status` when each kind was listed, or the role refuses it, which the log says. Until then
-    /// the probes name the kinds. Never ends.
+    /// Takes [`Component::Lists`] from `status` when each kind was listed, or the role refuses it, which the log says.
+    /// Until then the probes name the kinds. Never ends.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|feed| feed.watch().is_awaited()).map(|feed| feed.kind);

@@ -14,8 +14,10 @@ use uuid::Uuid;
 use super::gate::Gate;
 use crate::events::{self, NAMESPACE, Severity};
 
-/// As many addresses as are named in one event; a pass may take thousands.
+/// Number of addresses that are named in one Event at most; a pass may take thousands.
 const NAMED: usize = 10;
+/// Length of a message above which no further address is named, in bytes: a reader of Events may take 1 KiB of each.
+const LONG: usize = 550;
 
 /// Events that are written at once.
 const AT_ONCE: usize = 8;
@@ -102,13 +104,16 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
         Told::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
         Told::WouldReclaim => ("LeakedAddressesFound", "would take back"),
     };
-    let named: Vec<String> =
-        suspects.iter().take(NAMED).map(|suspect| format!("{} ({})", suspect.address, suspect.evidence)).collect();
-    let more = match suspects.len().checked_sub(NAMED) {
-        None | Some(0) => String::new(),
-        Some(more) => format!(" and {more} more"),
-    };
-    let message = format!("{verb} {} leaked address(es): {}{more}", suspects.len(), named.join(", "));
+    let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
+    for (at, suspect) in suspects.iter().enumerate() {
+        if at == NAMED || message.len() > LONG {
+            message.push_str(&format!(" and {} more", suspects.len() - at));
+            break;
+        }
+        let pod = suspect.holder.pod().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
+        let separator = if at == 0 { "" } else { ", " };
+        message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
+    }
     // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, Severity::Normal, reason, &message, now)
@@ -226,6 +231,15 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
+        let mut long = suspect(1, Some("a"));
+        long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
+        let event = event("a", Told::Reclaimed, &[&long; 9], UNIX_EPOCH);
+        let message = event["message"].as_str().unwrap();
+        assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
+    }
+
+    #[test]
     fn one_event_for_each_node() {
         let suspects: Vec<Suspect> =
             (1..=14).map(|n| suspect(n, (n > 1).then_some(if n == 2 { "b" } else { "a" }))).collect();
@@ -235,7 +249,8 @@ pub(super) mod tests {
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         let event = event("a", Told::Reclaimed, &by_node["a"], at);
         let message = event["message"].as_str().unwrap();
-        assert!(message.starts_with("took back 12 leaked address(es): 10.0.0.3 (its pod is gone), "), "{message}");
+        let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
+        assert!(message.starts_with(begin), "{message}");
         assert!(message.ends_with(" and 2 more"), "{message}");
         assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");
         assert_eq!(

@@ -116,6 +116,9 @@ impl HandleAudit {
             if !gate.is_open() {
                 break;
             }
+            for suspect in part {
+                tracing::info!(handle = %suspect.id, reason = "its blocks hold another count", "releasing or correcting a handle");
+            }
             let outcome = match mend_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,
                 Err(error) => {

@@ -176,16 +176,19 @@ impl Collector {
     }
 
     fn note(&self, changes: &[Change]) {
-        for Change { kind, block, address, handle } in changes {
+        for Change { kind, block, address, handle, holder, node } in changes {
+            let pod = holder.pod();
             match kind {
-                ChangeKind::Candidate(evidence) => {
-                    tracing::debug!(%address, %handle, %block, %evidence, "an address looks leaked");
+                ChangeKind::Candidate(reason) => {
+                    tracing::info!(%address, %handle, node, pod, %block, %reason, "an address looks leaked");
                 }
-                ChangeKind::Confirmed(evidence) => {
+                ChangeKind::Confirmed(reason) => {
                     self.metrics.leaked.inc();
-                    tracing::info!(%address, %handle, %block, %evidence, "an address is leaked");
+                    tracing::info!(%address, %handle, node, pod, %block, %reason, "an address is leaked");
                 }
-                ChangeKind::Cleared => tracing::debug!(%address, %handle, %block, "an address is held after all"),
+                ChangeKind::Cleared => {
+                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is held");
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! [`Watchdog`]: notices work that neither ends nor waits for anything that comes.
 //!
-//! Work moves when something that it waits for wakes it: an answer, the deadline of a request, the end of a pause. Each of these comes
-//! within minutes, whatever servers do. Work that was not woken for longer spins, blocks its thread, or waits for what never comes.
+//! Work moves when something that it waits for wakes it: an answer, the deadline of a request, the end of a pause. Each
+//! of these comes within minutes, whatever servers do. Work that was not woken for longer spins, blocks its thread, or
+//! waits for what never comes.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -39,7 +40,8 @@ struct Moves {
 }
 
 impl Watchdog {
-    /// Does `work`, which is `what` in words, under observation. What wakes others of the task beside it is no move of it.
+    /// Does `work`, which is `what` in words, under observation. What wakes others of the task beside it is no move of
+    /// it.
     pub async fn observe<F: Future>(&self, what: String, work: F) -> F::Output {
         let moves = Arc::new(Moves { what, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
         let waker = Waker::from(moves.clone());

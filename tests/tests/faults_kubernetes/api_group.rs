@@ -4,7 +4,9 @@ use std::fs;
 
 use datastore::kubernetes::GROUP_FILE;
 use integration_tests::cluster::Faulty;
+use integration_tests::kubernetes::ApiServer;
 use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
 
 use super::on_faulty_api;
 
@@ -62,4 +64,69 @@ fn a_remembered_v3_ends_when_v1_comes_beside_it() {
         assert!(remembered.contains(ApiGroup::CrdV1.api_version()), "{remembered}");
         assert_eq!(kept(faulty), before);
     });
+}
+
+/// Upstream's migration locks v1 for good, and opens v3 with its mark: v1 is there until an operator ends the
+/// migration.
+#[test]
+fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_error_names_the_way_out() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let named = faulty.conf.clone();
+        faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+        let (first, second, third) = (faulty.pod(), faulty.pod(), faulty.pod());
+        faulty.run("ADD", &first);
+        let api = &control_plane.servers.api;
+        migrate(api);
+        let remembered = || fs::read_to_string(GROUP_FILE).unwrap();
+        assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
+
+        // The ADD works ahead, and has made a handle in v1 when it finds v1 locked.
+        faulty.run("ADD", &second);
+        assert!(remembered().contains(ApiGroup::V3.api_version()), "{}", remembered());
+        let handles = |group: ApiGroup| {
+            let url = format!("/apis/{}/ipamhandles", group.api_version());
+            let list = api.admin().get(&url).unwrap().success().unwrap();
+            list["items"].as_array().unwrap().len()
+        };
+        assert_eq!((handles(ApiGroup::CrdV1), handles(ApiGroup::V3)), (1, 2));
+        faulty.run("ADD", &third);
+        assert_eq!((handles(ApiGroup::CrdV1), handles(ApiGroup::V3)), (1, 3), "nothing more is made in v1");
+        for pod in [&first, &second, &third] {
+            faulty.run("CHECK", pod);
+            faulty.run("DEL", pod);
+        }
+        assert_eq!(handles(ApiGroup::V3), 0);
+
+        faulty.conf = named;
+        faulty.proxy.arm(None);
+        let error = faulty.call("ADD", &first).run().unwrap().error();
+        assert!(error.msg.contains("moved to projectcalico.org/v3"), "{error:?}");
+        assert!(error.details.contains("set calico_api_group"), "{error:?}");
+    });
+}
+
+/// Does what upstream's migration has done when it says `Converged`.
+fn migrate(api: &ApiServer) {
+    let (v1, v3) = (ApiGroup::CrdV1.api_version(), ApiGroup::V3.api_version());
+    let admin = api.admin();
+    api.define(v3).unwrap();
+    let lock = json!({ "spec": { "datastoreReady": false } });
+    admin.patch(&format!("/apis/{v1}/clusterinformations/default"), &lock).unwrap().success().unwrap();
+    for plural in ["ippools", "blockaffinities", "ipamblocks", "ipamhandles", "clusterinformations"] {
+        let items = admin.get(&format!("/apis/{v1}/{plural}")).unwrap().success().unwrap()["items"].take();
+        for mut object in items.as_array().unwrap().clone() {
+            let metadata = json!({ "name": object["metadata"]["name"], "annotations": {
+                "migration.projectcalico.org/migrated-by": "uid",
+            }, "labels": object["metadata"]["labels"] });
+            object["metadata"] = metadata;
+            object["apiVersion"] = json!(v3);
+            match plural {
+                "clusterinformations" => object["spec"]["datastoreReady"] = json!(true),
+                // A text in v1.
+                "blockaffinities" => object["spec"]["deleted"] = json!(false),
+                _ => {}
+            }
+            admin.create(&format!("/apis/{v3}/{plural}"), &object).unwrap().success().unwrap();
+        }
+    }
 }

@@ -1,8 +1,16 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use libcalico::api::{NodeSpec, OrchRef};
 use libcalico::store::Revision;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
 use super::*;
+use crate::controllers::testing::{embedded, settings};
+use crate::runtime::Leadership;
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
 
 fn calico(name: &str, orchestrator: &str) -> Entry<CalicoNode> {
     let reference = OrchRef { node_name: format!("k-{name}"), orchestrator: orchestrator.into(), ..OrchRef::default() };
@@ -62,4 +70,49 @@ fn a_node_that_registers_late_is_looked_at() {
     memory.hear_kubernetes(&Event::Synced);
     assert_eq!(memory.hear_calico(&Event::Put(&calico("d", "k8s"))), [ObjectKey::global("d")]);
     assert_eq!(memory.hear_calico(&Event::Put(&calico("e", "other"))), []);
+}
+
+/// A Kubernetes API that counts requests and answers none.
+fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
+    let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<Result<hyper::Response<kube::client::Body>, std::convert::Infallible>>()
+    });
+    kube::Client::new(service, "default")
+}
+
+#[tokio::test]
+async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
+    let (_dir, calico_store) = embedded();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let workers = [(ControllerName::Node, 3)].into();
+    let context = Context {
+        kubernetes: silent(asked.clone()),
+        calico: calico_store.clone(),
+        mode: crate::context::Mode::Etcd,
+        settings: watch::channel(Arc::new(Settings { workers, ..settings() })).1,
+        leadership: Leadership::always(),
+        metrics: Metrics::new(),
+        stop: CancellationToken::new(),
+    };
+    let controller = NodeDeletion::new(&context, &mut Feeds::default());
+    for event in [Event::Restarted, Event::Synced] {
+        controller.memory.lock().unwrap().hear_kubernetes(&event);
+    }
+    for number in 0..5 {
+        let node = calico(&format!("n{number}"), "k8s");
+        calico_store.create(&node.key, &node.value).await.unwrap();
+        let orphans = controller.memory.lock().unwrap().hear_calico(&Event::Put(&node));
+        orphans.into_iter().for_each(|key| controller.queue.add(key));
+    }
+    let queue = controller.queue.clone();
+    tokio::select! {
+        () = controller.run(context) => unreachable!("it was not stopped"),
+        () = async {
+            while asked.load(Ordering::Relaxed) < 3 || queue.len() > 2 {
+                tokio::task::yield_now().await;
+            }
+        } => {}
+    }
+    assert_eq!((asked.load(Ordering::Relaxed), queue.len()), (3, 2));
 }

@@ -26,6 +26,9 @@ impl Collector {
         }
         self.read_cooldown().await;
         let blocks = self.known.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
+        for block in &blocks {
+            tracing::info!(%block, reason = "their time to rest is over", "releasing addresses that rested");
+        }
         let clock = SystemClock::start();
         let none = |_: &Block| Vec::new();
         let outcome = release_batch(&*self.context.calico, &clock, &self.gate, &blocks, none, self.parallel()).await;
@@ -71,6 +74,7 @@ impl Collector {
             return;
         }
         let owner = Owner::Host(node);
+        tracing::info!(%block, %owner, reason = "the node has other blocks", "releasing an empty block");
         match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
                 tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
@@ -113,6 +117,7 @@ impl Collector {
             return false;
         }
         let owner = Owner::Host(node.calico.clone());
+        tracing::info!(node = node.calico, reason = "the node is gone", "releasing the blocks of a node");
         match release_host_affinities(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, true).await {
             Ok(outcome) => {
                 for block in &outcome.released {

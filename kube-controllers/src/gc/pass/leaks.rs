@@ -50,7 +50,8 @@ impl Collector {
         let now = self.now();
         let mut index = self.known.index();
         for (suspect, keeper) in &plan.kept {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle, %keeper, "not released");
+            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
+                pod = suspect.holder.pod(), %keeper, "not released");
             index.kept(suspect, *keeper, now);
         }
         // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it failed.
@@ -64,7 +65,7 @@ impl Collector {
         let new: Vec<&Suspect> = found.iter().copied().filter(|suspect| self.told.insert(identity(suspect))).collect();
         for suspect in &new {
             tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
-                reason = %suspect.evidence, "would release a leaked address");
+                pod = suspect.holder.pod(), reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
         self.events.tell(&self.context.kubernetes, &self.gate, Told::WouldReclaim, &new).await;
@@ -77,7 +78,13 @@ impl Collector {
         let blocks: Vec<Cidr> = plan.blocks.keys().copied().collect();
         let of_block = |block: &Block| {
             let suspects = plan.blocks.get(&block.cidr).map(Vec::as_slice).unwrap_or_default();
-            still_leaked(block, suspects).0
+            let requests = still_leaked(block, suspects).0;
+            let is_asked = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
+            for suspect in suspects.iter().filter(is_asked) {
+                tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
+                    pod = suspect.holder.pod(), reason = %suspect.evidence, "releasing a leaked address");
+            }
+            requests
         };
         let clock = SystemClock::start();
         let outcome =
@@ -110,7 +117,7 @@ impl Collector {
         }
         for suspect in &gone {
             tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
-                reason = %suspect.evidence, "released a leaked address");
+                pod = suspect.holder.pod(), reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
         self.events.tell(&self.context.kubernetes, &self.gate, Told::Reclaimed, &gone).await;

@@ -118,10 +118,11 @@ impl Collector {
             if pod.runs || !self.gate.admit(1).await {
                 return false;
             }
+            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node,
+                pod = format!("{}/{}", pod.namespace, pod.name), endpoint = %key, reason = %suspect.evidence,
+                "releasing a leaked address: deleting the endpoint that lists it");
             match self.context.calico.delete::<WorkloadEndpoint>(key, Some(revision)).await {
-                Ok(()) => {
-                    tracing::info!(endpoint = %key, reason = %suspect.evidence, "deleted an endpoint that lists a leaked address")
-                }
+                Ok(()) => tracing::info!(endpoint = %key, "deleted an endpoint that lists a leaked address"),
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(endpoint = %key, %error, "cannot delete an endpoint that lists a leaked address");

@@ -35,6 +35,10 @@ pub struct Change {
     pub address: IpAddr,
     /// Its handle.
     pub handle: HandleId,
+    /// For whom it was allocated.
+    pub holder: Holder,
+    /// The Calico node that the allocation names.
+    pub node: Option<String>,
 }
 
 /// See [`Change`].
@@ -186,7 +190,19 @@ impl Index {
         let tracked = self.tracked.get(row)?;
         let block = self.blocks.get(tracked.block)?.cidr;
         let handle = self.handles.get(tracked.handle)?.id.write(&self.networks);
-        Some(Change { kind, block, address: self.address_of(tracked)?, handle })
+        let (holder, node) = (self.holder_of(tracked), self.node_of(tracked));
+        Some(Change { kind, block, address: self.address_of(tracked)?, handle, holder, node })
+    }
+
+    fn holder_of(&self, tracked: &Tracked) -> Holder {
+        let subject = self.subjects.get(tracked.subject);
+        let names = subject.map(|found| (self.namespaces.text(found.namespace).to_owned(), found.name.to_string()));
+        Holder { kind: tracked.kind, names }
+    }
+
+    fn node_of(&self, tracked: &Tracked) -> Option<String> {
+        let node = tracked.named_node();
+        (node != NONE).then(|| self.node_name(node).to_owned())
     }
 
     pub(super) fn address_of(&self, tracked: &Tracked) -> Option<IpAddr> {
@@ -227,21 +243,16 @@ impl Index {
     fn suspect(&self, row: Row) -> Option<Suspect> {
         let (tracked, leak) = (self.tracked.get(row)?, self.leaks.get(row)?);
         let block = self.blocks.get(tracked.block)?;
-        let names = self
-            .subjects
-            .get(tracked.subject)
-            .map(|subject| (self.namespaces.text(subject.namespace).to_owned(), subject.name.to_string()));
-        let node = tracked.named_node();
         Some(Suspect {
             block: block.cidr,
             address: self.address_of(tracked)?,
             handle: self.handles.get(tracked.handle)?.id.write(&self.networks),
             sequence: tracked.sequence(),
             fingerprint: tracked.fingerprint,
-            holder: Holder { kind: tracked.kind, names },
+            holder: self.holder_of(tracked),
             owners: self.owners.get(&row).into_iter().flatten().map(owned).collect(),
-            node: (node != NONE).then(|| self.node_name(node).to_owned()),
-            kubernetes_node: self.kubernetes_name(node).map(str::to_owned),
+            node: self.node_of(tracked),
+            kubernetes_node: self.kubernetes_name(tracked.named_node()).map(str::to_owned),
             pool: self.pool_name(block.pool).map(str::to_owned),
             evidence: leak.evidence,
             by_node: leak.by_node,

@@ -47,6 +47,14 @@ pub struct Holder {
     pub names: Option<(String, String)>,
 }
 
+impl Holder {
+    /// The pod as `namespace/name`, if it is one.
+    pub fn pod(&self) -> Option<String> {
+        let (namespace, name) = self.names.as_ref().filter(|_| self.kind == ClaimKind::Pod)?;
+        Some(format!("{namespace}/{name}"))
+    }
+}
+
 /// What to read from the API before a [`Suspect`] is judged for the last time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Questions<'a> {

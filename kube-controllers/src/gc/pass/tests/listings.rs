@@ -2,12 +2,14 @@
 
 use kube::client::Body;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::ipam::gc::Machines;
+use libcalico::ipam::Evidence;
+use libcalico::ipam::gc::{Machines, Suspect};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Kind, Store, Write, WriteOp};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::settings::LogSeverity;
 
 const ADDRESS: &str = "10.0.0.1";
 
@@ -59,6 +61,73 @@ async fn collect(kubernetes: kube::Client, calico: &Arc<Datastore>, (index, bloc
     collector.release_leaks(Gc::Reclaim).await;
     let block = calico.get::<Block>(&block.cidr).await.unwrap().value;
     block.allocated().any(|held| held.ip.to_string() == ADDRESS)
+}
+
+/// What is logged on this thread, line by line.
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The lines with this text, without what comes before it.
+    fn lines(&self, text: &str) -> Vec<String> {
+        let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        all.lines().filter_map(|line| line.find(text).map(|at| line[at..].to_owned())).collect()
+    }
+}
+
+#[tokio::test]
+async fn release_is_logged_before_each_write_with_address_handle_node_pod_and_reason() {
+    let log = Log::default();
+    let writer = log.clone();
+    let (subscriber, _severity) = crate::logging::subscriber(LogSeverity::Info, move || writer.clone());
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let (_dir, calico) = embedded();
+    let of_pod = endpoint("node-a", "gone", "gone");
+    calico.create(&of_pod.key(), &of_pod).await.unwrap();
+    assert!(!collect(answering(&[]), &calico, leaky()).await);
+    let lines = log.lines("releas");
+    let [endpoint, address, done] = &lines[..] else { panic!("{lines:?}") };
+    assert!(endpoint.starts_with("releasing a leaked address: deleting the endpoint"), "{endpoint}");
+    assert!(
+        address.starts_with("releasing a leaked address ") && done.starts_with("released a leaked address "),
+        "{lines:?}"
+    );
+    for line in &lines {
+        for field in
+            ["address=10.0.0.1", "handle=", "net.gone", "node=", "node-a", "pod=", "ns/gone", "its pod is gone"]
+        {
+            assert!(line.contains(field), "{field}: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn candidate_is_logged_at_info_with_its_pod() {
+    let log = Log::default();
+    let writer = log.clone();
+    let (subscriber, _severity) = crate::logging::subscriber(LogSeverity::Info, move || writer.clone());
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let (_dir, calico) = embedded();
+    let collector = collector(answering(&[]), calico, leaky().0, Leadership::always());
+    let suspect = collector.known.index().suspects(Duration::MAX, 1).remove(0);
+    let Suspect { block, address, handle, holder, node, .. } = suspect;
+    let kind = ChangeKind::Candidate(Evidence::PodGone);
+    collector.note(&[Change { kind, block, address, handle, holder, node }]);
+    let [line] = &log.lines("an address looks leaked")[..] else { panic!("{:?}", log.lines("")) };
+    for field in ["address=10.0.0.1", "net.gone", "node-a", "ns/gone", "its pod is gone"] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
 }
 
 async fn endpoints(calico: &Datastore) -> Vec<String> {

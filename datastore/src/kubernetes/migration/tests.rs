@@ -1,0 +1,143 @@
+//! The API group in the states of upstream's migration.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::kubernetes::Kubernetes;
+use crate::kubernetes::config::{KubernetesConfig, Overrides};
+use ApiGroup::{CrdV1, V3};
+
+const V1_GROUP: &str = "crd.projectcalico.org";
+const V3_GROUP: &str = "projectcalico.org";
+
+/// An API server that has some API groups and a ClusterInformation in each.
+#[derive(Clone, Default)]
+struct Server {
+    objects: Arc<Mutex<BTreeMap<String, Value>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn has(&self, path: impl Into<String>, object: Value) {
+        self.objects.lock().unwrap().insert(path.into(), object);
+    }
+
+    /// Has these groups, with a ClusterInformation in each that has one.
+    fn of(groups: &[&str], v1: Option<Value>, v3: Option<Value>) -> Server {
+        let server = Server::default();
+        let listed: Vec<_> = groups.iter().map(|name| json!({ "name": name })).collect();
+        server.has("/apis", json!({ "groups": listed }));
+        for group in groups {
+            server.has(format!("/apis/{group}"), json!({ "name": group }));
+        }
+        for (group, information) in [(CrdV1, v1), (V3, v3)] {
+            if let Some(information) = information {
+                server.has(format!("/apis/{}/clusterinformations/default", group.api_version()), information);
+            }
+        }
+        server
+    }
+
+    async fn start(&self) -> KubernetesConfig {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Some(format!("http://{}", listener.local_addr().unwrap()));
+        let this = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let this = this.clone();
+                let service = service_fn(move |request| this.clone().answer(request));
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        let overrides = Overrides { server, ..Overrides::default() };
+        KubernetesConfig { overrides, deadline: Duration::from_secs(20), ..KubernetesConfig::default() }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
+        let path = request.uri().path().to_owned();
+        self.asked.lock().unwrap().push(path.clone());
+        let found = self.objects.lock().unwrap().get(&path).cloned();
+        let absent = || json!({ "kind": "Status", "reason": "NotFound", "code": 404 });
+        let code = if found.is_some() { 200 } else { 404 };
+        Ok(Response::builder().status(code).body(found.unwrap_or_else(absent).to_string()).unwrap())
+    }
+}
+
+fn information(ready: bool, mark: Option<&str>) -> Option<Value> {
+    let annotations: serde_json::Map<_, _> = mark.into_iter().map(|mark| (mark.to_owned(), json!("uid"))).collect();
+    Some(json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": ready } }))
+}
+
+const MADE: Option<&str> = Some(MARKS[0]);
+const LOCKED: Option<&str> = Some(MARKS[1]);
+
+#[tokio::test]
+async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_before() {
+    let both = &[V1_GROUP, V3_GROUP][..];
+    for (groups, v1, v3, expected, requests) in [
+        (&[V1_GROUP][..], information(false, None), None, CrdV1, 1),
+        (&[V3_GROUP], None, information(true, None), V3, 1),
+        (both, information(true, None), information(true, MADE), CrdV1, 2),
+        (both, information(false, None), None, CrdV1, 3),
+        (both, information(false, None), information(false, MADE), CrdV1, 3),
+        // Calico's API server shows in v3 what is stored in v1.
+        (both, information(false, None), information(true, None), CrdV1, 3),
+        (both, information(false, None), information(true, MADE), V3, 3),
+        (both, information(false, None), information(true, LOCKED), V3, 3),
+        (both, None, information(true, MADE), V3, 3),
+    ] {
+        let server = Server::of(groups, v1.clone(), v3.clone());
+        let config = server.start().await;
+        let found = Kubernetes::lasting(&config).present_group().await.unwrap();
+        assert_eq!((found, server.asked.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
+        // Whatever the settings name.
+        let configured = KubernetesConfig { group: Some(CrdV1), ..config };
+        assert_eq!(Kubernetes::lasting(&configured).present_group().await.unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_goes_on_in_v3_lets_later_ones_do_so_until_v1_is_open_again() {
+    let server = Server::of(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MADE));
+    let config = server.start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let process = || Kubernetes::new(&config, directory.path().join("group"));
+    let first = process();
+    assert_eq!(first.group().await.unwrap(), CrdV1);
+    let locked = |ready| {
+        server.has("/apis/crd.projectcalico.org/v1/clusterinformations/default", information(ready, None).unwrap());
+    };
+    locked(false);
+    assert!(process().has_moved().await.unwrap());
+    first.go_on_in_v3().await.unwrap();
+    assert_eq!(first.group().await.unwrap(), V3);
+    assert_eq!(process().group().await.unwrap(), V3);
+    assert!(!first.has_moved().await.unwrap(), "it is there");
+    locked(true);
+    assert_eq!(process().group().await.unwrap(), CrdV1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_two_looks_in_a_row_found_changed_is_told() {
+    for (answers, asked) in [
+        (&[Ok(CrdV1), Ok(CrdV1), Ok(V3), Ok(V3), Ok(V3)][..], 4),
+        (&[Ok(V3), Ok(CrdV1), Ok(V3), Ok(V3)], 4),
+        (&[Ok(V3), Err("away"), Ok(V3)], 3),
+    ] {
+        let left = RefCell::new(answers.iter());
+        let ask = async || left.borrow_mut().next().copied().unwrap();
+        let now = changed_group(CrdV1, Duration::from_secs(60), ask).await;
+        assert_eq!((now, answers.len() - left.borrow().len()), (V3, asked), "{answers:?}");
+    }
+}

@@ -10,6 +10,7 @@
 
 pub mod config;
 mod deadline;
+mod dial;
 pub mod error_chain;
 pub mod etcd;
 pub mod first_use;

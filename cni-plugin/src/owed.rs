@@ -36,10 +36,15 @@ pub fn debt(session: &Session) -> Debt {
     }
 }
 
+/// Returns true if a debt of the call's attachment is noted.
+pub fn is_owed(session: &Session) -> bool {
+    let call = &session.call;
+    session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
+}
+
 /// A DEL that reached the datastore owes nothing any more.
 pub fn settled(session: &Session) -> Result<(), CniError> {
-    let call = &session.call;
-    if !session.journal.owes(&call.conf.name, &call.container_id, &call.ifname) {
+    if !is_owed(session) {
         return Ok(());
     }
     let locked = session.journal.lock().map_err(journal_error)?;
@@ -79,7 +84,7 @@ pub async fn settle_some(session: &Session) {
     };
     locked.remove_abandoned();
     for owed in locked.due(&session.datastore_name()) {
-        let Err(error) = pay(session, &locked, &owed).await else { continue };
+        let Err(error) = session.unless_busy(pay(session, &locked, &owed)).await else { continue };
         tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
         // One that can never be paid must not stand in the way of the others; an outage stops them all.
         if let Err(error) = locked.postpone(&owed) {

@@ -16,6 +16,7 @@ pub mod assign;
 pub mod assign_address;
 pub mod budget;
 pub mod busy;
+pub mod busy_server;
 pub mod cli;
 pub mod clock;
 pub mod cni;

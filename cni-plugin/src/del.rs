@@ -12,13 +12,13 @@ use datastore::Datastore;
 use futures::future::join;
 use ipam_plugin::journal::JournalError;
 use ipam_plugin::kubernetes_api::Api;
-use ipam_plugin::node_name;
 use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::{busy_server, node_name};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::MachinePod;
 use libcalico::store::Entry;
-use netconf::{CniError, Code, NetConf};
+use netconf::{CniError, Code, Command, NetConf};
 use tokio::time::{Instant, timeout_at};
 
 use crate::attach::{self, Recorded};
@@ -55,8 +55,22 @@ pub fn hurry(store: &Datastore, api: &Api) {
 }
 
 /// Takes everything back. Succeeds when there is nothing.
+///
+/// A DEL does not wait for an API server that is busy before the traffic is cut and the debt noted: the runtime may kill it at
+/// any time. Then it begins anew, and waits.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let begun = Instant::now();
+    let first = take_back(session, begun + WHOLE_CALL).await;
+    if !busy_server::was_met(&session.store, &session.api) || (first.is_ok() && !owed::is_owed(session)) {
+        return first;
+    }
+    let until = begun + busy_server::longest_wait(Command::Del);
+    session.wait_while_busy(until);
+    timeout_at(until, take_back(session, until)).await.unwrap_or(first)
+}
+
+/// Does so by `until`. What is left then is noted.
+async fn take_back(session: &mut Session, until: Instant) -> Result<(), CniError> {
     if session.facts.node.is_empty() {
         let file = &session.call.conf.node.nodename_file;
         let cause = format!("nothing tells which node this is: neither nodename nor {file}");
@@ -96,11 +110,11 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let is_superseded = is_named && endpoint.is_none();
     let machine = match is_superseded {
         true => Ok(None),
-        false => in_time(begun, machine(session, known.kubernetes)).await,
+        false => in_time(until, machine(session, known.kubernetes)).await,
     };
     let machine = machine.map(|machine| session.machine = machine);
     let prelude = known.release.filter(|_| !is_shared);
-    let released = in_time(begun, release(session, prelude, listings)).await.and(machine);
+    let released = in_time(until, release(session, prelude, listings)).await.and(machine);
     session.timings.stage("release");
     removal.finish()?;
     session.timings.stage("dataplane");
@@ -108,7 +122,7 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
         Ok(()) => {
             owed::settled(session).await?;
             // What is left of the others' debts is the next call's.
-            _ = timeout_at(begun + WHOLE_CALL, owed::settle_some(session)).await;
+            _ = timeout_at(until, owed::settle_some(session)).await;
             Ok(())
         }
         Err(ReleaseError::Postponed(error)) => keep(session, &error),
@@ -154,12 +168,12 @@ fn is_of_another_interface(
 }
 
 /// Waits for `work` until the call has taken its time, and puts off what is left of it.
-async fn in_time<T>(begun: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
+async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     let late = || {
-        let words = format!("the datastore was not done within {} s of this call", WHOLE_CALL.as_secs());
+        let words = "the datastore was not done within the time of this call";
         Err(ReleaseError::Postponed(CniError::new(Code::TRY_AGAIN, words)))
     };
-    timeout_at(begun + WHOLE_CALL, work).await.unwrap_or_else(|_| late())
+    timeout_at(until, work).await.unwrap_or_else(|_| late())
 }
 
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.

@@ -167,10 +167,16 @@ pub async fn creditor(store: &Datastore, name: String) -> Creditor {
     Creditor { name, identity: identity.unwrap_or_default() }
 }
 
+/// Returns true if a debt of the call's attachment is noted.
+pub fn is_owed(session: &Session) -> bool {
+    let call = &session.call;
+    session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
+}
+
 /// A DEL that reached the datastore owes that one nothing any more.
 pub async fn settled(session: &Session) -> Result<(), CniError> {
     let call = &session.call;
-    if !session.journal.owes(&call.conf.name, &call.container_id, &call.ifname) {
+    if !is_owed(session) {
         return Ok(());
     }
     let payer = Payer::of_call(session).await;
@@ -216,7 +222,7 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
             payer.pay(&locked, &entry, &owed).await?;
         }
     }
-    payer.pay_those(&locked, OF_AN_ADD, |debt| wanted.is_owed_by(debt)).await;
+    session.unless_busy(payer.pay_those(&locked, OF_AN_ADD, |debt| wanted.is_owed_by(debt))).await;
     Ok(())
 }
 
@@ -233,7 +239,8 @@ pub async fn settle_some(session: &Session) {
         }
     };
     locked.remove_abandoned();
-    Payer::of_call(session).await.pay_some(&locked, MOST).await;
+    let payer = Payer::of_call(session).await;
+    session.unless_busy(payer.pay_some(&locked, MOST)).await;
 }
 
 /// Returns true if the datastore of this call may be owed something: one system call where the journal is empty.

@@ -9,7 +9,7 @@ use ipam_plugin::journal::{self, Journal};
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::prelude::Prelude;
 use ipam_plugin::release::ReleasePrelude;
-use ipam_plugin::{datastore_settings, node_name};
+use ipam_plugin::{busy_server, datastore_settings, node_name};
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::HandleId;
@@ -19,6 +19,7 @@ use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
 use libcalico::validation::ValidationError;
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
+use tokio::time::Instant;
 
 use crate::dataplane::Before;
 use crate::del;
@@ -48,6 +49,8 @@ pub struct Session {
     pub store: Datastore,
     /// The Kubernetes API, not yet contacted either.
     pub api: Api,
+    /// Until when requests wait for an API server that is busy.
+    pub busy_until: Instant,
     /// What earlier DELs still owe.
     pub journal: Journal,
     /// Stage clock.
@@ -70,9 +73,12 @@ impl Session {
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let api = kubernetes::api_of(&call, &datastore_config)?;
-        if call.command == Command::Del {
-            del::hurry(&store, &api);
+        let mut busy_until = Instant::now();
+        match call.command {
+            Command::Del => del::hurry(&store, &api),
+            command => busy_until += busy_server::longest_wait(command),
         }
+        busy_server::wait_until(busy_until, &store, &api);
         if call.command == Command::Add && matches!(api, Api::Datastore) {
             // It keeps endpoints of pods only: without one, ADD would fail at its last step.
             call.args.require_pod()?;
@@ -80,7 +86,19 @@ impl Session {
         let facts = facts_of(&call, node);
         let journal = Journal::new(journal::DEFAULT_DIRECTORY);
         let (subnets, machine, before) = (None, None, Before::Unknown);
-        Ok(Session { call, facts, subnets, machine, before, datastore_config, store, api, journal, timings })
+        Ok(Session {
+            call,
+            facts,
+            subnets,
+            machine,
+            before,
+            datastore_config,
+            store,
+            api,
+            busy_until,
+            journal,
+            timings,
+        })
     }
 }
 
@@ -285,6 +303,20 @@ impl Session {
             }
             _ => (self.store.read(batch).await, None),
         }
+    }
+
+    /// Has requests wait until then while the API server is busy.
+    pub fn wait_while_busy(&mut self, until: Instant) {
+        self.busy_until = until;
+        busy_server::wait_until(until, &self.store, &self.api);
+    }
+
+    /// Does `work` without waiting for an API server that is busy: other processes wait for what it holds.
+    pub async fn unless_busy<T>(&self, work: impl Future<Output = T>) -> T {
+        busy_server::wait_until(Instant::now(), &self.store, &self.api);
+        let done = work.await;
+        busy_server::wait_until(self.busy_until, &self.store, &self.api);
+        done
     }
 
     /// Whether the Kubernetes API is the datastore: endpoints are pods' annotations there, and profiles its own.

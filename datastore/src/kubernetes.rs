@@ -15,12 +15,14 @@ mod store;
 mod throttle;
 mod tls;
 mod transport;
+mod turns;
 mod watch;
 
 pub use access::AccessError;
 pub use client::client;
 pub use migration::{changed_group, settled_group};
 pub use store::Kubernetes;
+pub use turns::WhenBusy;
 pub use watch::{ApiSource, CalicoObjects, Decode};
 
 /// Where a process that was not told the API group leaves what it found out for the next one (DS-22).

@@ -10,6 +10,7 @@
 
 pub mod config;
 mod deadline;
+mod dial;
 pub mod error_chain;
 pub mod etcd;
 pub mod first_use;
@@ -32,6 +33,7 @@ use watch::{Meter, Watch, WatchEvent};
 pub use config::{ConfigError, DatastoreConfig, Settings};
 pub use etcd::Etcd;
 pub use kubernetes::Kubernetes;
+pub use kubernetes::WhenBusy;
 pub use kubernetes::config::KubernetesConfig;
 #[cfg(feature = "local")]
 pub use local::Local;
@@ -103,6 +105,19 @@ impl Datastore {
             Datastore::Kubernetes(kubernetes) => kubernetes.go_on_in_v3().await,
             Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
         }
+    }
+
+    /// Has requests wait in turn with other processes while the API server is busy (429), beyond the time that a request may
+    /// take. Other datastores do not say so.
+    pub fn wait_while_busy(&self, rule: WhenBusy) {
+        if let Datastore::Kubernetes(kubernetes) = self {
+            kubernetes.wait_while_busy(rule);
+        }
+    }
+
+    /// Returns true if the API server was busy, and a request waited for it or failed.
+    pub fn was_busy(&self) -> bool {
+        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }
 
     /// All pairs whose path begins with `prefix`, in path order, as one snapshot.

@@ -17,6 +17,7 @@ pub mod assign_address;
 pub mod atomic_file;
 pub mod budget;
 pub mod busy;
+pub mod busy_server;
 pub mod cli;
 pub mod clock;
 pub mod cni;

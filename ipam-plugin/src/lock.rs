@@ -8,7 +8,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,21 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The lock while it is held; dropping it lets the next process in.
 #[derive(Debug)]
 pub struct HostLock {
-    _file: File,
+    held: Held,
+}
+
+/// The file that is locked; `None` once the lock was given back early.
+type Held = Arc<Mutex<Option<File>>>;
+
+/// The locks of addresses that this process has. A process may serve several calls.
+static HELD: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
+
+/// Gives back all locks of addresses that this process has, which goes on without them: it has to wait for something else, and
+/// the other processes of the node should not wait along.
+pub fn let_others_in() {
+    for held in HELD.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
+        *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// Why an operation goes on without the lock.
@@ -58,7 +72,7 @@ impl HostLock {
     /// for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         match Self::acquire_within(path, LONGEST_WAIT) {
-            Ok(lock) => Some(lock),
+            Ok(lock) => Some(lock.of_addresses()),
             Err(error) => {
                 tracing::warn!(%error, "going on without the IPAM lock");
                 None
@@ -68,7 +82,20 @@ impl HostLock {
 
     /// Takes the lock if nobody has it.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
-        Self::acquire_within(path, Duration::ZERO).ok()
+        Self::acquire_within(path, Duration::ZERO).ok().map(Self::of_addresses)
+    }
+
+    /// Returns true as long as [`let_others_in`] has not given it back.
+    pub fn is_held(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn of_addresses(self) -> Self {
+        let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|held| held.strong_count() > 0);
+        all.push(Arc::downgrade(&self.held));
+        drop(all);
+        self
     }
 
     /// Takes the lock, waiting no longer than `wait`; with zero, only if nobody has it.
@@ -81,6 +108,10 @@ impl HostLock {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
 
+    fn of(file: File) -> Self {
+        HostLock { held: Arc::new(Mutex::new(Some(file))) }
+    }
+
     fn acquire_as(
         path: &Path,
         wait: Duration,
@@ -90,10 +121,10 @@ impl HostLock {
         let named = || path.display().to_string();
         let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
         match try_lock(&file) {
-            Ok(()) => Ok(HostLock { _file: file }),
+            Ok(()) => Ok(HostLock::of(file)),
             Err(TryLockError::WouldBlock) if wait.is_zero() => Err(LockError::Busy { path: named(), waited: wait }),
             Err(TryLockError::WouldBlock) => match lock_within(file, wait, lock) {
-                Some(Ok(file)) => Ok(HostLock { _file: file }),
+                Some(Ok(file)) => Ok(HostLock::of(file)),
                 Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),
                 None => Err(LockError::Busy { path: named(), waited: wait }),
             },
@@ -185,6 +216,30 @@ mod tests {
         drop(second);
         let _alone = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
         assert!(matches!(HostLock::share_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
+    }
+
+    /// Other tests of this process hold locks of addresses, so it runs itself as another process.
+    #[test]
+    fn locks_of_addresses_are_given_back_early_and_others_are_not() {
+        const CHILD: &str = "CALICO_TEST_LET_OTHERS_IN";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "lock::tests::locks_of_addresses_are_given_back_early_and_others_are_not";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second, other] = ["first", "second", "other"].map(|name| dir.path().join(name));
+        let is_free = |path: &Path| HostLock::acquire_within(path, Duration::ZERO).is_ok();
+        let locks = [HostLock::acquire(&first).unwrap(), HostLock::try_acquire(&second).unwrap()];
+        let _stays = HostLock::acquire_within(&other, Duration::ZERO).unwrap();
+        assert!(!is_free(&first) && locks.iter().all(HostLock::is_held));
+        let_others_in();
+        assert!(is_free(&first) && is_free(&second) && !is_free(&other));
+        assert!(!locks.iter().any(HostLock::is_held));
+        let again = HostLock::acquire(&first).unwrap();
+        drop(locks);
+        assert!(again.is_held() && !is_free(&first));
     }
 
     #[test]

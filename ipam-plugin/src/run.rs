@@ -11,6 +11,7 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
+use tokio::time::Instant;
 
 use crate::cli;
 use crate::clock::SystemClock;
@@ -20,7 +21,7 @@ use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::workload::Questions;
-use crate::{datastore_settings, node_name, process, upgrade};
+use crate::{busy_server, datastore_settings, node_name, process, upgrade};
 
 /// Runs `calico-ipam`.
 pub fn main() -> ExitCode {
@@ -61,6 +62,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     let clock = SystemClock::start();
     let questions = Questions::of(call, &config);
     let api = ManuallyDrop::new(Api::of(&call.conf, &config, questions.is_any())?);
+    busy_server::wait_until(Instant::now() + busy_server::longest_wait(call.command), store, &api);
     let workload = questions.ask(call, &api, store);
     match call.command {
         Command::Add => {

@@ -4,14 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions};
+use hyper_util::rt::TokioIo;
 use libcalico::store::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::Endpoint;
+use tonic::transport::{Endpoint, Uri};
+use tower::service_fn;
 
 use super::error::{self, Failure, Peer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
+use crate::dial::dial;
 use crate::error_chain::chain;
 
 /// An answer may be larger than tonic's 4 MiB: all handles of a large cluster.
@@ -139,7 +142,8 @@ impl Connection {
             false => endpoint.clone(),
         };
         let connecting = async {
-            let channel = endpoint.connect().await.map_err(Failure::Connect)?;
+            let dial = service_fn(async |server: Uri| dial(&server).await.map(TokioIo::new));
+            let channel = endpoint.connect_with_connector(dial).await.map_err(Failure::Connect)?;
             self.authenticate(Channel::Tonic(channel)).await
         };
         timeout_at(until, connecting).await.unwrap_or_else(|_| Err(Failure::Timeout(until - begun)))

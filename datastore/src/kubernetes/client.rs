@@ -1,5 +1,6 @@
 //! Requests to the API server: deadlines, retries, and a token that was renewed meanwhile.
 
+use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use super::reply::{Metadata, Reply};
 use super::throttle::Throttle;
 use super::tls;
 use super::transport::{Departure, Transport, TransportError};
+use super::turns::{Late, Turns, WhenBusy};
 use crate::deadline::Deadline;
 use crate::error_chain::chain;
 
@@ -55,6 +57,17 @@ pub(super) struct ApiRequest {
     pub(super) accept: Option<&'static str>,
     /// Content type and body.
     pub(super) body: Option<(&'static str, Bytes)>,
+    /// Present in a read that the server's cache may answer.
+    pub(super) cache: Option<Cache>,
+}
+
+/// Leave to answer a read from the server's cache. A read that the cache does not serve is sent again without it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cache {
+    /// The `resourceVersion` that the cache must have seen; 0 for any.
+    pub(super) version: u64,
+    /// How long the cache may take, if that is less than half of a request's time.
+    pub(super) patience: Duration,
 }
 
 /// The API server as one process talks to it. Connects with the first request.
@@ -65,6 +78,7 @@ pub(super) struct ApiClient {
     requests: AtomicU64,
     opened: Mutex<Option<(Opened, Option<CredentialFiles>)>>,
     throttle: Throttle,
+    turns: Turns,
     deadline: Deadline,
 }
 
@@ -94,12 +108,25 @@ pub(super) struct OwnDeadline;
 impl ApiRequest {
     /// Reads.
     pub(super) fn get(target: impl Into<String>) -> Self {
-        ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None }
+        ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
     }
 
     /// Sends a JSON object.
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
-        ApiRequest { method, target: target.into(), accept: None, body: Some((JSON, json_bytes(object).into())) }
+        let body = Some((JSON, json_bytes(object).into()));
+        ApiRequest { method, target: target.into(), accept: None, body, cache: None }
+    }
+
+    /// Allows the server's cache to answer.
+    pub(super) fn or_cached(self, cache: Option<Cache>) -> Self {
+        ApiRequest { cache, ..self }
+    }
+
+    /// The path and the query that are sent.
+    pub(super) fn url(&self) -> String {
+        let Some(Cache { version, .. }) = self.cache else { return self.target.clone() };
+        let separator = if self.target.contains('?') { '&' } else { '?' };
+        format!("{}{separator}resourceVersion={version}", self.target)
     }
 
     fn is_reading(&self) -> bool {
@@ -147,7 +174,7 @@ impl ApiRequest {
     }
 
     fn build(&self) -> Result<Request<Body>, Failure> {
-        let mut request = Request::builder().method(&self.method).uri(&self.target).header(ACCEPT, self.accept());
+        let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {
             request = request.header(CONTENT_TYPE, *content_type);
         }
@@ -175,6 +202,7 @@ impl ApiClient {
             requests: AtomicU64::new(0),
             opened: Mutex::default(),
             throttle: Throttle::new(config.rate),
+            turns: Turns::default(),
             deadline: Deadline::new(config.deadline),
         }
     }
@@ -182,6 +210,16 @@ impl ApiClient {
     /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
     pub(super) fn expect_first_answer_within(&self, patience: Duration) {
         self.deadline.expect_first_answer_within(patience);
+    }
+
+    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
+    pub(super) fn wait_while_busy(&self, rule: WhenBusy) {
+        self.turns.wait_by(rule);
+    }
+
+    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
+    pub(super) fn was_busy(&self) -> bool {
+        self.turns.was_busy()
     }
 
     /// How many requests have been sent so far, repeated ones included.
@@ -203,35 +241,55 @@ impl ApiClient {
     }
 
     /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
-    /// nothing or is one that only reads.
+    /// nothing or is one that only reads. Waiting in turn for a server that is busy is not part of the deadline. A read that the server's cache does not serve is sent once more to the server's own
+    /// store, and has the whole deadline again.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
-        match self.send_patiently(request, self.config.deadline).await? {
-            Some(object) => Ok(object),
-            None => Err(self.late(&Departure::default()).await),
-        }
-    }
-
-    /// The same, with `None` as soon as the server lets one attempt wait for longer than `patience`. What it asks to wait before
-    /// the next one is no such wait.
-    pub(super) async fn send_patiently(
-        &self,
-        request: &ApiRequest,
-        patience: Duration,
-    ) -> Result<Option<Value>, Failure> {
         self.throttle.admit().await;
-        let begun = Instant::now();
-        let (mut pause, mut renewed) = (FIRST_PAUSE, false);
+        let mut request = Cow::Borrowed(request);
+        let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);
         loop {
+            if turn.is_none() {
+                turn = self.turns.admit().await.map_err(|Late| self.never_admitted())?;
+                if turn.is_some() {
+                    // It has answered another process, or another request of this one.
+                    self.deadline.answered();
+                    begun = Instant::now();
+                }
+            }
             let departure = Departure::default();
-            let attempt_ends = Instant::now() + patience;
-            let attempt = self.try_once(request, &departure);
-            let failure = match self.deadline.within(begun, attempt_ends, attempt).await {
-                Some(Ok(object)) => return Ok(Some(object)),
-                Some(Err(failure)) => failure,
-                None if attempt_ends < self.deadline.until(begun) => return Ok(None),
+            let until = self.attempt_ends(&request);
+            let attempt = self.try_once(&request, &departure);
+            let failure = match self.deadline.within(begun, until, attempt).await {
+                Some(Ok(object)) => return Ok(object),
+                Some(Err(failure)) => Some(failure),
+                None if until < self.deadline.until(begun) => None,
                 None => return Err(self.late(&departure).await),
             };
+            let failure = match failure {
+                Some(failure) if !(request.cache.is_some() && failure.is_of_cache()) => failure,
+                failed => {
+                    let reason = failed.map_or_else(|| "it is late".into(), |failure| failure.to_string());
+                    tracing::debug!(
+                        request = request.url(),
+                        reason,
+                        "not from the API server's cache, so from its store"
+                    );
+                    request = Cow::Owned(request.into_owned().or_cached(None));
+                    begun = Instant::now();
+                    continue;
+                }
+            };
             let wait = match &failure {
+                Failure::Refused(refusal) if refusal.is_throttling() && self.turns.are_taken() => {
+                    let wait = Wait::of(pause, refusal.retry_after).within(Duration::MAX);
+                    turn = self.turns.pause(turn.take(), wait).await;
+                    if turn.is_none() {
+                        return Err(failure);
+                    }
+                    begun = Instant::now();
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
                 Failure::Refused(refusal) if refusal.status.code == 401 && !renewed => {
                     // The token may have been renewed since the file was read.
                     renewed = true;
@@ -250,9 +308,23 @@ impl ApiClient {
             if wait.least >= left {
                 return Err(failure);
             }
+            turn = None;
             sleep(wait.within(left)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    fn never_admitted(&self) -> Failure {
+        Failure::NotSent(
+            "the API server is busy (429), and this process's turn to ask did not come: others of this node wait too"
+                .into(),
+        )
+    }
+
+    /// Returns when the answer to an attempt is not waited for any longer, if the deadline is not over before.
+    fn attempt_ends(&self, request: &ApiRequest) -> Instant {
+        let deadline = self.config.deadline;
+        Instant::now() + request.cache.map_or(deadline, |cache| cache.patience.min(deadline / 2))
     }
 
     /// The time is over. What never came onto a connection was not carried out.

@@ -65,6 +65,11 @@ impl Refusal {
         self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
 
+    /// The server wants fewer requests, and has carried out nothing of this one.
+    pub(super) fn is_throttling(&self) -> bool {
+        self.status.code == 429
+    }
+
     /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
     pub(super) fn is_doubtful(&self) -> bool {
         self.status.code >= 500 && !self.is_busy()
@@ -92,6 +97,16 @@ impl From<kube::Error> for Failure {
 }
 
 impl Failure {
+    /// Returns true if a read that the server's cache may answer is to be sent to the server's own store: the cache has not
+    /// that revision (400, 410), fails (5xx), or broke off. Other refusals are answers.
+    pub(super) fn is_of_cache(&self) -> bool {
+        match self {
+            Failure::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),
+            Failure::NoAnswer(_) => true,
+            _ => false,
+        }
+    }
+
     /// What it means for the object `key`. `writing`: whether carrying it out would have changed something.
     pub(super) fn explain(self, key: &str, server: &str, writing: bool) -> StoreError {
         let unavailable = |reason: String, outcome_unknown| StoreError::Unavailable {

@@ -1,12 +1,15 @@
 //! Lists, page by page (DS-65).
 
-use hyper::Method;
+use std::time::Duration;
+
 use libcalico::kubernetes::{List, escaped};
 use serde_json::Value;
 
-use super::client::{ApiClient, ApiRequest};
+use super::client::{ApiClient, ApiRequest, Cache};
 use super::failure::Failure;
 
+/// The first page may be as old as the server's cache. All of a large list comes with it, which takes time.
+const CACHE: Cache = Cache { version: 0, patience: Duration::from_secs(5) };
 /// Objects per page, as upstream asks.
 const PAGE: usize = 500;
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -23,11 +26,8 @@ async fn walk<F: Future<Output = Result<Value, Failure>>>(
 ) -> Result<Vec<Value>, Failure> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let mut request = page(list, next.as_deref(), true);
-        if may_lag && next.is_none() {
-            request.target.push_str("&resourceVersion=0");
-        }
-        let answer = ask(request).await;
+        let cache = (may_lag && next.is_none()).then_some(CACHE);
+        let answer = ask(page(list, next.as_deref(), true).or_cached(cache)).await;
         let mut answer = match answer {
             Err(Failure::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
@@ -72,7 +72,7 @@ fn page(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
     if !query.is_empty() {
         target = format!("{target}?{}", query.join("&"));
     }
-    ApiRequest { accept: list.metadata_only.then_some(METADATA_ONLY), method: Method::GET, target, body: None }
+    ApiRequest { accept: list.metadata_only.then_some(METADATA_ONLY), ..ApiRequest::get(target) }
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     ) -> (Result<Vec<Value>, Failure>, Vec<String>) {
         let (mut answers, mut asked) = (answers.into(), Vec::new());
         let ask = |request: ApiRequest| {
-            asked.push(request.target.replace("/api/v1/pods", ""));
+            asked.push(request.url().replace("/api/v1/pods", ""));
             std::future::ready(answers.pop_front().unwrap())
         };
         let walked = walk(&pods(), true, ask).await;

@@ -15,16 +15,18 @@ use libcalico::store::{
 };
 use serde_json::Value;
 
-use super::client::{ApiClient, ApiRequest};
+use super::client::{ApiClient, ApiRequest, Cache};
 use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::language::{Language, Spoken};
 use super::pages;
+use super::turns::WhenBusy;
 use super::watch::{ApiSource, CalicoObjects, Clients};
 
 /// How long the API server's cache may take to see a revision, before its own store is asked. The server itself would wait for
-/// 3 s.
+/// 3 s. The cache may also be far behind, or the revision one of another cluster, or of this one before it was taken back to a
+/// backup.
 const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Calico's data in a Kubernetes cluster.
@@ -53,6 +55,16 @@ impl Kubernetes {
     /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         self.client.expect_first_answer_within(patience);
+    }
+
+    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
+    pub(crate) fn wait_while_busy(&self, rule: WhenBusy) {
+        self.client.wait_while_busy(rule);
+    }
+
+    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
+    pub(crate) fn was_busy(&self) -> bool {
+        self.client.was_busy()
     }
 
     /// How many requests have been sent so far.
@@ -210,14 +222,8 @@ impl Kubernetes {
             Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
             Freshness::Cached => Some(0),
         };
-        let latest = ApiRequest::get(path);
-        let Some(version) = version else { return self.client.send(&latest).await };
-        let cached = ApiRequest::get(format!("{path}?resourceVersion={version}"));
-        match self.client.send_patiently(&cached, CACHE_PATIENCE).await? {
-            Some(answer) => Ok(answer),
-            // A cache that is far behind, or a revision of another cluster, or of this one before it was taken back to a backup.
-            None => self.client.send(&latest).await,
-        }
+        let cache = version.map(|version| Cache { version, patience: CACHE_PATIENCE });
+        self.client.send(&ApiRequest::get(path).or_cached(cache)).await
     }
 
     /// Finishes a deletion that someone began, and takes the object for gone (DS-72, IPAM-91).

@@ -30,6 +30,8 @@ use tower::Service;
 
 use lanes::Lanes;
 
+use crate::dial::{dial, host, port};
+
 /// How often a silent connection is asked whether it still is one, and how long it may take to say so.
 const PING: Duration = Duration::from_secs(15);
 
@@ -196,8 +198,7 @@ impl Server {
     async fn try_connect(&self) -> Result<Connection, TransportError> {
         let refuse =
             |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
-        let stream = TcpStream::connect((host(&self.uri), port(&self.uri))).await.map_err(refuse)?;
-        stream.set_nodelay(true).map_err(refuse)?;
+        let stream = dial(&self.uri).await.map_err(refuse)?;
         keep_alive(&stream).map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return http1_over(stream).await };
         let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
@@ -246,15 +247,6 @@ fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
         parts.headers.insert(hyper::header::HOST, host);
     }
     Request::from_parts(parts, body)
-}
-
-/// An IPv6 address stands in brackets in a URL and nowhere else.
-fn host(server: &Uri) -> &str {
-    server.host().unwrap_or_default().trim_matches(['[', ']'])
-}
-
-fn port(server: &Uri) -> u16 {
-    server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
 fn authority(server: &Uri) -> String {

@@ -93,7 +93,7 @@ async fn addresses<S: Store, C: Clock>(
 ) -> Result<Vec<Assignment>, IpamError> {
     // After the prelude: whatever another process did to blocks meanwhile shows when they are read.
     let asked = clock.elapsed();
-    let lock = lock.or_else(|| call.lock());
+    let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
     let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
         Prelude::read(store, &call.prelude_query()).await?
     } else if prelude.is_old {

@@ -177,7 +177,7 @@ impl IpamCall {
 
     /// The hint for the next ADD, to whoever holds the node's lock; `None` where none is kept.
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
-        lock.filter(|_| !store.has_transactions())?;
+        lock.filter(|lock| lock.is_held() && !store.has_transactions())?;
         self.recent_file.as_deref().map(RecentBlocks::read)
     }
 

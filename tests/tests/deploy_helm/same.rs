@@ -47,6 +47,7 @@ fn components_are_values() {
     let options = [
         ("components/cni-1.1", "cni.specVersion=1.1.0"),
         ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
+        ("components/flow-control", "cni.flowControl=true"),
         ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
         ("components/privileged", "cni.privileged=true"),
         ("components/service-monitor", "metrics.serviceMonitor=true"),
@@ -59,7 +60,7 @@ fn components_are_values() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    for (component, value) in [options[1], options[3]] {
+    for (component, value) in [options[1], options[2], options[4]] {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }

@@ -80,7 +80,7 @@ fn a_dry_run_takes_many_options_at_once() {
     }
     with_kubernetes(|host, Kubernetes { api, .. }| {
         for values in [
-            "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
+            "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,cni.flowControl=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
              ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
             "datastore=etcd,cni.privileged=true,etcd.tls=false,ipam.pools[0].cidr=10.0.0.0/16,agent.listen=[::1]:9197",
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\

@@ -18,10 +18,11 @@ use integration_tests::skip::skipped;
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
 /// The options of an installation.
-const COMPONENTS: [&str; 8] = [
+const COMPONENTS: [&str; 9] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/default-pool",
+    "components/flow-control",
     "components/host-network-controllers",
     "components/privileged",
     "components/prometheus-rule",

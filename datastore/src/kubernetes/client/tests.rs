@@ -29,6 +29,8 @@ enum Reply {
     /// A success in somebody else's words.
     Nothing,
     Status(u16),
+    /// 429, with so many seconds to wait.
+    Busy(u32),
     /// Closes the connection instead.
     Cut,
     Never,
@@ -37,7 +39,7 @@ enum Reply {
 #[derive(Default)]
 struct Seen {
     connections: usize,
-    /// `METHOD path token`, in order.
+    /// `METHOD path?query token`, in order.
     requests: Vec<String>,
     /// Which form of answer each asked for.
     accepted: Vec<String>,
@@ -129,7 +131,8 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex
 
 async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result<Response<String>, std::io::Error> {
     let token = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
-    let line = format!("{} {} {}", request.method(), request.uri().path(), token);
+    let target = request.uri().path_and_query().unwrap();
+    let line = format!("{} {target} {token}", request.method());
     let headers = request.headers().iter().filter(|(name, _)| name.as_str().starts_with("impersonate-"));
     let mut acts_as: Vec<_> = headers.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
     acts_as.sort();
@@ -146,6 +149,11 @@ async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result
         Reply::Written(name) => (200, json!({ "metadata": { "name": name, "resourceVersion": "7" } })),
         Reply::Nothing => (200, json!({ "status": "ok" })),
         Reply::Status(code) => (code, json!({ "kind": "Status", "message": "as scripted" })),
+        Reply::Busy(seconds) => {
+            let status = json!({ "kind": "Status", "message": "as scripted", "reason": "TooManyRequests" });
+            let busy = Response::builder().status(429).header("retry-after", seconds);
+            return Ok(busy.body(status.to_string()).unwrap());
+        }
         Reply::Cut => return Err(std::io::Error::other("as scripted")),
         Reply::Never => std::future::pending::<Result<_, Infallible>>().await.unwrap(),
     };
@@ -372,17 +380,88 @@ async fn every_request_has_a_deadline() {
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
 }
 
+/// A read that the cache may answer, which may take so long.
+fn cached(milliseconds: u64) -> ApiRequest {
+    let patience = Duration::from_millis(milliseconds);
+    ApiRequest::get("/a").or_cached(Some(Cache { version: 7, patience }))
+}
+
 /// The pauses that a busy server asks for are longer together than the patience with one attempt.
 #[tokio::test]
 async fn patience_is_with_the_server_not_with_the_pauses() {
     const BUSY: Reply = Reply::Status(429);
-    let replies = [Reply::Ok, BUSY, BUSY, BUSY, BUSY, BUSY, Reply::Ok, Reply::Never];
-    let server = Server::start(&["h2"], &replies).await;
+    let server = Server::start(&["h2"], &[Reply::Ok, BUSY, BUSY, BUSY, BUSY, BUSY, Reply::Ok]).await;
     let client = server.client(LONG);
     client.send(&ApiRequest::get("/a")).await.unwrap();
-    let patience = Duration::from_millis(400);
-    assert!(client.send_patiently(&ApiRequest::get("/a"), patience).await.unwrap().is_some());
-    assert!(client.send_patiently(&ApiRequest::get("/a"), patience).await.unwrap().is_none());
+    client.send(&cached(400)).await.unwrap();
+    assert_eq!(server.requests()[1..], vec!["GET /a?resourceVersion=7 Bearer first"; 6]);
+}
+
+/// A client of a plugin's call, which may wait so long. Its node has no other.
+fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
+    let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
+    client.wait_while_busy(WhenBusy { file, until: Instant::now() + limit, before_waiting: || {} });
+    client
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_busy_server_beyond_the_deadline_of_a_request() {
+    let server = Server::start(&["h2"], &[Reply::Busy(1), Reply::Busy(0), Reply::Written("a")]).await;
+    let client = client_of_call(&server, LONG);
+    client.send(&ApiRequest::with_json(Method::POST, "/a", &json!({}))).await.unwrap();
+    assert_eq!(server.requests().len(), 3);
+}
+
+/// How long that is, and who waits for whom, is tested where turns are taken.
+#[tokio::test]
+async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
+    let server = Server::start(&["h2"], &[Reply::Busy(3600)]).await;
+    let [one, other] = [Duration::from_secs(1), Duration::ZERO].map(|limit| client_of_call(&server, limit));
+    let read = ApiRequest::get("/a");
+    for failure in [one.send(&read).await.unwrap_err(), other.send(&read).await.unwrap_err()] {
+        let failure = failure.explain("Pod(p)", "k", true).to_string();
+        assert!(failure.contains("429") && failure.contains("unavailable"), "{failure}");
+    }
+    assert_eq!((server.requests().len(), one.was_busy(), other.was_busy()), (1, true, true));
+}
+
+/// The cache has not that revision, fails, breaks off or does not answer.
+#[tokio::test]
+async fn a_read_that_the_cache_does_not_serve_is_sent_to_the_store() {
+    for (reply, patience) in [400, 410, 500, 502, 503, 504]
+        .map(|code| (Reply::Status(code), 10_000))
+        .into_iter()
+        .chain([(Reply::Cut, 10_000), (Reply::Never, 100)])
+    {
+        for alpn in ["h2", "http/1.1"] {
+            let server = Server::start(&[alpn], &[Reply::Ok, reply]).await;
+            let client = server.client(LONG);
+            client.send(&ApiRequest::get("/first")).await.unwrap();
+            let answer = client.send(&cached(patience)).await;
+            assert!(answer.is_ok(), "{reply:?}: {answer:?}");
+            let expected = ["GET /a?resourceVersion=7 Bearer first", "GET /a Bearer first"];
+            assert_eq!(server.requests()[1..], expected, "{alpn} {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_the_store_does_not_serve_either_fails_with_its_answer() {
+    let server = Server::start(&["h2"], &[Reply::Status(504), Reply::Status(410)]).await;
+    let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
+    assert!(matches!(&failure, Failure::Refused(refusal) if refusal.status.code == 410), "{failure}");
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
+    for (code, requests) in [(401, 2), (403, 1), (404, 1), (409, 1), (422, 1)] {
+        let server = Server::start(&["h2"], &[Reply::Status(code); 2]).await;
+        let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
+        assert!(matches!(&failure, Failure::Refused(refusal) if refusal.status.code == code), "{failure}");
+        // With the token that is read again.
+        assert_eq!(server.requests(), vec!["GET /a?resourceVersion=7 Bearer first"; requests], "{code}");
+    }
 }
 
 #[tokio::test]

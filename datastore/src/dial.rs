@@ -1,0 +1,200 @@
+//! [`dial`]: a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
+//!
+//! Attempts begin one after the other and go on side by side, so that an address that swallows everything costs its head
+//! start and no more. The first connection wins.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use hyper::Uri;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+/// How long an address has before the next one is tried too. RFC 8305 recommends this time.
+const HEAD_START: Duration = Duration::from_millis(250);
+/// The time within which an attempt at each address has begun, however many there are.
+const ALL_BEGUN: Duration = Duration::from_secs(2);
+
+/// Connects to the host and port of `server`.
+pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {
+    let addresses = lookup_host((host(server), port(server))).await?;
+    let stream = race(alternating(addresses), TcpStream::connect).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Returns the host of a URL. An IPv6 address stands in brackets in a URL and nowhere else.
+pub(crate) fn host(server: &Uri) -> &str {
+    server.host().unwrap_or_default().trim_matches(['[', ']'])
+}
+
+/// Returns the port of a URL, which may be that of its scheme.
+pub(crate) fn port(server: &Uri) -> u16 {
+    server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
+}
+
+/// Puts the families in turns, and keeps the order of the resolver otherwise: a host that is connected by one family only
+/// reaches an address of it at the second attempt.
+fn alternating(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut addresses = addresses.peekable();
+    let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) = addresses.partition(|address| Some(address.is_ipv6()) == is_first_family);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut all = Vec::new();
+    while first.len() + second.len() > 0 {
+        all.extend(first.next().into_iter().chain(second.next()));
+    }
+    all
+}
+
+/// Returns the first connection that is made. An attempt that fails lets the next one begin at once.
+///
+/// # Errors
+/// The error of the one address, or those of all.
+async fn race<T, F: Future<Output = io::Result<T>>>(
+    addresses: Vec<SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T> {
+    let (count, mut waiting) = (addresses.len(), addresses.into_iter());
+    let head_start = HEAD_START.min(ALL_BEGUN / u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+    let (mut attempts, mut failures) = (FuturesUnordered::new(), Vec::new());
+    loop {
+        if let Some(address) = waiting.next() {
+            let attempt = connect(address);
+            attempts.push(async move { attempt.await.map_err(|error| (address, error)) });
+        }
+        let ended = match waiting.len() {
+            0 => attempts.next().await,
+            _ => timeout(head_start, attempts.next()).await.unwrap_or_default(),
+        };
+        match ended {
+            Some(Ok(connection)) => return Ok(connection),
+            Some(Err(failure)) => failures.push(failure),
+            None => {}
+        }
+        if failures.len() == count {
+            return Err(summary(failures));
+        }
+    }
+}
+
+fn summary(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
+    match failures.pop() {
+        None => io::Error::new(io::ErrorKind::NotFound, "the name has no address"),
+        Some((_, only)) if failures.is_empty() => only,
+        Some(last) => {
+            let kind = last.1.kind();
+            failures.push(last);
+            let reasons: Vec<_> = failures.iter().map(|(address, error)| format!("{address}: {error}")).collect();
+            io::Error::new(kind, reasons.join("; "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Mutex;
+
+    use tokio::net::TcpListener;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), 6443)
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| address(text)).collect()
+    }
+
+    /// Connects to `answering` after `milliseconds`; all others of `all` are black holes. Returns the milliseconds at which the
+    /// attempts began, and at which there was a connection.
+    async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
+        let (begun, begins) = (Instant::now(), Mutex::new(Vec::new()));
+        let connected = race(addresses(all), |to| {
+            begins.lock().unwrap().push(begun.elapsed().as_millis());
+            async move {
+                if to != address(answering) {
+                    pending::<()>().await;
+                }
+                sleep(Duration::from_millis(milliseconds)).await;
+                Ok(to)
+            }
+        });
+        assert_eq!(connected.await.unwrap(), address(answering));
+        (begins.into_inner().unwrap(), begun.elapsed().as_millis())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_swallows_everything_costs_its_head_start() {
+        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
+        assert_eq!(attempts(&["fd00::1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
+        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "fd00::3"], "fd00::3", 1).await, (vec![0, 250, 500], 501));
+        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.1", 1).await, (vec![0], 1), "no second attempt");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_address_goes_on_beside_the_others() {
+        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", 600).await, (vec![0, 250, 500], 600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_of_many_addresses_gets_a_share_of_the_time() {
+        let many: Vec<String> = (0..100).map(|number| format!("10.0.0.{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (begins, connected) = attempts(&many, "10.0.0.99", 1).await;
+        assert!(begins.len() == 100 && connected <= ALL_BEGUN.as_millis(), "{connected} {begins:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_refuses_costs_nothing() {
+        let begun = Instant::now();
+        let all = addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+        let connect = |refusing: SocketAddr| {
+            move |to| async move {
+                match to == refusing {
+                    true => Ok(to),
+                    false => Err(io::Error::from_raw_os_error(111)),
+                }
+            }
+        };
+        assert_eq!(race(all.clone(), connect(all[2])).await.unwrap(), all[2]);
+        let error = race(all.clone(), connect(address("10.0.0.9"))).await.unwrap_err().to_string();
+        assert!(error.contains("10.0.0.1:6443: Connection refused") && error.contains("10.0.0.3:6443"), "{error}");
+        let error = race(all[..1].to_vec(), connect(address("10.0.0.9"))).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(111));
+        assert!(race(Vec::new(), connect(all[0])).await.is_err());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn families_take_turns_from_the_first_address_on() {
+        for (resolved, tried) in [
+            (&["fd00::1", "fd00::2", "10.0.0.1", "10.0.0.2"][..], &["fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"][..]),
+            (&["10.0.0.1", "fd00::1", "fd00::2"], &["10.0.0.1", "fd00::1", "fd00::2"]),
+            (&["10.0.0.2", "10.0.0.1"], &["10.0.0.2", "10.0.0.1"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(alternating(addresses(resolved).into_iter()), addresses(tried));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_is_dialled_by_the_host_and_port_of_its_url() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let stream = dial(&format!("https://{at}").parse().unwrap()).await.unwrap();
+        assert_eq!((stream.peer_addr().unwrap(), stream.nodelay().unwrap()), (at, true));
+        for (url, expected) in
+            [("https://[fd00::1]", ("fd00::1", 443)), ("http://k", ("k", 80)), ("https://k:6443", ("k", 6443))]
+        {
+            let url = url.parse().unwrap();
+            assert_eq!((host(&url), port(&url)), expected);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Several processes of a node, each with its own [`Turns`] on one file, on a clock that is paused.
+
+use std::cell::RefCell;
+use std::sync::atomic::AtomicUsize;
+
+use futures::future::{join, join_all};
+use tokio::time::timeout;
+
+use super::*;
+
+const NODE: usize = 10;
+const CALL: Duration = Duration::from_secs(110);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// An API server that refuses all before `opens`, and notes which process asked after which time.
+struct Server {
+    began: Instant,
+    opens: Duration,
+    advice: Duration,
+    asked: RefCell<Vec<(usize, Duration)>>,
+}
+
+impl Server {
+    fn new(opens: Duration, advice: Duration) -> Server {
+        Server { began: Instant::now(), opens, advice, asked: RefCell::default() }
+    }
+
+    async fn admits(&self, process: usize) -> bool {
+        self.asked.borrow_mut().push((process, self.began.elapsed()));
+        sleep(Duration::from_millis(1)).await;
+        self.began.elapsed() >= self.opens
+    }
+
+    /// Which processes asked before it opened.
+    fn refused(&self) -> Vec<usize> {
+        self.asked.borrow().iter().filter(|(_, at)| *at < self.opens).map(|(process, _)| *process).collect()
+    }
+}
+
+struct Process {
+    number: usize,
+    turns: Turns,
+}
+
+impl Process {
+    fn new(number: usize, file: &Path, limit: Duration) -> Process {
+        let rule = WhenBusy { file: file.into(), until: Instant::now() + limit, before_waiting: || {} };
+        let turns = Turns::default();
+        turns.wait_by(rule);
+        Process { number, turns }
+    }
+
+    /// Sends one request until it is admitted. Returns false if it gave up.
+    async fn ask(&self, server: &Server) -> bool {
+        let Ok(mut turn) = self.turns.admit().await else { return false };
+        while !server.admits(self.number).await {
+            turn = self.turns.pause(turn.take(), server.advice).await;
+            if turn.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends four requests as an ADD does: one, and then some together.
+    async fn call(&self, server: &Server) -> bool {
+        self.ask(server).await && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|done| done)
+    }
+}
+
+fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
+    (0..NODE).map(|number| Process::new(number, &directory.path().join("run/turns"), limit)).collect()
+}
+
+/// The first process is refused, and then the others come.
+async fn crowd(server: &Server, node: &[Process]) -> Vec<bool> {
+    let others = async {
+        sleep(Duration::from_millis(5)).await;
+        join_all(node[1..].iter().map(|process| process.call(server))).await
+    };
+    let (first, others) = join(node[0].call(server), others).await;
+    [vec![first], others].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_asks_a_busy_server_as_often_as_one_process_does() {
+    for advice in [1, 5, 32] {
+        let directory = tempfile::tempdir().unwrap();
+        let alone = Server::new(seconds(60), seconds(advice));
+        assert!(node(&directory, CALL)[0].call(&alone).await);
+        let server = Server::new(seconds(60), seconds(advice));
+        assert_eq!(crowd(&server, &node(&directory, CALL)).await, vec![true; NODE]);
+        assert_eq!(server.refused(), alone.refused(), "{advice} s");
+        assert_eq!(server.asked.borrow().len(), alone.refused().len() + NODE * 4);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_requests_that_are_refused_together_one_is_repeated_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let process = &node(&directory, CALL)[0];
+    let server = Server::new(seconds(4), seconds(1));
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
+    assert_eq!(server.refused().len(), 6 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_until_its_limit_and_not_less() {
+    for advice in [1, 32, 3600] {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Server::new(seconds(1000), seconds(advice));
+        let node = node(&directory, CALL);
+        let begun = Instant::now();
+        let ends = node.iter().map(async |process| (process.call(&server).await, begun.elapsed()));
+        for (done, after) in join_all(ends).await {
+            assert!(!done && after >= CALL && after < CALL + seconds(1), "{advice} s: {after:?}");
+        }
+    }
+}
+
+/// A runtime kills what takes too long.
+#[tokio::test(start_paused = true)]
+async fn the_turn_of_a_process_that_ends_is_the_next_ones_when_the_server_wants_to_be_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = node(&directory, CALL);
+    let server = Server::new(seconds(10), seconds(32));
+    let killed = async {
+        assert!(timeout(seconds(3), node[0].call(&server)).await.is_err());
+    };
+    let next = async {
+        sleep(seconds(1)).await;
+        assert!(node[1].ask(&server).await);
+    };
+    join(killed, next).await;
+    let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
+    assert_eq!(asked, [(0, 0), (1, 32)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_not_wait_fails_at_once_and_leaves_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::new(seconds(5), seconds(8));
+    let (hasty, patient) = (node(&directory, Duration::ZERO), node(&directory, CALL));
+    assert!(!hasty[0].turns.was_busy());
+    assert!(!hasty[0].ask(&server).await && !hasty[1].ask(&server).await);
+    assert_eq!(server.began.elapsed().as_secs(), 0);
+    assert!(hasty[0].turns.was_busy() && hasty[1].turns.was_busy());
+    assert!(patient[2].ask(&server).await);
+    let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
+    assert_eq!(asked, [(0, 0), (2, 8)], "nobody asked before the server wanted to be asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_wait_for_is_let_go_before_each_wait() {
+    static LET_GO: AtomicUsize = AtomicUsize::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let let_go = || _ = LET_GO.fetch_add(1, Ordering::Relaxed);
+    let rule = WhenBusy { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: let_go };
+    let process = Process::new(0, &rule.file, CALL);
+    process.turns.wait_by(rule);
+    let server = Server::new(Duration::ZERO, seconds(1));
+    assert!(process.ask(&server).await);
+    assert_eq!(LET_GO.load(Ordering::Relaxed), 0, "nobody waits");
+    let server = Server::new(seconds(2), seconds(1));
+    assert!(process.ask(&server).await);
+    assert_eq!(LET_GO.load(Ordering::Relaxed), 2);
+    let other = Process::new(1, &directory.path().join("turns"), CALL);
+    let held = other.turns.pause(None, seconds(1)).await.unwrap();
+    join(process.turns.admit(), async {
+        sleep(seconds(1)).await;
+        drop(held);
+    })
+    .await
+    .0
+    .unwrap();
+    assert_eq!(LET_GO.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_used_leaves_each_process_to_itself() {
+    let process = Process::new(0, Path::new("/proc/no/such/turns"), CALL);
+    let server = Server::new(seconds(3), seconds(1));
+    assert!(process.call(&server).await);
+    assert_eq!(server.refused().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn word_that_is_no_time_or_far_away_holds_nobody_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("turns");
+    let process = Process::new(0, &file, CALL);
+    for word in ["", "soon", "99999999999999999999\n", "00000000000000000001\n"] {
+        std::fs::write(&file, word).unwrap();
+        assert!(process.turns.admit().await.unwrap().is_none(), "{word:?}");
+    }
+}

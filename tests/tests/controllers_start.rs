@@ -340,25 +340,28 @@ struct Sample {
 #[test]
 fn a_profile_shows_whole_stacks() {
     on(None, |lab| {
-        let _controllers = lab.start(lab.setup());
+        let controllers = lab.start(lab.setup());
         await_served(9094, "/metrics");
         lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
         await_served(9095, "/debug/pprof/");
         let is_over = AtomicBool::new(false);
-        let profile = thread::scope(|scope| {
+        thread::scope(|scope| {
             // It is to do something meanwhile.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let _ = page(9095, "/debug/pprof/heap");
                 }
             });
-            let profile = page(9095, "/debug/pprof/profile?seconds=2");
+            // On a machine that has other things to do there are few samples in 2 s, and those of the C library are short.
+            let mut samples = Vec::new();
+            let found = await_that(PATIENCE, || {
+                let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
+                samples.extend(Profile::decode(&profile[..])?.samples);
+                Ok(samples.iter().any(|sample| sample.locations.len() > 8))
+            });
             is_over.store(true, Ordering::Relaxed);
-            profile.unwrap()
+            found.unwrap_or_else(|error| panic!("{error:#}: {samples:?}\n{}", controllers.log().unwrap()));
         });
-        let samples = Profile::decode(&profile[..]).unwrap().samples;
-        let deepest = samples.iter().map(|sample| sample.locations.len()).max();
-        assert!(deepest.is_some_and(|frames| frames > 8), "{samples:?}");
     });
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use libcalico::ipam::gc::{Change, ChangeKind, Machines, Scope};
 use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
+use tracing::field::display;
 
 use super::Clock;
 use super::claims::Claims;
@@ -177,7 +178,7 @@ impl Collector {
 
     fn note(&self, changes: &[Change]) {
         for Change { kind, block, address, handle, holder, node } in changes {
-            let pod = holder.pod();
+            let (node, pod) = (node.as_deref().map(display), holder.pod().map(display));
             match kind {
                 ChangeKind::Candidate(reason) => {
                     tracing::info!(%address, %handle, node, pod, %block, %reason, "an address looks leaked");

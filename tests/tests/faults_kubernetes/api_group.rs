@@ -92,7 +92,6 @@ fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_e
         faulty.run("ADD", &third);
         assert_eq!((handles(ApiGroup::CrdV1), handles(ApiGroup::V3)), (1, 3), "nothing more is made in v1");
         for pod in [&first, &second, &third] {
-            faulty.run("CHECK", pod);
             faulty.run("DEL", pod);
         }
         assert_eq!(handles(ApiGroup::V3), 0);

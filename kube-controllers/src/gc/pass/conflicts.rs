@@ -48,7 +48,7 @@ impl Collector {
             Look::Over => index.conflict_over(&conflict),
             Look::Same(_, rival) if told => {
                 let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(%address, pod = format!("{namespace}/{name}"), %block, ipam_has_it = %rival,
+                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %rival,
                     "a running pod uses an address that IPAM does not have for it: two pods may get it");
                 index.conflict_told(&conflict);
             }

@@ -2,11 +2,13 @@
 
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::lock::LockError;
+use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
+use tracing::{Instrument as _, Span};
 
 use crate::endpoint::EndpointsOf;
 use crate::journal::{Debt, JournalError, Locked};
@@ -59,7 +61,7 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
         for owed in locked.debts(&session.datastore_name()) {
             if (&owed.network, &owed.container_id, &owed.ifname) == (&call.conf.name, &call.container_id, &call.ifname)
             {
-                pay(session, &locked, &owed).await?;
+                pay(session, &locked, &owed).instrument(span_of(session, &owed)).await?;
             }
         }
     }
@@ -79,7 +81,9 @@ pub async fn settle_some(session: &Session) {
     };
     locked.remove_abandoned();
     for owed in locked.due(&session.datastore_name()) {
-        let Err(error) = pay(session, &locked, &owed).await else { continue };
+        let span = span_of(session, &owed);
+        let Err(error) = pay(session, &locked, &owed).instrument(span.clone()).await else { continue };
+        let _of_the_debt = span.entered();
         tracing::warn!(container = %owed.container_id, %error, "a journal entry stays");
         // One that can never be paid must not stand in the way of the others; an outage stops them all.
         if let Err(error) = locked.postpone(&owed) {
@@ -89,6 +93,11 @@ pub async fn settle_some(session: &Session) {
             return;
         }
     }
+}
+
+/// The lines of a payment are about the attachment of the debt.
+fn span_of(session: &Session, owed: &Debt) -> Span {
+    Subject::of_attachment(&facts_of(owed)).span(&session.call.container_id)
 }
 
 /// The endpoint first, then the addresses: as in DEL.

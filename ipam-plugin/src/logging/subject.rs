@@ -86,8 +86,8 @@ impl Subject {
         self
     }
 
-    /// Makes the span of work for this attachment within a call for the container `within`: lines in the span have the fields
-    /// of this attachment in place of the call's.
+    /// Makes the span of work for this attachment within a call for the container `within`, or within none if that is empty:
+    /// lines in the span have the fields of this attachment in place of the call's.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
@@ -95,7 +95,7 @@ impl Subject {
             "attachment",
             ContainerID = id,
             Namespace = namespace,
-            PaidBy = within,
+            PaidBy = Some(within).filter(|within| !within.is_empty()),
             Pod = pod,
             WorkloadEndpoint = endpoint
         )

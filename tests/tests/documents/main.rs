@@ -166,7 +166,7 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
     on_kubernetes(|host, kubernetes| {
         host.add_uplink().unwrap();
         let person = on_cluster(host, kubernetes);
-        let mut typed = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
+        let typed = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
             let chapter = chapter(&chapters, place);
             let Typed { printed, count } = person.types(before, chapter, |command| Some(written(command))).unwrap();
             tell(&format!("{count} commands of {}, {}", chapter.document, chapter.heading));

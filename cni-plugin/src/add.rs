@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use ipam_plugin::ahead::Ahead;
 use ipam_plugin::cni::IpamCall;
+use ipam_plugin::own_node;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::{names, validation};
@@ -28,7 +29,7 @@ use crate::dataplane::{NetnsFd, Occupant};
 use crate::endpoint::{self, EndpointWrite};
 use crate::ipam::{self, Allocator};
 use crate::kubernetes::Facts;
-use crate::session::{Known, Question, Session, naming_error};
+use crate::session::{Known, Question, Session, naming_error, store_error};
 use crate::{chain, endpoint_plan, host_interface, kubevirt, owed, policy_wait, readiness};
 
 /// Networks the container and returns the result to print.
@@ -95,6 +96,10 @@ async fn prepare(
     mut call: Option<&mut IpamCall>,
 ) -> Result<Annotations, CniError> {
     known.ensure_ready()?;
+    if let Some(prelude) = &mut known.assign {
+        let made = own_node::ensure(&session.store, &session.facts.node, prelude).await;
+        made.map_err(|error| store_error("make the Node", &error))?;
+    }
     let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
     let mut annotations = Annotations::default();
     if let Some(described) = &facts.pod {

@@ -143,15 +143,23 @@ impl Removal {
     /// Waits until the interface is gone.
     pub fn finish(self) -> Result<(), CniError> {
         match self {
-            Removal::Kernel(teardown) => teardown.finish().map(|_| ()).map_err(dataplane_error),
-            Removal::Done => Ok(()),
+            Removal::Kernel(teardown) => {
+                let removed = teardown.finish().map_err(dataplane_error)?;
+                match removed.interface {
+                    Some(interface) => tracing::info!(interface, "interface is gone"),
+                    None => tracing::info!("no interface to take away"),
+                }
+            }
+            Removal::Done => tracing::info!("interface is gone, by the gRPC dataplane"),
         }
+        Ok(())
     }
 }
 
 impl Attachment {
     /// Takes the interface of a failed ADD away again.
     pub async fn undo(&self, session: &Session) -> Result<(), CniError> {
+        tracing::info!(host = %self.host_ifname, "taking the interface of the failed ADD away");
         match (self.host_index, session.call.conf.dataplane_options.grpc_socket()) {
             (Some(index), _) => kernel::undo(session, index),
             (None, Some(socket)) => grpc::remove(session, socket).await,

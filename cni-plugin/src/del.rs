@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use futures::future::join;
-use ipam_plugin::journal::JournalError;
+use ipam_plugin::journal::{Debt, Journal, JournalError};
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::release::ReleasePrelude;
 use ipam_plugin::{busy_server, node_name};
@@ -32,6 +32,9 @@ use crate::{endpoint, kubevirt, owed};
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// How long the datastore may take for all that a call asks of it. Runtimes give a DEL a minute, and kill it then.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
+
+/// The way in which a debt is noted.
+type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
 
 /// Returns the name of the node, or nothing where calico-node has not written it and the configuration does not have it: the
 /// kernel's host name may be another node's name.
@@ -74,17 +77,23 @@ async fn take_back(session: &mut Session, until: Instant) -> Result<(), CniError
     if session.facts.node.is_empty() {
         let file = &session.call.conf.node.nodename_file;
         let cause = format!("nothing tells which node this is: neither nodename nor {file}");
-        return without_datastore(session, &CniError::new(Code::TRY_AGAIN, cause)).await;
+        return without_datastore(session, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
     }
     let handles = ipam::handles_to_read(session);
-    let known = match session.try_read(Question::Release(&handles)).await {
-        Ok(known) => known,
-        Err(error) if error.is_postponable() => return without_datastore(session, &reading_cluster(&error)).await,
-        Err(error) => return Err(reading_cluster(&error)),
+    let known = match timeout_at(until, session.try_read(Question::Release(&handles))).await {
+        Err(_) => return without_datastore(session, &late(), Journal::record).await,
+        Ok(Ok(known)) => known,
+        Ok(Err(error)) if error.is_postponable() => {
+            return without_datastore(session, &reading_cluster(&error), Journal::record).await;
+        }
+        Ok(Err(error)) => return Err(reading_cluster(&error)),
     };
     session.timings.stage("read");
     match known.ensure_ready() {
-        Err(cause) if known.cluster.is_none() => return without_datastore(session, &cause).await,
+        // Setting the datastore up anew gives it another identity.
+        Err(cause) if known.cluster.is_none() => {
+            return without_datastore(session, &cause, Journal::record_by_spelling).await;
+        }
         ready => ready?,
     }
 
@@ -120,12 +129,12 @@ async fn take_back(session: &mut Session, until: Instant) -> Result<(), CniError
     session.timings.stage("dataplane");
     match released {
         Ok(()) => {
-            owed::settled(session).await?;
-            // What is left of the others' debts is the next call's.
+            // Debts that are not paid in time are left to the next call.
+            _ = timeout_at(until, owed::settled(session)).await;
             _ = timeout_at(until, owed::settle_some(session)).await;
             Ok(())
         }
-        Err(ReleaseError::Postponed(error)) => keep(session, &error),
+        Err(ReleaseError::Postponed(error)) => keep(session, &error, Journal::record),
         Err(ReleaseError::Refused(error)) => Err(error),
     }
 }
@@ -169,11 +178,11 @@ fn is_of_another_interface(
 
 /// Waits for `work` until the call has taken its time, and puts off what is left of it.
 async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
-    let late = || {
-        let words = "the datastore was not done within the time of this call";
-        Err(ReleaseError::Postponed(CniError::new(Code::TRY_AGAIN, words)))
-    };
-    timeout_at(until, work).await.unwrap_or_else(|_| late())
+    timeout_at(until, work).await.unwrap_or_else(|_| Err(ReleaseError::Postponed(late())))
+}
+
+fn late() -> CniError {
+    CniError::new(Code::TRY_AGAIN, "the datastore was not done within the time of this call")
 }
 
 /// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
@@ -203,8 +212,9 @@ async fn release(
     released.and(given_up)
 }
 
-async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<(), CniError> {
-    tracing::warn!(error = %cause, "the datastore cannot be told; tearing down locally");
+/// Takes down what is on this node, and has `record` note the debt.
+async fn without_datastore(session: &mut Session, cause: &CniError, record: Record) -> Result<(), CniError> {
+    tracing::warn!(error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down");
     let is_pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
     let made = made_by_add(session);
     if is_pod && made != Some(true) && attach::is_of_another_interface(session)? {
@@ -218,7 +228,7 @@ async fn without_datastore(session: &mut Session, cause: &CniError) -> Result<()
     let foreign = ipam::release_foreign(session);
     removal.finish()?;
     foreign?;
-    keep(session, cause)
+    keep(session, cause, record)
 }
 
 /// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read, as
@@ -242,12 +252,15 @@ fn undecided(session: &Session, cause: &CniError) -> CniError {
 }
 
 /// Writes down what the datastore is owed. If even that fails, the runtime must come again.
-fn keep(session: &Session, cause: &CniError) -> Result<(), CniError> {
+fn keep(session: &Session, cause: &CniError, record: Record) -> Result<(), CniError> {
     let failed = |error: JournalError| {
         CniError::new(Code::TRY_AGAIN, cause.msg.clone())
             .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
     };
-    session.journal.record(&owed::debt(session, cause)).map_err(failed)?;
-    tracing::warn!(error = %cause, "released locally; addresses and endpoint follow when the datastore is back");
+    record(&session.journal, &owed::debt(session, cause)).map_err(failed)?;
+    tracing::warn!(
+        error = %cause,
+        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent takes them back"
+    );
     Ok(())
 }

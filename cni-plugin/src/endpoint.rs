@@ -55,7 +55,14 @@ impl EndpointWrite {
 
     /// Writes and returns the endpoint as stored. Nothing is written when nothing changed. A write that broke off is
     /// looked after: it may have been applied, and the addresses in it must not be given to another then.
-    pub async fn apply<S: Store>(mut self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
+    pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
+        let endpoint = self.write(store).await?;
+        let (key, addresses) = (endpoint.key(), endpoint.spec.ip_networks.join(","));
+        tracing::info!(addresses, endpoint = %key, interface = endpoint.spec.interface_name, "endpoint is stored");
+        Ok(endpoint)
+    }
+
+    async fn write<S: Store>(mut self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         validate(&self.endpoint)?;
         if self.existing.is_none() {
             self.endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());

@@ -14,9 +14,9 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::CniError;
 
-use crate::endpoint;
 use crate::owed::Payer;
-use crate::session::{Session, store_error};
+use crate::session::{Session, naming_error, store_error};
+use crate::{endpoint, owed};
 
 /// The machine of a pod that is to be networked; `None` for a pod like any other.
 pub async fn arriving(session: &Session, pod: Option<&Pod>) -> Result<Option<MachinePod>, CniError> {
@@ -47,7 +47,7 @@ pub async fn settle<L: Listings>(payer: &Payer<'_>, owed: &Debt, listings: &L) -
     let api = match payer.api {
         // This call has no question of its own.
         Api::Unasked => {
-            opened = Api::of(payer.conf, payer.datastore_config, true)?;
+            opened = Api::with_environment(payer.conf, payer.datastore_config, payer.environment)?;
             &opened
         }
         api => api,
@@ -65,9 +65,11 @@ async fn machine_of(
     pod: &str,
     owed: &Debt,
 ) -> Result<Option<MachinePod>, CniError> {
-    let (namespace, endpoint) = &owed.endpoint;
+    // The name in the debt lacks the node where the DEL could not tell it.
+    let key = owed::facts_of(owed).key().map_err(|error| naming_error(&error))?;
+    let namespace = &owed.endpoint.0;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
-    match store.get::<WorkloadEndpoint>(&ObjectKey::namespaced(namespace, endpoint)).await {
+    match store.get::<WorkloadEndpoint>(&key).await {
         Ok(entry) if !endpoint::is_of_container(&entry.value, &owed.container_id, Some(&owed.pod_uid)) => {
             return Ok(None);
         }

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let cni_command = std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
     match dispatch(name, &words, cni_command.as_deref()) {
-        Program::Ipam => ipam_plugin::run::main(),
+        Program::Ipam => ipam_plugin::run::main(&KernelNetwork),
         Program::Plugin => cni_plugin::run::main(),
         Program::Command(command, count) => {
             let rest = arguments.iter().skip(count).cloned();

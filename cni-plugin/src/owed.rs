@@ -2,7 +2,7 @@
 
 mod wanted;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
@@ -10,14 +10,16 @@ use ipam_plugin::cni::cni_error;
 use ipam_plugin::journal::{Creditor, Debt, JournalError, Locked};
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::lock::LockError;
+use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
-use self::wanted::Wanted;
+use self::wanted::{Urgency, Wanted};
 use crate::endpoint::EndpointsOf;
 use crate::session::{Question, Session, store_error};
 use crate::{ipam, kubevirt};
@@ -25,36 +27,48 @@ use crate::{ipam, kubevirt};
 /// The node in the name of the endpoint of a debt whose DEL could not tell the node.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// How many debts of others a call or a pass of the agent tries: a long outage must not make one pod wait for all others.
-pub const MOST: Limit = Limit { debts: 16, time: None };
-/// The same for an ADD, whose pod waits: no further debt is begun when this many were tried, or this time is over.
-const OF_AN_ADD: Limit = Limit { debts: 2, time: Some(Duration::from_secs(1)) };
+/// Limits a call other than ADD, and a pass of the agent: calls that need the journal wait for its lock meanwhile.
+pub const MOST: Limit = Limit { debts: 16, time: Duration::from_secs(20) };
+/// Limits an ADD, whose pod waits.
+const OF_AN_ADD: Limit = Limit { debts: 2, time: Duration::from_secs(1) };
 
-/// How much of the journal is paid at a time.
+/// After how many debts, and after how long, no further debt is begun. A payment that was begun is finished.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
     debts: usize,
-    time: Option<Duration>,
+    time: Duration,
 }
 
-/// The datastore that debts are paid to, and what paying needs beside it.
-#[derive(Debug)]
+/// Debts that were paid, and debts to the same datastore that are left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Paid.
+    pub paid: usize,
+    /// Left.
+    pub left: usize,
+}
+
+/// The datastore that debts are paid to, and the other things that a payment needs.
 pub struct Payer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
-    /// How the datastore is reached.
+    /// The variables that complete the configuration.
+    pub environment: fn(&str) -> Option<String>,
+    /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,
     /// The datastore.
     pub store: &'a Datastore,
     /// The Kubernetes API.
     pub api: &'a Api,
-    /// The node of debts that have none.
+    /// The node of debts that have none; empty where nothing tells the node's name.
     pub node: &'a str,
-    /// The datastore as the debts know it.
+    /// The id of the container whose call pays; empty for the agent.
+    pub within: &'a str,
+    /// The datastore as debts name it.
     pub creditor: Creditor,
 }
 
-/// What this call's DEL owes for `reason`.
+/// Returns the debt of this call's DEL, which could not pay for `reason`.
 pub fn debt(session: &Session, reason: &CniError) -> Debt {
     let call = &session.call;
     let mut facts = session.facts.clone();
@@ -76,69 +90,72 @@ pub fn debt(session: &Session, reason: &CniError) -> Debt {
         handles: ipam::handles_of(session).iter().map(|handle| handle.as_str().to_owned()).collect(),
         addresses: result.map(|result| result.ips.iter().map(|ip| ip.address.addr()).collect()).unwrap_or_default(),
         noted: time::OffsetDateTime::now_utc().unix_timestamp().try_into().unwrap_or_default(),
-        reason: printable(reason),
+        reason: netconf::printable::line(&reason.to_string()).into_owned(),
     }
-}
-
-fn printable(reason: &CniError) -> String {
-    netconf::printable::line(&reason.to_string()).into_owned()
 }
 
 impl<'a> Payer<'a> {
-    /// Pays as a call of the plugin, whose datastore has answered. The datastore is asked for its identity: what a spelling
-    /// reaches today may be another datastore than yesterday.
+    /// Prepares the payments of a call of the plugin, whose datastore has answered. The datastore is asked for its identity: the
+    /// configuration may lead to another datastore today than yesterday.
     async fn of_call(session: &'a Session) -> Payer<'a> {
         let Session { call, datastore_config, store, api, .. } = session;
-        let name = session.datastore_name();
-        let creditor = creditor(store, name).await;
-        Payer { conf: &call.conf, datastore_config, store, api, node: &session.facts.node, creditor }
+        let creditor = creditor(store, session.datastore_name()).await;
+        let (node, within) = (&session.facts.node, &call.container_id);
+        let environment = |name: &str| std::env::var(name).ok();
+        Payer { conf: &call.conf, environment, datastore_config, store, api, node, within, creditor }
     }
 
-    /// Tries to pay debts until `limit`; failures are logged, and stay for a later time. Returns how many were paid.
-    pub async fn pay_some(&self, locked: &Locked<'_>, limit: Limit) -> usize {
-        self.pay_those(locked, limit, |_| false).await
+    /// Tries to pay debts until `limit`. A failure is logged, and the debt stays for a later time.
+    pub async fn pay_some(&self, locked: &Locked<'_>, limit: Limit) -> Outcome {
+        self.pay_by_urgency(locked, limit, |_| Urgency::Other).await
     }
 
-    /// The same, but all that `must` be tried are, and first.
-    async fn pay_those(&self, locked: &Locked<'_>, limit: Limit, must: impl Fn(&Debt) -> bool) -> usize {
+    /// Tries to pay the debts that must be tried, whatever `limit` says, and then the others until `limit`.
+    async fn pay_by_urgency(&self, locked: &Locked<'_>, limit: Limit, urgency: impl Fn(&Debt) -> Urgency) -> Outcome {
         let begun = Instant::now();
-        let (firsts, others): (Vec<_>, Vec<_>) = self.debts(locked).into_iter().partition(|(_, debt)| must(debt));
-        let (mut tried, mut paid, obliged) = (0, 0, firsts.len());
-        for (entry, owed) in firsts.into_iter().chain(others) {
-            let is_over = tried >= limit.debts || limit.time.is_some_and(|time| begun.elapsed() >= time);
-            if is_over && tried >= obliged {
+        let mut debts = self.debts(locked);
+        debts.sort_by_key(|(_, debt)| urgency(debt));
+        let (mut tried, mut paid, all) = (0, 0, debts.len());
+        for (entry, owed) in debts {
+            let must = urgency(&owed) == Urgency::Must;
+            if !must && (tried >= limit.debts || begun.elapsed() >= limit.time) {
                 break;
             }
             tried += 1;
-            let Err(error) = self.pay(locked, &entry, &owed).await else {
+            let span = self.span_of(&owed);
+            let Err(error) = self.pay(locked, &entry, &owed).instrument(span.clone()).await else {
                 paid += 1;
                 continue;
             };
+            let _of_the_debt = span.entered();
             tracing::warn!(
-                container = %owed.container_id, entry = %entry.display(), %error,
-                "what an earlier DEL owes cannot be paid; the journal entry stays"
+                entry = %entry.display(), %error,
+                "the endpoint and the addresses that an earlier DEL left cannot be taken back; the journal entry stays"
             );
-            // One that can never be paid must not stand in the way of the others; an outage stops them all.
+            // A debt that can never be paid must not stand in the way of the others.
             if let Err(error) = locked.postpone(&entry) {
                 tracing::warn!(%error, "the journal entry stays in front of the others");
             }
-            if error.code == Code::TRY_AGAIN {
+            // The datastore is away for the others, too.
+            if error.code == Code::TRY_AGAIN && !must {
                 break;
             }
         }
-        paid
+        Outcome { paid, left: all - paid }
     }
 
-    /// The debts that are owed to this datastore.
+    /// Returns the debts that are owed to this datastore. A debt without a node waits for a payer that knows its node.
     fn debts(&self, locked: &Locked<'_>) -> Vec<(PathBuf, Debt)> {
         if let Err(error) = locked.learn(&self.creditor) {
             tracing::warn!(datastore = %self.creditor.name, %error, "the identity of the datastore is not noted");
         }
-        locked.debts(&self.creditor)
+        let mut debts = locked.debts(&self.creditor);
+        debts.retain(|(_, debt)| !debt.node.is_empty() || !self.node.is_empty());
+        debts
     }
 
-    /// The endpoint first, then the addresses: as in DEL.
-    async fn pay(&self, locked: &Locked<'_>, entry: &std::path::Path, owed: &Debt) -> Result<(), CniError> {
+    /// Takes the endpoint's addresses off, then releases them: as in DEL.
+    async fn pay(&self, locked: &Locked<'_>, entry: &Path, owed: &Debt) -> Result<(), CniError> {
         let owed = &owed.clone().or_on_node(self.node);
         let facts = facts_of(owed);
         let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
@@ -147,18 +164,26 @@ impl<'a> Payer<'a> {
         // In Kubernetes a pod has one endpoint, whatever its interface is called.
         let is_shared = !in_pods && has_other_interface(store, &facts).await.map_err(unlisted)?;
         if is_shared {
-            tracing::info!(container = %owed.container_id, "it still has another interface, which keeps the addresses");
+            tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
             ipam::release_owed(store, owed, &endpoints).await?;
             Box::pin(kubevirt::settle(self, owed, &endpoints)).await?;
         }
         locked.settle(entry).map_err(journal_error)?;
-        tracing::info!(container = %owed.container_id, network = %owed.network, "settled what an earlier DEL could not");
+        tracing::info!(
+            network = %owed.network, ifname = %owed.ifname,
+            "took back the endpoint and the addresses that an earlier DEL had left"
+        );
         Ok(())
+    }
+
+    /// Returns the span of the lines of a payment, which are about the attachment of the debt.
+    fn span_of(&self, owed: &Debt) -> Span {
+        Subject::of_attachment(&facts_of(owed)).span(self.within)
     }
 }
 
-/// Returns the datastore as debts know it. A datastore that does not tell its identity is known by its spelling alone.
+/// Returns the datastore as debts name it. A datastore that does not tell its identity is known by its spelling alone.
 pub async fn creditor(store: &Datastore, name: String) -> Creditor {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one stay");
@@ -173,62 +198,93 @@ pub fn is_owed(session: &Session) -> bool {
     session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// A DEL that reached the datastore owes that one nothing any more.
-pub async fn settled(session: &Session) -> Result<(), CniError> {
-    let call = &session.call;
+/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back. A failure is logged: a
+/// payment that finds nothing does no harm, and an ADD of the same attachment pays first.
+pub async fn settled(session: &Session) {
     if !is_owed(session) {
-        return Ok(());
+        return;
     }
     let payer = Payer::of_call(session).await;
-    let locked = session.journal.lock().map_err(journal_error)?;
-    for (entry, owed) in payer.debts(&locked) {
-        if owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname) {
-            locked.settle(&entry).map_err(journal_error)?;
-        }
+    let forgotten = session.journal.try_lock().and_then(|locked| {
+        let Some(locked) = locked else { return Ok(()) };
+        let own = payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(session, owed));
+        own.into_iter().try_for_each(|(entry, _)| locked.settle(&entry))
+    });
+    if let Err(error) = forgotten {
+        tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
     }
-    Ok(())
 }
 
-/// Before an ADD: the attachment's own debt must be paid first, or a later replay would take back what ADD gives. All debts of the
-/// pod and of the addresses that it asks for are tried; others are paid as far as nobody else does so now. Nothing is written while
-/// the datastore is not ready (CNI-76).
+/// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the ADD gives.
+/// All debts of the pod, and of the addresses that it asks for, are tried; others are paid within the limit of an ADD, unless another
+/// process pays at this moment. Nothing is written while the datastore is not ready.
+///
+/// # Errors
+/// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so.
 pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
-    if !may_pay(session) {
+    if session.journal.is_empty() {
+        return Ok(());
+    }
+    let is_own_owed = is_owed(session);
+    if !is_own_owed && !session.journal.may_owe(&session.datastore_name()) {
         return Ok(());
     }
     let known = session.read(Question::Endpoint).await?;
     known.ensure_ready()?;
     let wanted = Wanted::of(session, &known);
-    let is_urgent = session
-        .journal
-        .entries()
-        .is_ok_and(|entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(|debt| wanted.is_owed_by(debt))));
-    let locked = match is_urgent {
-        true => session.journal.lock().map_err(journal_error)?,
-        false => match session.journal.try_lock() {
-            Ok(Some(locked)) => locked,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
-                return Ok(());
-            }
-        },
+    let entries = session.journal.entries().unwrap_or_default();
+    let is_urgent = entries.iter().flat_map(|entry| &entry.debt).any(|debt| wanted.urgency(debt) == Urgency::Must);
+    let locked = match is_own_owed || is_urgent {
+        true => session.journal.lock().map(Some),
+        false => session.journal.try_lock(),
+    };
+    let locked = match locked {
+        Ok(Some(locked)) => locked,
+        Ok(None) => return Ok(()),
+        Err(error) if is_own_owed => return Err(journal_error(error)),
+        Err(error) => {
+            tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+            return Ok(());
+        }
     };
     locked.remove_abandoned();
     let payer = Payer::of_call(session).await;
-    let call = &session.call;
-    for (entry, owed) in payer.debts(&locked) {
-        if owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname) {
-            payer.pay(&locked, &entry, &owed).await?;
-        }
+    if is_own_owed {
+        pay_own(session, &payer, &locked).await?;
     }
-    session.unless_busy(payer.pay_those(&locked, OF_AN_ADD, |debt| wanted.is_owed_by(debt))).await;
+    session.unless_busy(payer.pay_by_urgency(&locked, OF_AN_ADD, |debt| wanted.urgency(debt))).await;
     Ok(())
+}
+
+/// Pays the debts of the call's attachment. A debt that is surely another datastore's stays.
+async fn pay_own(session: &Session, payer: &Payer<'_>, locked: &Locked<'_>) -> Result<(), CniError> {
+    let owed_here = payer.debts(locked);
+    for (entry, owed) in owed_here.iter().filter(|(_, owed)| is_own(session, owed)) {
+        payer.pay(locked, entry, owed).instrument(payer.span_of(owed)).await?;
+    }
+    let call = &session.call;
+    let left = session.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname);
+    let unclear = left.into_iter().find(|(_, owed)| !owed.is_surely_owed_elsewhere(&payer.creditor));
+    let Some((_, owed)) = unclear else { return Ok(()) };
+    let msg = format!(
+        "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD uses",
+        owed.datastore, payer.creditor.name
+    );
+    Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
+        "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the command reaches",
+        owed.container_id
+    )))
+}
+
+fn is_own(session: &Session, owed: &Debt) -> bool {
+    let call = &session.call;
+    owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Tries to pay a bounded number of entries; failures are logged, and stay for a later time.
 pub async fn settle_some(session: &Session) {
-    if !may_pay(session) {
+    // The usual path: one system call.
+    if session.journal.is_empty() {
         return;
     }
     let locked = match session.journal.try_lock() {
@@ -239,23 +295,16 @@ pub async fn settle_some(session: &Session) {
         }
     };
     locked.remove_abandoned();
+    if !session.journal.may_owe(&session.datastore_name()) {
+        return;
+    }
     let payer = Payer::of_call(session).await;
     session.unless_busy(payer.pay_some(&locked, MOST)).await;
 }
 
-/// Returns true if the datastore of this call may be owed something: one system call where the journal is empty.
-fn may_pay(session: &Session) -> bool {
-    !session.journal.is_empty() && session.journal.may_owe(&session.datastore_name())
-}
-
-/// Has the node learn what the datastore of this call is, if it has not yet: a DEL that cannot reach it needs that. While there are
-/// debts the datastore is asked again, as another one may be in its place.
+/// Has the node learn the identity of this call's datastore: a DEL that cannot reach the datastore needs it.
 pub async fn learn(session: &Session) {
-    let name = session.datastore_name();
-    if session.journal.is_empty() && !session.journal.identity_of(&name).is_empty() {
-        return;
-    }
-    let creditor = creditor(&session.store, name).await;
+    let creditor = creditor(&session.store, session.datastore_name()).await;
     let learned = match session.journal.try_lock() {
         Ok(Some(locked)) => locked.learn(&creditor),
         Ok(None) => Ok(()),
@@ -266,8 +315,8 @@ pub async fn learn(session: &Session) {
     }
 }
 
-/// The attachment that a debt is of, by the name of its endpoint.
-fn facts_of(owed: &Debt) -> EndpointFacts {
+/// Returns the attachment of a debt, by the name of its endpoint.
+pub(crate) fn facts_of(owed: &Debt) -> EndpointFacts {
     let (namespace, name) = &owed.endpoint;
     let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
     let namespace = namespace.clone();

@@ -11,6 +11,9 @@ use crate::session::Session;
 use crate::timings::Timings;
 use crate::{add, check, del, gc, status, test_connection};
 
+/// First part of the source in each line of the log.
+const COMPONENT: &str = "cni-plugin";
+
 /// Runs `calico`.
 pub fn main() -> ExitCode {
     let timings = Timings::start();
@@ -21,18 +24,18 @@ pub fn main() -> ExitCode {
         Ok(Invocation::TestConnection) => process::finish(test_connection::run()),
         // The parser gives -upgrade to `calico-ipam` only.
         Ok(Invocation::Upgrade) => process::fail(CniError::internal("-upgrade belongs to calico-ipam").into()),
-        Err(error) => process::fail(error),
+        Err(error) => process::refuse(error, COMPONENT),
     }
 }
 
 fn serve(call: Box<Call>, mut timings: Timings) -> ! {
-    process::start_call_log(&call, "cni-plugin");
+    process::start_call_log(&call, COMPONENT);
     timings.stage("parse");
     let (version, command) = (call.version, call.command);
     process::run(async move {
         operate(call, timings).await.map_err(|error| {
             tracing::error!(%error, "{} failed", command.as_str());
-            CallError { error, version: Some(version) }
+            CallError { version: Some(version), ..error.into() }
         })
     })
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ipam_plugin::own_node;
 use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
@@ -21,8 +22,11 @@ pub async fn status(session: &mut Session) -> Result<(), CniError> {
     let call = ipam::call_of(session);
     let question = call.as_ref().map_or(Question::Cluster, Question::Allocator);
     let known = timeout_at(until, session.read(question)).await.unwrap_or_else(|_| Err(too_slow(session)));
-    let ready = known.and_then(|known| {
+    let ready = known.and_then(|mut known| {
         known.ensure_ready()?;
+        if let Some(prelude) = &mut known.assign {
+            own_node::assume(&session.store, &session.facts.node, prelude);
+        }
         ipam::status(session, call.as_ref(), known.assign.as_ref())
     });
     ready.map_err(|error| not_available(&error))?;

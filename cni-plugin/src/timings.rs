@@ -28,10 +28,12 @@ impl Timings {
         Timings { started: now, last: now, stages: Vec::with_capacity(8) }
     }
 
-    /// Ends the stage that began when the previous one ended.
+    /// Ends the stage that began when the previous one ended, and logs it.
     pub fn stage(&mut self, name: &'static str) {
         let now = Instant::now();
-        self.stages.push((name, now - self.last));
+        let took = now - self.last;
+        tracing::debug!(step = name, took_us = took.as_micros() as u64, "step ended");
+        self.stages.push((name, took));
         self.last = now;
     }
 

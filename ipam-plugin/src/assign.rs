@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Revision, Store};
 
+use crate::assignment_log;
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
@@ -266,6 +267,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             addresses.extend(take.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
         }
         addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
+        let blocks = self.taken.iter().flat_map(|take| take.addresses.iter().map(|ip| (*ip, take.cidr())));
+        assignment_log::assigned(&self.request.handle, &self.known.prelude.pools, blocks);
         let known = &self.known;
         let short = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;

@@ -11,6 +11,7 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError};
 
 use crate::assign::Assignment;
+use crate::assignment_log;
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
@@ -40,7 +41,9 @@ pub async fn assign_address<S: Store, C: Clock>(
     if !wanted.known.expected().is_empty() {
         forget_expected(store, clock, request, &mut wanted.known).await;
     }
-    outcome.map(|()| wanted.assignment())
+    outcome?;
+    assignment_log::assigned(&request.handle, &wanted.known.prelude.pools, [(ip, wanted.cidr)]);
+    Ok(wanted.assignment())
 }
 
 struct WantedAddress<'a> {

@@ -35,6 +35,7 @@ mod store_object;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -47,6 +48,8 @@ use netconf::printable;
 use self::arguments::{Arguments, Command};
 use self::error::CliError;
 use self::session::{Outcome, Session};
+use crate::host_link::HostLinks;
+use crate::journal::name_of;
 use crate::process;
 
 /// Options that may come before the command. `-v` and `-upgrade` are the plugin's (CNI-7).
@@ -80,7 +83,8 @@ fn is_ours(first: &str) -> bool {
 }
 
 /// Runs the command line: exit status 0, 1 for errors and for what `check` finds, 2 for arguments that make no sense.
-pub fn main() -> ExitCode {
+/// `links` is how the kernel is asked.
+pub fn main(links: &dyn HostLinks) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments()) {
         Ok(arguments) => arguments,
         Err(usage) => {
@@ -90,7 +94,7 @@ pub fn main() -> ExitCode {
         }
     };
     let mut out = output::Terminal::new(BufWriter::new(io::stdout().lock()));
-    let outcome = run(arguments, &mut out).and_then(|outcome| {
+    let outcome = run(arguments, links, &mut out).and_then(|outcome| {
         out.flush().map_err(CliError::Output)?;
         Ok(outcome)
     });
@@ -111,10 +115,13 @@ fn arguments() -> impl Iterator<Item = OsString> {
     std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
 }
 
-fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let Arguments { connection, output, command } = arguments;
-    if let Command::Completions(args) = &command {
-        return completions::run(args, out);
+    match &command {
+        Command::Completions(args) => return completions::run(args, out),
+        // A datastore that is away is no reason to show nothing.
+        Command::Trace(args) => return trace::run(args, &connection, output, links, out),
+        _ => {}
     }
     if let Command::Journal(args) = &command
         && args.is_list()
@@ -131,12 +138,14 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     }
     let mut session = Session::new(&store, output, out, &mut notices);
     (session.datastore, session.is_new) = (connection.name(), is_new);
+    (session.spelling, session.links) = (name_of(&connection.config), links);
     process::block_on(execute(command, &mut session))
 }
 
 async fn execute(command: Command, session: &mut Session<'_>) -> Result<Outcome, CliError> {
     match command {
         Command::Show(args) => show::run(&args, session).await,
+        Command::Trace(args) => trace::in_session(&args, session).await,
         Command::Check(args) => check::run(&args, session).await,
         Command::Release(args) => release::run(&args, session).await,
         Command::Apply(args) => apply::run(&args, session).await,

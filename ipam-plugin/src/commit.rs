@@ -5,6 +5,7 @@ use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, 
 use libcalico::net::Cidr;
 use libcalico::store::{Revision, Store, StoreError, Write, WriteError};
 
+use crate::assignment_log::joined;
 use crate::clock::Clock;
 use crate::handle_count::decrement;
 use crate::knowledge::Knowledge;
@@ -48,6 +49,10 @@ pub(crate) async fn commit<S: Store, C: Clock>(
         Ok(list) => list,
         Err(cause) => return Err(CommitError { done: Vec::new(), cause }),
     };
+    for take in &takes {
+        let (block, claims, addresses) = (take.cidr(), take.claim.is_some(), joined(&take.addresses));
+        tracing::debug!(addresses, %block, claims, "writing handle and block");
+    }
     match store.write(&list.writes).await {
         Ok(revisions) => finish(store, known, &owner, list, takes, revisions).await,
         Err(WriteError { index, applied, cause }) => {

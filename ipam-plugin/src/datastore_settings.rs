@@ -16,13 +16,17 @@ pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig,
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// The API server that `conf` and the environment of this process describe, for what only Kubernetes knows where the
+/// The API server that `conf` and an environment describe, for what only Kubernetes knows where the
 /// datastore is another (CNI-69).
 ///
 /// # Errors
 /// Code 7: the settings contradict themselves.
-pub fn kubernetes_beside(conf: &NetConf, deadline: Option<Duration>) -> Result<KubernetesConfig, CniError> {
-    KubernetesConfig::beside(&settings(conf, deadline), |name| std::env::var(name).ok())
+pub fn kubernetes_beside(
+    conf: &NetConf,
+    deadline: Option<Duration>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<KubernetesConfig, CniError> {
+    KubernetesConfig::beside(&settings(conf, deadline), env)
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 

@@ -21,6 +21,10 @@ use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 /// Where entries live unless a test says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
+/// The extensions of entries: of an attachment's first one, and of its others. Earlier releases know one entry of an attachment, and
+/// read the first extension alone.
+const EXTENSIONS: [&str; 2] = ["json", "debt"];
+
 /// Why an entry could not be kept or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -78,15 +82,25 @@ impl Journal {
     /// # Errors
     /// The directory cannot be written.
     pub fn record(&self, debt: &Debt) -> Result<(), JournalError> {
+        let mut debt = debt.clone();
+        if debt.identity.is_empty() {
+            debt.identity = identities::recall(&self.directory, &debt.datastore);
+        }
+        self.record_by_spelling(&debt)
+    }
+
+    /// Keeps `debt` like [`Journal::record`], but without what the node has learned: for a datastore that has lost its identity, and
+    /// gets another one when it is set up anew.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn record_by_spelling(&self, debt: &Debt) -> Result<(), JournalError> {
         let at = |action, path: &Path| {
             let path = path.to_owned();
             move |source| JournalError::File { action, path, source }
         };
         fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
         let mut debt = debt.clone();
-        if debt.identity.is_empty() {
-            debt.identity = identities::recall(&self.directory, &debt.datastore);
-        }
         let entries = self.debts_of(&debt.network, &debt.container_id, &debt.ifname);
         let former = entries.into_iter().find(|(_, former)| former.has_creditor_of(&debt));
         let target = match former {
@@ -188,7 +202,8 @@ impl Journal {
         Ok(Locked { journal: self, _lock: lock })
     }
 
-    fn debts_of(&self, network: &str, container_id: &str, ifname: &str) -> Vec<(PathBuf, Debt)> {
+    /// Returns the entries of an attachment, to whatever datastore they are owed.
+    pub fn debts_of(&self, network: &str, container_id: &str, ifname: &str) -> Vec<(PathBuf, Debt)> {
         // An entry that cannot be read is of no attachment that can be told.
         let entries = self.entries().unwrap_or_default();
         let debts = entries.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?)));
@@ -200,12 +215,15 @@ impl Journal {
         let Debt { network, container_id, ifname, datastore, identity, .. } = debt;
         let attachment = format!("{network}/{container_id}/{ifname}");
         // Ids may be longer than a file name: a name-based UUID is short, stable and safe.
-        let file_of = |text: &str| {
+        let file_of = |text: &str, extension: &str| {
             let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
-            self.directory.join(format!("{name}.json"))
+            self.directory.join(format!("{name}.{extension}"))
         };
-        let first = file_of(&attachment);
-        if first.exists() { file_of(&format!("{attachment}\n{datastore}\n{identity}")) } else { first }
+        let first = file_of(&attachment, EXTENSIONS[0]);
+        if !first.exists() {
+            return first;
+        }
+        file_of(&format!("{attachment}\n{datastore}\n{identity}"), EXTENSIONS[1])
     }
 }
 
@@ -301,7 +319,7 @@ impl Locked<'_> {
 }
 
 fn is_entry(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "json")
+    path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
 }
 
 fn read(path: &Path) -> io::Result<Debt> {

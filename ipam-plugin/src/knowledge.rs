@@ -248,6 +248,7 @@ impl Knowledge {
         let handle = wants.handle.then(|| batch.get::<Handle>(&self.query.handle));
         let claims = wants.claims.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
         let answers = store.read(&batch).await?;
+        tracing::debug!(blocks = blocks.len(), lists = lists.len() + ranges.len(), "read address blocks");
         if let Some(ticket) = claims {
             self.prelude.affinities = answers.list(&ticket);
             self.prelude.claims_lag = false;

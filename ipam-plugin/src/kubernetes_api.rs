@@ -27,7 +27,22 @@ impl Api {
         if !is_asked {
             return Ok(Api::Unasked);
         }
-        let config = datastore_settings::kubernetes_beside(conf, None)?;
+        Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
+    }
+
+    /// Returns the place that a configuration names for a process with this environment. Reads no file and asks nobody.
+    ///
+    /// # Errors
+    /// Code 7: the settings contradict themselves.
+    pub fn with_environment(
+        conf: &NetConf,
+        datastore: &DatastoreConfig,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, CniError> {
+        if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
+            return Ok(Api::Datastore);
+        }
+        let config = datastore_settings::kubernetes_beside(conf, None, env)?;
         let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config)));
         api.map(Api::Beside).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }

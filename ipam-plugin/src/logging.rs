@@ -6,8 +6,12 @@
 
 mod file;
 pub mod line;
+mod subject;
 
 pub use netconf::printable;
+
+pub(crate) use self::file::rotated_path;
+pub use self::subject::Subject;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -41,6 +45,8 @@ pub struct LogConfig {
     pub max_count: usize,
     /// First part of the source in each line: `cni-plugin` or `ipam`.
     pub component: &'static str,
+    /// The attachment that the process works for: each line ends with its fields.
+    pub subject: Subject,
 }
 
 /// The three levels that `log_level` knows.
@@ -59,7 +65,15 @@ impl LogConfig {
     /// Info level, stderr only: what holds until a configuration is read (CNI-227).
     #[must_use]
     pub fn new(component: &'static str) -> Self {
-        Self { level: LogLevel::Info, file: None, max_size_mib: 0, max_age_days: 0, max_count: 0, component }
+        Self {
+            level: LogLevel::Info,
+            file: None,
+            max_size_mib: 0,
+            max_age_days: 0,
+            max_count: 0,
+            component,
+            subject: Subject::default(),
+        }
     }
 
     fn retention(&self) -> Retention {
@@ -108,7 +122,7 @@ fn subscriber(config: LogConfig) -> impl Subscriber + Send + Sync {
         .with_targets(OWN_CRATES.map(|name| (name, LevelFilter::from_level(config.level.filter()))));
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(line::Fields)
-        .event_format(LineFormat::new(config.component))
+        .event_format(LineFormat::new(config.component).about(&config.subject))
         .with_writer(Outputs { file });
     tracing_subscriber::registry().with(targets).with(lines)
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use ipam_plugin::host_link::NoHostLinks;
+
 fn main() -> ExitCode {
-    ipam_plugin::run::main()
+    ipam_plugin::run::main(&NoHostLinks)
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 
-use libcalico::names::{NodeNameInputs, NodeNameSource, node_name};
+use libcalico::names::{NodeName, NodeNameInputs, NodeNameSource, node_name};
+use netconf::conf::DatastoreType;
 use netconf::{CniError, Code, NetConf};
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
@@ -11,14 +12,7 @@ const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 /// The name of the node (CNI-72). A nodename file that cannot be read is not an error: the name may come from elsewhere.
 pub fn of(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
-    let os_hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap_or_default();
-    let inputs = NodeNameInputs {
-        nodename: &conf.node.nodename,
-        nodename_file: file.as_deref(),
-        hostname: &conf.node.hostname,
-        os_hostname: &os_hostname,
-    };
-    let found = node_name(inputs).ok_or_else(|| {
+    let found = choose(conf, file.as_deref()).ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "cannot tell which node this is")
             .with_details(format!("set nodename, or let calico-node write {}", conf.node.nodename_file))
     })?;
@@ -26,6 +20,26 @@ pub fn of(conf: &NetConf) -> Result<String, CniError> {
         tracing::warn!("configuration option 'hostname' is deprecated, use 'nodename' instead");
     }
     Ok(found.name)
+}
+
+/// The name of the node without a line in the log, for the fields of every line. `None` where nothing tells the name: the
+/// kernel's host name counts only where no file is waited for.
+pub(crate) fn silently(conf: &NetConf) -> Option<String> {
+    let needs_file = conf.node.nodename.is_empty();
+    let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();
+    let waits_for_file = !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
+    let found = choose(conf, file.as_deref())?;
+    (found.source != NodeNameSource::OsHostname || !waits_for_file).then_some(found.name)
+}
+
+fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {
+    let os_hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap_or_default();
+    node_name(NodeNameInputs {
+        nodename: &conf.node.nodename,
+        nodename_file: file,
+        hostname: &conf.node.hostname,
+        os_hostname: &os_hostname,
+    })
 }
 
 fn read(path: &str) -> Option<String> {
@@ -60,6 +74,8 @@ mod tests {
         let file = file.to_str().unwrap();
         assert_eq!(of(&conf("", file)).unwrap(), "node-7");
         assert_eq!(of(&conf("node-1", file)).unwrap(), "node-1");
+        assert_eq!(silently(&conf("", file)).unwrap(), "node-7");
+        assert_eq!(silently(&conf("node-1", file)).unwrap(), "node-1");
     }
 
     #[test]

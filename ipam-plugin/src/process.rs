@@ -12,7 +12,7 @@ use netconf::invocation::{Invocation, Plugin, Printed, invocation as decide};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
-use crate::logging::{self, LogConfig, LogLevel};
+use crate::logging::{self, LogConfig, LogLevel, Subject};
 
 /// The version of this build: what `-v` prints. The build may set it with `CALICO_VERSION`.
 pub fn build_version() -> &'static str {
@@ -23,8 +23,11 @@ pub fn build_version() -> &'static str {
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
     // A value that is no UTF-8 is malformed, not missing: its replacement characters pass no check.
-    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    decide(plugin, build_version(), &arguments, &lookup, read_stdin)
+    decide(plugin, build_version(), &arguments, &variable, read_stdin)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// All of stdin; nothing where it is a terminal, which would make a person wait for nothing. Reading stops behind the
@@ -57,6 +60,15 @@ pub fn fail(error: CallError) -> ExitCode {
     finish(Err(error))
 }
 
+/// Ends a call that cannot be decoded: its error goes to the runtime, and into the log with what the environment says of the
+/// attachment, in the file of the configuration if that can be read so far.
+pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
+    let conf = error.log.as_deref().cloned().unwrap_or_default();
+    start_log(&conf, component, Subject::of_environment(&variable));
+    tracing::error!(error = %error.error, "{} is refused", variable("CNI_COMMAND").unwrap_or_default());
+    fail(error)
+}
+
 /// Prints, and returns the exit status.
 fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     match outcome {
@@ -76,7 +88,10 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
-        let _ = writeln!(io::stderr(), "{}", printable::line(&error.to_string()));
+        match tracing::dispatcher::has_been_set() {
+            true => tracing::error!("{error}"),
+            false => _ = writeln!(io::stderr(), "{}", printable::line(&error.to_string())),
+        }
         write_stdout(&error.to_json(None));
         std::process::exit(CniError::EXIT_STATUS);
     }));
@@ -93,14 +108,17 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
 
 /// Begins to log as the configuration of a call says, and tells what of it is passed over.
 pub fn start_call_log(call: &Call, component: &'static str) {
-    start_log(&call.conf.log, component);
+    start_log(&call.conf.log, component, Subject::of_call(call));
+    let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
+    tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
     for error in &call.passed_over {
         tracing::warn!(%error, "{} does not need this setting, which is wrong, and goes on", call.command.as_str());
     }
 }
 
-/// Begins to log as the network configuration says. `component` is the first part of the source in each line.
-pub fn start_log(conf: &LogConf, component: &'static str) {
+/// Begins to log as the network configuration says. `component` is the first part of the source in each line, and each ends with the
+/// fields of `subject`.
+pub fn start_log(conf: &LogConf, component: &'static str, subject: Subject) {
     logging::init(LogConfig {
         level: match conf.log_level {
             ConfLevel::Debug => LogLevel::Debug,
@@ -112,6 +130,7 @@ pub fn start_log(conf: &LogConf, component: &'static str) {
         max_age_days: conf.log_file_max_age.into(),
         max_count: conf.log_file_max_count as usize,
         component,
+        subject,
     });
 }
 

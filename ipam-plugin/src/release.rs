@@ -5,6 +5,7 @@ mod listings;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use libcalico::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
@@ -107,6 +108,8 @@ impl ReleasePrelude {
 pub struct ReleasedHandles {
     /// How many addresses were given back.
     pub addresses: usize,
+    /// Those of them that blocks name as the handles', for the log.
+    pub ips: Vec<IpAddr>,
     /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
     pub unreadable: Vec<Cidr>,
     /// A pod is noted as an owner, and nothing more was given back: the release was to leave such addresses alone.
@@ -147,16 +150,23 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
             released.is_owned = true;
             break;
         }
-        listings.unlist(&state.leaving()).await?;
+        let leaving = state.leaving();
+        listings.unlist(&leaving).await?;
         if turn.take() {
             prelude = state.prelude;
             continue;
         }
         let plan = state.plan(clock.now())?;
+        tracing::debug!(
+            writes = plan.writes.len(),
+            addresses = plan.addresses,
+            "writing blocks and handles without the addresses"
+        );
         match store.write(&plan.writes).await {
             Ok(revisions) => {
                 released.last_write = plan.last_update().and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
+                released.ips = leaving.into_iter().map(|address| address.ip).collect();
                 released.unreadable = plan.unreadable;
                 release_if_deselected(store, &plan.emptied).await;
                 break;

@@ -16,17 +16,21 @@ use tokio::time::Instant;
 use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamCall, cni_error};
+use crate::host_link::HostLinks;
 use crate::kubernetes_api::Api;
 use crate::own_netns::is_path_to_own_netns;
 use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::workload::Questions;
-use crate::{busy_server, datastore_settings, node_name, process, upgrade};
+use crate::{busy_server, datastore_settings, node_name, own_node, process, upgrade};
 
-/// Runs `calico-ipam`.
-pub fn main() -> ExitCode {
+/// First part of the source in each line of the log.
+const COMPONENT: &str = "ipam";
+
+/// Runs `calico-ipam`. `links` is how the kernel is asked for people.
+pub fn main(links: &dyn HostLinks) -> ExitCode {
     if cli::is_asked() {
-        return cli::main();
+        return cli::main(links);
     }
     process::report_panics();
     match process::invocation(Plugin::CalicoIpam) {
@@ -34,16 +38,16 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Call(call)) => serve(*call),
         Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
         Ok(Invocation::TestConnection) => process::finish(Err(not_ours())),
-        Err(error) => process::fail(error),
+        Err(error) => process::refuse(error, COMPONENT),
     }
 }
 
 fn serve(call: Call) -> ! {
-    process::start_call_log(&call, "ipam");
+    process::start_call_log(&call, COMPONENT);
     process::run(async {
         operate(&call).await.map_err(|error| {
             tracing::error!(%error, "{} failed", call.command.as_str());
-            CallError { error, version: Some(call.version) }
+            CallError { version: Some(call.version), ..error.into() }
         })
     })
 }
@@ -69,14 +73,21 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             refuse_own_netns(call)?;
             let query = ipam.prelude_query();
             let (prelude, workload) = join(Prelude::read(store, &query), workload).await;
-            let prelude = prelude.map_err(store_error)?;
+            let mut prelude = prelude.map_err(store_error)?;
+            tracing::debug!(
+                pools = prelude.pools.len(),
+                own_blocks = prelude.affinities.len(),
+                "read pools and blocks"
+            );
             workload?.tell(&mut ipam);
+            own_node::ensure(store, &ipam.node, &mut prelude).await.map_err(store_error)?;
             cni::add(store, &clock, &ipam, prelude, None).await?.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);
             let (prelude, workload) = join(ReleasePrelude::read(store, &handles), workload).await;
             let prelude = prelude.map_err(store_error)?;
+            tracing::debug!(holds = !prelude.is_empty(), "read the handle");
             workload?.tell(&mut ipam);
             cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
         }
@@ -85,7 +96,9 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             workload.await?.tell(&mut ipam);
             cni::check(store, &ipam, &recorded).await.map(|()| String::new())
         }
-        Command::Status => cni::status(store, &ipam).await.map(|()| String::new()),
+        Command::Status => cni::status(store, &ipam, |prelude| own_node::assume(store, &ipam.node, prelude))
+            .await
+            .map(|()| String::new()),
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }

@@ -26,6 +26,7 @@ use self::leases::{Lease, Leases};
 use crate::assign_address::assign_address;
 use crate::clock::{Clock, SystemClock};
 use crate::error::IpamError;
+use crate::logging::Subject;
 use crate::prelude::Prelude;
 use crate::process;
 use crate::request::AssignRequest;
@@ -84,7 +85,7 @@ pub(crate) fn run() -> Result<String, CallError> {
         let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
         return Err(missing.into());
     }
-    process::start_log(&LogConf::default(), "ipam-upgrade");
+    process::start_log(&LogConf::default(), "ipam-upgrade", Subject::default());
     let places =
         Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
     let config = KubernetesConfig::of(&Settings::default(), |name| std::env::var(name).ok())

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use libcalico::api::{IpPool, IpPoolSpec, Node, NodeSpec};
+use libcalico::api::{IpPool, IpPoolSpec, Node, ObjectKey};
 use libcalico::store::Store;
 use serde_json::{Value, json};
 
@@ -17,16 +17,17 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let cluster = Cluster { dir: tempfile::tempdir().unwrap() };
-        let config =
-            LocalConfig { path: cluster.file("calico.db").into(), deadline: std::time::Duration::from_secs(9) };
-        let store = Local::new(&config);
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-            let node = Node::new("node1", NodeSpec::default());
-            store.create(&node.key(), &node).await.unwrap();
+        let store = cluster.store();
+        runtime().block_on(async {
             let pool = IpPool::new("pool4", IpPoolSpec { cidr: "10.65.0.0/16".into(), ..IpPoolSpec::default() });
             store.create(&pool.key(), &pool).await.unwrap();
         });
         cluster
+    }
+
+    fn store(&self) -> Local {
+        let path = self.file("calico.db").into();
+        Local::new(&LocalConfig { path, deadline: std::time::Duration::from_secs(9) })
     }
 
     fn file(&self, name: &str) -> String {
@@ -57,6 +58,10 @@ impl Cluster {
         child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
 fn calico_ipam() -> Command {
@@ -100,6 +105,58 @@ fn a_container_comes_is_checked_and_goes() {
     assert_eq!(details, "handle net.c0ffee does not exist; 10.65.166.128 is free in block 10.65.166.128/26");
 }
 
+/// Neither kubelet nor calico-node makes one there.
+#[test]
+fn the_first_add_on_a_file_makes_its_node_and_status_does_not() {
+    let cluster = Cluster::new();
+    let nodes = || {
+        let nodes = runtime().block_on(cluster.store().list::<Node>(&Default::default())).unwrap();
+        nodes.into_iter().map(|entry| entry.key).collect::<Vec<_>>()
+    };
+    let conf = cluster.conf("1.1.0");
+    assert_eq!(cluster.call("STATUS", &conf, &[]).status.code(), Some(0));
+    assert_eq!(nodes(), []);
+    for container in ["c1", "c2"] {
+        let added = cluster.call("ADD", &conf, &[("CNI_CONTAINERID", container)]);
+        assert_eq!(added.status.code(), Some(0), "{}", stdout(&added));
+        assert_eq!(nodes(), [ObjectKey::global("node1")]);
+    }
+    let mut nameless = conf.clone();
+    nameless["nodename"] = json!("no name");
+    assert_eq!(cluster.call("ADD", &nameless, &[]).status.code(), Some(1));
+    assert_eq!(nodes(), [ObjectKey::global("node1")]);
+}
+
+/// Another plugin calls `calico-ipam` as its IPAM plugin, for a pod.
+#[test]
+fn each_line_of_a_delegate_names_container_pod_and_endpoint() {
+    let cluster = Cluster::new();
+    let mut conf = cluster.conf("1.0.0");
+    (conf["type"], conf["log_level"]) = (json!("bridge"), json!("debug"));
+    conf["log_file_path"] = json!(cluster.file("cni.log"));
+    let pod = [("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web")];
+    let mut refused = conf.clone();
+    refused["ipam"]["ipv4_pools"] = json!(["10.99.0.0/16"]);
+    let mut unreadable = conf.clone();
+    unreadable["mtu"] = json!([]);
+    for (verb, conf, exit, word) in [
+        ("ADD", &refused, 1, "ADD failed"),
+        ("ADD", &conf, 0, "assigned addresses addresses=\"10.65."),
+        ("DEL", &conf, 0, "released addresses addresses=\"10.65."),
+        ("ADD", &unreadable, 1, "ADD is refused"),
+    ] {
+        _ = std::fs::remove_file(cluster.file("cni.log"));
+        assert_eq!(cluster.call(verb, conf, &pod).status.code(), Some(exit));
+        let log = std::fs::read_to_string(cluster.file("cni.log")).unwrap();
+        assert_eq!(log.lines().filter(|line| line.contains(word)).count(), 1, "{verb}: {log}");
+        for line in log.lines() {
+            let [container, endpoint] =
+                [" ContainerID=\"c0ffee\" Namespace=\"default\" Pod=\"web\"", "-k8s-web-eth0\""];
+            assert!(line.contains(container) && line.ends_with(endpoint), "{line}");
+        }
+    }
+}
+
 #[test]
 fn results_of_every_version() {
     let cluster = Cluster::new();
@@ -125,7 +182,7 @@ fn status_and_gc() {
     assert_eq!(cluster.call("CHECK", &conf, &[("CNI_CONTAINERID", "gone")]).status.code(), Some(1));
     conf["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.65.166.129/26"}]});
     assert_eq!(cluster.call("CHECK", &conf, &[("CNI_CONTAINERID", "alive")]).status.code(), Some(0));
-    conf["nodename"] = json!("stranger");
+    conf["ipam"]["ipv4_pools"] = json!(["10.99.0.0/16"]);
     assert_eq!(stdout(&cluster.call("STATUS", &conf, &[]))["code"], 50);
 }
 

@@ -70,6 +70,15 @@ impl CniArgs {
         Some(Pod { namespace: &self.pod_namespace, name: &self.pod_name, uid })
     }
 
+    /// Returns what `CNI_ARGS` says of the pod, also where [`CniArgs::parse`] refuses it: for the log alone.
+    pub fn pod_as_written(text: &str) -> Pod<'_> {
+        let value = |key: &str| {
+            let values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+            values.last().unwrap_or_default()
+        };
+        Pod { namespace: value("K8S_POD_NAMESPACE"), name: value("K8S_POD_NAME"), uid: None }
+    }
+
     /// The pod, for work that cannot go on without one.
     ///
     /// # Errors
@@ -175,6 +184,18 @@ mod tests {
             error.msg,
             "ARGS: error parsing value of pair \"IgnoreUnknown=perhaps\": boolean unmarshal error: invalid input perhaps"
         );
+    }
+
+    #[test]
+    fn a_pod_is_found_in_arguments_that_are_refused() {
+        for (text, namespace, name) in [
+            ("K8S_POD_NAMESPACE=n;K8S_POD_NAME=p;x;A=1=2", "n", "p"),
+            ("K8S_POD_NAME=a;K8S_POD_NAME=b\n", "", "b\n"),
+            ("K8S_POD_NAMES=a", "", ""),
+            ("", "", ""),
+        ] {
+            assert_eq!(CniArgs::pod_as_written(text), Pod { namespace, name, uid: None }, "{text}");
+        }
     }
 
     #[test]

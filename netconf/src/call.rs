@@ -4,8 +4,8 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::conf::{self, NetConf};
-use crate::decode::{self, DecodeError, Malformed, Node};
+use crate::conf::{self, LogConf, NetConf};
+use crate::decode::{self, DecodeError, FromNode, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
 use crate::{CniArgs, CniError, Code, Command, Lookup, Version};
@@ -49,6 +49,8 @@ pub struct CallError {
     pub error: CniError,
     /// The version to print it with.
     pub version: Option<Version>,
+    /// How the configuration wants calls to be logged, for an error of a configuration that says so although it is refused.
+    pub log: Option<Box<LogConf>>,
 }
 
 impl CallError {
@@ -60,7 +62,7 @@ impl CallError {
 
 impl From<CniError> for CallError {
     fn from(error: CniError) -> CallError {
-        CallError { error, version: None }
+        CallError { error, version: None, log: None }
     }
 }
 
@@ -75,14 +77,19 @@ pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec
     let document = decode::parse(&raw).map_err(|malformed| not_json(&raw, &malformed))?;
     let document = if document.is_null() { Value::Object(serde_json::Map::new()) } else { document };
     let root = Node::root("$", &document);
-    check_name(&root)?;
-    let command = Command::parse(&environment.command)?;
-    let version = config_version(&root)?;
-    let rest = Call::of(command, environment, version, lookup, &root, raw);
-    rest.map_err(|error| CallError { error, version: Some(version) })
+    let call = Call::read(environment, lookup, &root, raw);
+    call.map_err(|error| CallError { log: LogConf::from_node(&root).ok().map(Box::new), ..error })
 }
 
 impl Call {
+    fn read(environment: Environment, lookup: Lookup<'_>, root: &Node<'_>, raw: Vec<u8>) -> Result<Call, CallError> {
+        check_name(root)?;
+        let command = Command::parse(&environment.command)?;
+        let version = config_version(root)?;
+        let rest = Call::of(command, environment, version, lookup, root, raw);
+        rest.map_err(|error| CallError { version: Some(version), ..error.into() })
+    }
+
     fn of(
         command: Command,
         environment: Environment,

@@ -69,8 +69,8 @@ impl Plugin {
         match self {
             Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
-                "For people: calico-ipam show, check, release, apply, get, delete, endpoints, init, export, import; see \
-                 --help\n\n"
+                "For people: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, import; \
+                 see --help\n\n"
             }
         }
     }
@@ -197,7 +197,7 @@ mod tests {
             assert!(help.stderr.starts_with(&format!("{name} v9\n{supported}")), "{}", help.stderr);
             assert!(help.stderr.contains("jq '.plugins[0] + {name, cniVersion}'"));
             assert!(help.stderr.lines().count() < 20);
-            assert_eq!(help.stderr.contains("calico-ipam show, check"), plugin == Plugin::CalicoIpam);
+            assert_eq!(help.stderr.contains("calico-ipam show, trace, check"), plugin == Plugin::CalicoIpam);
             assert_eq!((help.stdout.as_str(), help.status), ("", 0));
         }
     }

@@ -22,6 +22,7 @@ on_each_datastore!(
     what_cannot_be_an_endpoint_is_refused_before_anything_is_done,
     a_datastore_that_is_not_ready_is_left_alone,
     an_exhausted_pool_says_so_and_names_it,
+    each_line_of_a_call_names_container_pod_and_endpoint,
 );
 
 const HOST_LINK: &str = "cali00000001ccc";
@@ -197,4 +198,46 @@ fn an_exhausted_pool_says_so_and_names_it(cluster: &Cluster<'_>) {
     assert_eq!(state(cluster), before);
     cluster.delete(&pods[0], &conf);
     cluster.add(&pods[4], &conf);
+}
+
+/// A pod and a plain container, calls that succeed and calls that fail, each step of them in the log.
+fn each_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
+    const LOG: &str = "/var/log/calico/cni/cni.log";
+    let (pod, mut conf) = prepared(cluster);
+    conf["log_file_path"] = json!(LOG);
+    conf["log_level"] = json!("debug");
+    let id = &pod.container_id;
+    let container = format!(" ContainerID=\"{id}\" WorkloadEndpoint=\"node1-cni-{id}-eth0\"");
+    let web =
+        format!(" ContainerID=\"{id}\" Namespace=\"default\" Pod=\"web\" WorkloadEndpoint=\"node1-k8s-web-eth0\"");
+    for (args, end) in [("", &container), ("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", &web)] {
+        let mut refused = conf.clone();
+        refused["ipam"]["ipv4_pools"] = json!(["10.99.0.0/16"]);
+        let mut unreadable = conf.clone();
+        unreadable["mtu"] = json!("much");
+        // Each verb, and what its lines at INFO have to tell.
+        let told: [(&str, &Value, i32, &[&str]); 4] = [
+            ("ADD", &refused, 1, &["ADD failed error="]),
+            ("ADD", &conf, 0, &["assigned addresses addresses=\"10.65.", "interface is up", "endpoint is stored"]),
+            ("DEL", &conf, 0, &["interface is gone", "deleted the endpoint", "released addresses addresses=\"10.65."]),
+            ("ADD", &unreadable, 1, &["ADD is refused error="]),
+        ];
+        for (verb, conf, exit, words) in told {
+            _ = std::fs::remove_file(LOG);
+            let call = cluster.verb(verb, &pod, conf).env("CNI_ARGS", args);
+            let outcome = call.run().unwrap();
+            assert_eq!(outcome.exit, Some(exit), "{verb}: {}{}", outcome.stdout, outcome.stderr);
+            let log = std::fs::read_to_string(LOG).unwrap();
+            assert_eq!(log, outcome.stderr, "the file has the same lines");
+            // What cannot be read does not tell the node.
+            let end = if conf == &unreadable { &end.replace("=\"node1-", "=\"unknown-") } else { end };
+            log.lines().for_each(|line| assert!(line.ends_with(end.as_str()), "{end} does not end {line}"));
+            for word in words {
+                let lines = log.lines().filter(|line| line.contains(word)).count();
+                assert_eq!(lines, 1, "{verb}: {word:?} is in {lines} lines of {log}");
+            }
+            let by_hand = integration_tests::command::run("grep", &[id.as_str(), LOG]).unwrap();
+            assert_eq!(by_hand, log, "grep of the container's id finds each line");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The host's network, for the commands that people run on a node.
 
 use installer::host_network::{HostNetwork, Interface, Route};
+use ipam_plugin::host_link::{HostLink, HostLinks};
 use libcalico::net::IpVersion;
 
 use super::netlink::{NetlinkSocket, link, route};
@@ -25,6 +26,32 @@ impl HostNetwork for KernelNetwork {
     fn remove_pod_interface(&self, name: &str) -> Result<bool, String> {
         remove(name).map_err(|error| error.to_string())
     }
+}
+
+impl HostLinks for KernelNetwork {
+    fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
+        find(name).map_err(|error| error.to_string())
+    }
+}
+
+fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
+    let mut socket = NetlinkSocket::open()?;
+    let Some(link) = link::find(&mut socket, name)? else { return Ok(None) };
+    let mut routes = Vec::new();
+    for family in [IpVersion::V4, IpVersion::V6] {
+        let found = route::list(&mut socket, family, Some(link.index))?;
+        routes.extend(found.into_iter().map(|route| route.destination.to_string()));
+    }
+    Ok(Some(HostLink {
+        name: link.name,
+        index: link.index,
+        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: link.mtu,
+        up: link.up,
+        carrier: link.running,
+        container_id: link.alias.map(|alias| alias.container().to_owned()),
+        routes,
+    }))
 }
 
 fn routes() -> Result<Vec<Route>, NetlinkError> {
@@ -64,5 +91,8 @@ mod tests {
         let routes = KernelNetwork.routes().unwrap();
         let known = |route: &Route| route.interfaces.iter().all(|name| interfaces.iter().any(|i| i.name == *name));
         assert!(routes.iter().all(known), "{routes:?}");
+        let lo = KernelNetwork.find("lo").unwrap().unwrap();
+        assert_eq!((lo.name.as_str(), lo.container_id), ("lo", None));
+        assert_eq!(KernelNetwork.find("no-such-link"), Ok(None));
     }
 }

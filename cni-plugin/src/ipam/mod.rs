@@ -141,7 +141,10 @@ pub async fn assign(
         }
         _ => add_foreign(session, before.is_none())?,
     };
-    Ok(Lease::of(result))
+    let lease = Lease::of(result);
+    let plugin = &session.call.conf.ipam.ipam_type;
+    tracing::info!(addresses = ?lease.addresses, plugin, "the IPAM plugin assigned addresses");
+    Ok(lease)
 }
 
 impl Lease {
@@ -194,10 +197,10 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
     let requests: Vec<_> =
         lease.held().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let clock = SystemClock::start();
-    ipam_plugin::release_addresses::release_addresses(&session.store, &clock, &requests)
-        .await
-        .map(|_| ())
-        .map_err(|error| cni::cni_error(&error))
+    let released = ipam_plugin::release_addresses::release_addresses(&session.store, &clock, &requests).await;
+    let released = released.map_err(|error| cni::cni_error(&error))?.released;
+    tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
+    Ok(())
 }
 
 /// DEL: releases everything the container holds, once its endpoints gave it up. Nothing held is success.
@@ -374,5 +377,7 @@ pub fn release_foreign(session: &Session) -> Result<(), CniError> {
     if is_calico(session) {
         return Ok(());
     }
-    call_foreign(session, "DEL").map(drop)
+    call_foreign(session, "DEL")?;
+    tracing::info!(plugin = session.call.conf.ipam.ipam_type, "the IPAM plugin released the addresses");
+    Ok(())
 }

@@ -8,6 +8,18 @@ use crate::annotations::{Addresses, Annotations};
 use crate::ipam;
 use crate::session::{Known, Session};
 
+/// The urgency of a debt for an ADD, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// The debt is of the same pod, or holds an address that the ADD asks for.
+    Must,
+    /// The debt may hold an address that the ADD asks for: entries of earlier releases, and of runtimes without prevResult, do
+    /// not tell their addresses.
+    Perhaps,
+    /// Any other debt.
+    Other,
+}
+
 /// An attachment, its pod, and the addresses that an ADD asks for.
 pub(super) struct Wanted {
     pod: Option<(String, String)>,
@@ -32,20 +44,19 @@ impl Wanted {
         Wanted { pod, attachment, addresses }
     }
 
-    /// Returns true if the debt is of the attachment or of its pod, or may hold one of the addresses.
-    pub(super) fn is_owed_by(&self, debt: &Debt) -> bool {
+    /// Returns how urgent a debt is for the ADD.
+    pub(super) fn urgency(&self, debt: &Debt) -> Urgency {
         let (network, container_id, ifname) = &self.attachment;
-        let is_of_pod = || {
-            let pod = debt.pod();
-            pod.is_some_and(|(namespace, name)| {
-                self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
-            })
-        };
-        // Entries of earlier releases, and of runtimes without prevResult, do not tell their addresses.
-        let may_hold = || {
-            !self.addresses.is_empty()
-                && (debt.addresses.is_empty() || debt.addresses.iter().any(|ip| self.addresses.contains(ip)))
-        };
-        debt.is_of_attachment(network, container_id, ifname) || is_of_pod() || may_hold()
+        let is_of_pod = debt.pod().is_some_and(|(namespace, name)| {
+            self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
+        });
+        let holds_wanted = debt.addresses.iter().any(|ip| self.addresses.contains(ip));
+        if is_of_pod || holds_wanted || debt.is_of_attachment(network, container_id, ifname) {
+            return Urgency::Must;
+        }
+        match debt.addresses.is_empty() && !self.addresses.is_empty() {
+            true => Urgency::Perhaps,
+            false => Urgency::Other,
+        }
     }
 }

@@ -59,16 +59,26 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
 
 /// Returns the file's id, and gives the file one if an earlier release made it.
 pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
+    // A file that is read-only or busy can be read all the same.
+    if let Some(id) = find_identity(connection)? {
+        return Ok(id);
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let id = add_identity(&transaction)?;
     transaction.commit()?;
     Ok(id)
 }
 
+fn find_identity(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    if !connection.table_exists(None, "identity")? {
+        return Ok(None);
+    }
+    connection.query_row("SELECT id FROM identity", [], |row| row.get(0)).optional()
+}
+
 fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     transaction.execute_batch(IDENTITY)?;
-    let found = transaction.query_row("SELECT id FROM identity", [], |row| row.get(0)).optional()?;
-    if let Some(id) = found {
+    if let Some(id) = find_identity(transaction)? {
         return Ok(id);
     }
     let id = Uuid::new_v4().to_string();

@@ -16,10 +16,12 @@ use super::journal::JournalArgs;
 use super::output::Format;
 use super::release::ReleaseArgs;
 use super::show::ShowArgs;
+use super::trace::TraceArgs;
 
 const AFTER_HELP: &str = "\
 Examples:
   calico-ipam init --datastore-type local --pool 10.65.0.0/16
+  calico-ipam trace web-0
   calico-ipam show --show-blocks --config /etc/cni/net.d/10-calico.conflist
   DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 calico-ipam check
 
@@ -42,6 +44,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Show(ShowArgs),
+    Trace(TraceArgs),
     Check(CheckArgs),
     Release(ReleaseArgs),
     Apply(ApplyArgs),

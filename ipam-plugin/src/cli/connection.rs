@@ -59,10 +59,25 @@ pub(super) struct Connection {
 }
 
 impl ConnectionArgs {
+    /// The same with the network configuration at `path`, if it is there and nothing else names a datastore.
+    pub(super) fn or_configuration(mut self, path: &Path, env: impl Fn(&str) -> Option<String>) -> Self {
+        let chosen = ["CALICO_DATASTORE_TYPE", "DATASTORE_TYPE"];
+        let chosen = chosen.into_iter().filter_map(env).any(|chosen| !chosen.is_empty());
+        if self.config.is_none() && self.said().is_empty() && !chosen && path.exists() {
+            self.config = Some(path.to_owned());
+        }
+        self
+    }
+
+    /// The network configuration, if one is named.
+    pub(super) fn conf(&self) -> Result<Option<NetConf>, CliError> {
+        self.config.as_deref().map(read_conf).transpose()
+    }
+
     /// Decides for a datastore. An option wins over everything, the rest is as for the plugin. Where nothing is said, the
     /// default file is used if it is there.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
-        let conf = self.config.as_deref().map(read_conf).transpose()?;
+        let conf = self.conf()?;
         let said = self.said();
         let chosen = said.iter().any(|(variable, _)| *variable == "DATASTORE_TYPE")
             || env("CALICO_DATASTORE_TYPE").or_else(|| env("DATASTORE_TYPE")).is_some_and(|chosen| !chosen.is_empty());
@@ -207,6 +222,23 @@ mod tests {
             );
         }
         assert!(resolve(&["--config", "/no/such/file"], &[]).unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn the_installed_configuration_counts_where_nothing_else_names_a_datastore() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        let config = |line: &[&str], env: &[(&str, &str)]| {
+            let line = Line::try_parse_from(std::iter::once(&"calico-ipam").chain(line)).unwrap();
+            let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            line.connection.or_configuration(&path, lookup).config
+        };
+        assert_eq!(config(&[], &[]), None);
+        std::fs::write(&path, "{}").unwrap();
+        assert_eq!(config(&[], &[("KUBECONFIG", "/k")]), Some(path.clone()));
+        assert_eq!(config(&[], &[("DATASTORE_TYPE", "local")]), None);
+        assert_eq!(config(&["--kubeconfig", "/k"], &[]), None);
+        assert_eq!(config(&["--config", "/c"], &[]), Some("/c".into()));
     }
 
     #[test]

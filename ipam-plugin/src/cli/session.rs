@@ -7,6 +7,7 @@ use netconf::printable;
 
 use super::error::CliError;
 use super::output::Format;
+use crate::host_link::{HostLinks, NoHostLinks};
 
 /// The datastore, and where words go.
 pub(super) struct Session<'a> {
@@ -14,6 +15,10 @@ pub(super) struct Session<'a> {
     pub(super) store: &'a Datastore,
     /// Its name for people.
     pub(super) datastore: String,
+    /// The same as journal entries spell it.
+    pub(super) spelling: String,
+    /// The interfaces of this host.
+    pub(super) links: &'a dyn HostLinks,
     /// Whether it came to be with this command.
     pub(super) is_new: bool,
     /// How results are printed.
@@ -40,7 +45,8 @@ impl<'a> Session<'a> {
         out: &'a mut dyn Write,
         notices: &'a mut dyn Write,
     ) -> Self {
-        Session { store, datastore: String::new(), is_new: false, format, out, notices }
+        let (datastore, spelling) = (String::new(), String::new());
+        Session { store, datastore, spelling, links: &NoHostLinks, is_new: false, format, out, notices }
     }
 
     /// Prints a line of the result. A text in it cannot begin another line.

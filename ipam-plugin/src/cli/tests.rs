@@ -42,6 +42,7 @@ fn no_command_prints_a_control_character_of_an_object() {
         &["show", "--show-blocks"],
         &["export"],
         &["get", "nodes"],
+        &["trace", TEXT, "--node", "node1"],
     ] {
         for format in ["table", "json", "yaml"] {
             let ran = shell.run(&[line, &["-o", format]].concat());

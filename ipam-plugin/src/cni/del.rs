@@ -6,6 +6,7 @@ use netconf::CniError;
 
 use super::call::IpamCall;
 use super::error::cni_error;
+use crate::assignment_log::joined;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::kubevirt;
@@ -42,6 +43,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
         _ => prelude,
     };
     if prelude.is_empty() && call.machine.is_none() {
+        tracing::info!(handle = %call.container_handle(), "no address to release");
         return Ok(());
     }
     if let Some(machine) = &call.machine {
@@ -53,7 +55,8 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     if let Some(mut recent) = call.recent_blocks(turn.lock(), store) {
         recent.note_write(&call.network, released.last_write.as_ref());
     }
-    tracing::info!(handle = %call.container_handle(), addresses = released.addresses, "released");
+    let addresses = joined(&released.ips);
+    tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");
     Ok(())
 }
 
@@ -79,7 +82,9 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
             requests.retain(|request| is_unlisted(request.ip));
             requests
         };
-        released.addresses += release_chosen(store, clock, &handle.value, requests).await?.len();
+        let chosen = release_chosen(store, clock, &handle.value, requests).await?;
+        released.addresses += chosen.len();
+        released.ips.extend(chosen);
     }
     match released.unreadable.first() {
         Some(block) => Err(IpamError::UnreadableBlock(*block)),

@@ -11,8 +11,9 @@ use crate::plan::FamilyPlan;
 use crate::prelude::Prelude;
 
 /// Whether the datastore answers and is ready, the node exists, and each wanted family has a pool for it. One read. A
-/// pool being full is not looked for: it needs all blocks, and a DEL may change it any moment.
-pub async fn status<S: Store>(store: &S, call: &IpamCall) -> Result<(), CniError> {
+/// pool being full is not looked for: it needs all blocks, and a DEL may change it any moment. `prepare` puts in what an ADD
+/// would make.
+pub async fn status<S: Store>(store: &S, call: &IpamCall, prepare: impl FnOnce(&mut Prelude)) -> Result<(), CniError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
     let tickets = Prelude::ask(&mut batch, &call.prelude_query());
@@ -23,7 +24,9 @@ pub async fn status<S: Store>(store: &S, call: &IpamCall) -> Result<(), CniError
         let error = CniError::new(Code::NOT_AVAILABLE, "Calico is currently not ready to process requests");
         return Err(error.with_details("ClusterInformation default is missing or its datastoreReady is not true"));
     }
-    let prelude = Prelude::from_answers(&answers, &tickets).map_err(|error| unavailable(&cni_error(&error.into())))?;
+    let prelude = Prelude::from_answers(&answers, &tickets);
+    let mut prelude = prelude.map_err(|error| unavailable(&cni_error(&error.into())))?;
+    prepare(&mut prelude);
     status_of(call, &prelude)
 }
 

@@ -262,7 +262,8 @@ async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
 async fn status_is_whether_an_add_could_be_served() {
     let cluster = Cluster::new();
     let wanted = IpamCall { assign_ipv6: true, ..call("") };
-    let msg = async |call: &IpamCall| status(&cluster.store, call).await.map_err(|error| (error.code, error.msg));
+    let msg =
+        async |call: &IpamCall| status(&cluster.store, call, |_| {}).await.map_err(|error| (error.code, error.msg));
     let no_pool = || Err((Code::NOT_AVAILABLE, "cannot find a qualified ippool".to_owned()));
     assert_eq!(msg(&wanted).await, no_pool());
     cluster.pool("pool4", "10.65.0.0/16", 26);

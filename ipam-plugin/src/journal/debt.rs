@@ -99,6 +99,11 @@ impl Debt {
         }
     }
 
+    /// Returns true if the debt and the datastore have identities, and different ones.
+    pub fn is_surely_owed_elsewhere(&self, creditor: &Creditor) -> bool {
+        !self.identity.is_empty() && !creditor.identity.is_empty() && self.identity != creditor.identity
+    }
+
     /// Returns true if both are owed to one datastore, as far as is known.
     pub fn has_creditor_of(&self, other: &Debt) -> bool {
         match self.identity.is_empty() || other.identity.is_empty() {
@@ -200,6 +205,8 @@ mod tests {
             (debt("etcd a", ""), creditor("etcd b", "etcd 1"), false),
         ] {
             assert_eq!(owed.is_owed_to(&to), expected, "{owed:?} {to:?}");
+            let is_other = owed.identity == "etcd 1" && to.identity == "etcd 2";
+            assert_eq!(owed.is_surely_owed_elsewhere(&to), is_other, "{owed:?} {to:?}");
         }
     }
 

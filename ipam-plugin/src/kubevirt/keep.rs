@@ -8,6 +8,7 @@ use libcalico::kubernetes::MachinePod;
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Store, StoreError, Write};
 
+use crate::assignment_log::joined;
 use crate::budget::{Budget, OPERATION};
 use crate::clock::Clock;
 use crate::error::IpamError;
@@ -86,7 +87,7 @@ pub async fn leave<S: Store, C: Clock, L: Listings>(
         let prelude = prelude.on_node(node).unless_owned();
         let released = release_unlisted(store, clock, prelude, listings, &mut Turn::default()).await?;
         if !released.is_owned {
-            tracing::info!(%handle, addresses = released.addresses, "released with the virtual machine");
+            tracing::info!(%handle, addresses = joined(&released.ips), "released with the virtual machine");
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }

@@ -1,4 +1,4 @@
-//! One event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value` (CNI-225, CNI-226).
+//! One event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value`, as upstream's.
 
 use std::fmt::{self, Debug};
 
@@ -11,10 +11,14 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Formats events; fields of the spans around an event follow its own.
+use super::Subject;
+
+/// Formats events. The fields of an event are followed by those of the spans around it, and outside of all spans by those of
+/// the attachment that the process works for.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
+    end: String,
 }
 
 /// Formats the fields of spans the way those of events are.
@@ -31,7 +35,14 @@ impl LineFormat {
     /// `component` is the first part of the source in each line.
     #[must_use]
     pub fn new(component: &'static str) -> Self {
-        Self { component, pid: std::process::id() }
+        Self { component, pid: std::process::id(), end: String::new() }
+    }
+
+    /// The same with the fields of an attachment in each line, whatever thread writes it.
+    #[must_use]
+    pub fn about(mut self, subject: &Subject) -> Self {
+        self.end = subject.line_end();
+        self
     }
 }
 
@@ -55,9 +66,14 @@ where
             event_fields.message,
         )?;
         event_fields.write_pairs(&mut out)?;
-        for span in ctx.event_scope().into_iter().flatten() {
-            if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
-                out.write_str(fields)?;
+        match ctx.event_scope() {
+            None => out.write_str(&self.end)?,
+            Some(spans) => {
+                for span in spans {
+                    if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
+                        out.write_str(fields)?;
+                    }
+                }
             }
         }
         out.write_char('\n')
@@ -135,11 +151,15 @@ mod tests {
     }
 
     fn logged(events: impl FnOnce()) -> String {
+        logged_about(&Subject::default(), events)
+    }
+
+    fn logged_about(subject: &Subject, events: impl FnOnce()) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();
         let layer = tracing_subscriber::fmt::layer()
             .fmt_fields(Fields)
-            .event_format(LineFormat::new("ipam"))
+            .event_format(LineFormat::new("ipam").about(subject))
             .with_writer(move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), events);
         let bytes = buffer.0.lock().expect("buffer").clone();
@@ -179,6 +199,31 @@ mod tests {
             tracing::info!(step = 1, "started");
         });
         assert!(text.ends_with(": started step=1 ContainerID=\"c1\"\n"), "{text}");
+    }
+
+    #[test]
+    fn each_line_ends_with_the_attachment_and_one_of_a_debt_with_that_of_the_debt() {
+        let subject = |id: &str, pod: &str| Subject {
+            container_id: id.into(),
+            namespace: "default".into(),
+            pod: pod.into(),
+            endpoint: format!("node1-k8s-{pod}-eth0"),
+        };
+        let call = subject("c2", "web");
+        let text = logged_about(&call, || {
+            tracing::info!(address = "10.0.0.1", "first");
+            subject("c1", "db").span("c2").in_scope(|| tracing::error!("second"));
+            std::thread::scope(|scope| {
+                let here = tracing::dispatcher::get_default(Clone::clone);
+                scope.spawn(move || tracing::dispatcher::with_default(&here, || tracing::info!("third")));
+            });
+        });
+        let ends: Vec<_> = text.lines().map(|line| line.rsplit_once(": ").unwrap().1).collect();
+        let fields = r#"ContainerID="c2" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
+        let debt = r#"ContainerID="c1" Namespace="default" PaidBy="c2" Pod="db" WorkloadEndpoint="node1-k8s-db-eth0""#;
+        let expected =
+            [format!("first address=\"10.0.0.1\" {fields}"), format!("second {debt}"), format!("third {fields}")];
+        assert_eq!(ends, expected);
     }
 
     /// The first 24 characters with each digit as `d`.

@@ -132,6 +132,28 @@ fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
     });
 }
 
+/// A line about a debt has the container of the debt, and names that of the call.
+#[test]
+fn the_lines_of_a_payment_name_the_debts_container() {
+    with_etcd(|cluster| {
+        let owed = owed_pod(cluster, 1);
+        let newcomer = cluster.pod(2);
+        let conf = cluster.conf("node1", json!({ "log_level": "debug" }));
+        let outcome = cluster.verb("ADD", &newcomer, &conf).run().unwrap();
+        outcome.success();
+        let of = |id: &str, paid_by: &str| {
+            format!(" ContainerID=\"{id}\"{paid_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
+        };
+        let debt = of(&owed.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
+        let call = of(&newcomer.container_id, "");
+        let (paying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&debt));
+        for words in ["deleted the endpoint", "settled what an earlier DEL could not"] {
+            assert!(paying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
+        }
+        others.iter().for_each(|line| assert!(line.ends_with(&call), "{line}"));
+    });
+}
+
 #[test]
 fn an_etcd_that_accepts_and_never_answers_does_not_keep_the_pod() {
     with_etcd(|cluster| {

@@ -1,0 +1,205 @@
+//! `trace`: all that this node knows of one pod, in one place.
+
+mod log_lines;
+mod print;
+mod stored;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::names::{interface_prefix, pod_interface};
+use netconf::NetConf;
+use serde::Serialize;
+
+use self::log_lines::Wanted;
+use self::stored::{Address, Endpoint, Stored};
+use super::connection::ConnectionArgs;
+use super::error::CliError;
+use super::output::{self, Format};
+use super::session::{Outcome, Session};
+use crate::host_link::{HostLink, HostLinks, NoHostLinks};
+use crate::{node_name, process};
+
+/// Where the installer puts the configuration, which names datastore, node and log file.
+const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
+
+/// The log file of configurations that the installer writes.
+const LOG_FILE: &str = "/var/log/calico/cni/cni.log";
+
+/// Show log lines, endpoint, addresses, interface and routes of one pod on this node
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam trace web-0
+  calico-ipam trace prod/web-0 -o json
+  calico-ipam trace web-0 -n prod --log-file /var/log/calico/cni/cni.log
+
+Without options that name a datastore, datastore, node and log file are those of /etc/cni/net.d/10-calico.conflist,
+if that is there. Rotated log files are read too.
+
+Exit status: 0 if something of the pod was found, 1 if nothing was, or if a part could not be looked at: the output
+then names the part and the reason, and shows the others. 2 for arguments that make no sense.")]
+pub(super) struct TraceArgs {
+    /// The pod
+    #[arg(value_name = "[NAMESPACE/]POD", value_parser = named)]
+    pod: String,
+    /// Namespace of a pod that is given without one
+    #[arg(short, long, value_name = "NAME", default_value = "default")]
+    namespace: String,
+    /// Name of the node [default: that of the configuration, /var/lib/calico/nodename or the host name]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// The log of the plugins [default: that of the configuration, else /var/log/calico/cni/cni.log]
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Most log lines to show, the latest ones
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    lines: usize,
+}
+
+/// What was found of a pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Trace {
+    namespace: String,
+    pod: String,
+    node: String,
+    endpoint: Option<Endpoint>,
+    addresses: Vec<Address>,
+    /// Name of the host's end of the pod's interface.
+    interface_name: String,
+    interface: Option<HostLink>,
+    log_file: PathBuf,
+    log: Vec<String>,
+    /// How many earlier lines there are.
+    log_left_out: usize,
+    /// What could not be looked at.
+    missing: Vec<Missing>,
+}
+
+/// A part that could not be looked at.
+#[derive(Debug, Serialize)]
+struct Missing {
+    part: &'static str,
+    reason: String,
+}
+
+/// Where to look.
+struct Places<'a> {
+    node: String,
+    log_file: PathBuf,
+    links: &'a dyn HostLinks,
+}
+
+/// Refuses a pod or a namespace without name, which would stand for all of them.
+fn named(text: &str) -> Result<String, String> {
+    match text.split('/').any(str::is_empty) {
+        true => Err("write POD or NAMESPACE/POD".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Looks, and prints what was found.
+pub(super) fn run(
+    args: &TraceArgs,
+    connection: &ConnectionArgs,
+    format: Format,
+    links: &dyn HostLinks,
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
+    let connection = connection.clone().or_configuration(Path::new(CONFIGURATION), |name| std::env::var(name).ok());
+    let conf = connection.conf().map_err(|error| error.to_string());
+    let places = Places { node: node(args, conf.as_ref()), log_file: log_file(args, conf.as_ref()), links };
+    let store = conf.and_then(|_| {
+        let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
+        // A look must not make the file.
+        if connection.is_new_file() {
+            return Err(format!("{} does not exist", connection.name()));
+        }
+        Datastore::open(&connection.config).map_err(|error| error.to_string())
+    });
+    process::block_on(look(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
+}
+
+/// The same with a datastore that is open, and without the kernel.
+pub(super) async fn in_session(args: &TraceArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    let places = Places { node: node(args, Ok(&None)), log_file: log_file(args, Ok(&None)), links: &NoHostLinks };
+    look(args, Ok(session.store), &places).await.show(session.format, session.out)
+}
+
+fn node(args: &TraceArgs, conf: Result<&Option<NetConf>, &String>) -> String {
+    let known = conf.ok().and_then(Option::as_ref);
+    let name = |conf: &NetConf| node_name::of(conf).unwrap_or_default();
+    args.node.clone().unwrap_or_else(|| known.map_or_else(|| name(&NetConf::default()), name))
+}
+
+fn log_file(args: &TraceArgs, conf: Result<&Option<NetConf>, &String>) -> PathBuf {
+    let of_conf = conf.ok().and_then(Option::as_ref).map(|conf| conf.log.log_file_path.as_str());
+    let of_conf = of_conf.filter(|path| !path.is_empty());
+    args.log_file.clone().unwrap_or_else(|| of_conf.unwrap_or(LOG_FILE).into())
+}
+
+async fn look(args: &TraceArgs, store: Result<&Datastore, String>, places: &Places<'_>) -> Trace {
+    let (namespace, pod) = args.pod.split_once('/').unwrap_or((&args.namespace, &args.pod));
+    let mut missing = Vec::new();
+    let mut lack = |part, reason: String| missing.push(Missing { part, reason });
+
+    let mut wanted = Wanted::new(namespace, pod, args.lines);
+    if let Err(error) = wanted.read(&places.log_file) {
+        lack("log", format!("{}: {error}", places.log_file.display()));
+    }
+    let stored = match store {
+        Ok(store) => {
+            let looked = Stored::read(store, &places.node, (namespace, pod), wanted.containers()).await;
+            looked.unwrap_or_else(|reason| {
+                lack("datastore", reason);
+                Stored::default()
+            })
+        }
+        Err(reason) => {
+            lack("datastore", reason);
+            Stored::default()
+        }
+    };
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let recorded = stored.endpoint.as_ref().map(|endpoint| endpoint.interface.clone());
+    let interface_name = recorded
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod));
+    let interface = places.links.find(&interface_name).unwrap_or_else(|reason| {
+        lack("interface", reason);
+        None
+    });
+    let (log, log_left_out) = wanted.into_lines();
+    Trace {
+        namespace: namespace.into(),
+        pod: pod.into(),
+        node: places.node.clone(),
+        endpoint: stored.endpoint,
+        addresses: stored.addresses,
+        interface_name,
+        interface,
+        log_file: places.log_file.clone(),
+        log,
+        log_left_out,
+        missing,
+    }
+}
+
+impl Trace {
+    fn show(&self, format: Format, out: &mut dyn Write) -> Result<Outcome, CliError> {
+        if !output::document(format, out, self)? {
+            self.print(out)?;
+        }
+        Ok(if self.missing.is_empty() && self.found_something() { Outcome::Fine } else { Outcome::Wrong })
+    }
+
+    fn found_something(&self) -> bool {
+        self.endpoint.is_some() || !self.addresses.is_empty() || self.interface.is_some() || !self.log.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

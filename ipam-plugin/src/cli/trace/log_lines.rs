@@ -1,0 +1,178 @@
+//! The lines of one pod in the log file and in those that it was rotated to, the oldest first.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::logging::rotated_path;
+
+/// Most rotated files that a configuration can ask for.
+const MOST_FILES: usize = 999;
+
+/// The lines that are looked for, and what was found of them.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    namespace: &'a str,
+    pod: &'a str,
+    containers: BTreeSet<String>,
+    most: usize,
+    lines: VecDeque<String>,
+    left_out: usize,
+}
+
+impl<'a> Wanted<'a> {
+    /// The `most` latest lines of a pod.
+    pub(super) fn new(namespace: &'a str, pod: &'a str, most: usize) -> Self {
+        Wanted { namespace, pod, containers: BTreeSet::new(), most, lines: VecDeque::new(), left_out: 0 }
+    }
+
+    /// Reads a log file, after the files that it was rotated to.
+    ///
+    /// # Errors
+    /// A file cannot be read, or there is none at all. What was found before stays.
+    pub(super) fn read(&mut self, path: &Path) -> io::Result<()> {
+        let rotated: Vec<PathBuf> =
+            (1..=MOST_FILES).map(|number| rotated_path(path, number)).take_while(|rotated| rotated.exists()).collect();
+        for rotated in rotated.iter().rev() {
+            match self.read_one(rotated) {
+                // Another process rotates right now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome?,
+            }
+        }
+        match self.read_one(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn read_one(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = BufReader::new(File::open(path)?);
+        let mut bytes = Vec::new();
+        while file.read_until(b'\n', &mut bytes)? > 0 {
+            let line = String::from_utf8_lossy(&bytes);
+            let line = line.trim_end_matches('\n');
+            if self.is_wanted(line) {
+                self.keep(line.to_owned());
+            }
+            bytes.clear();
+        }
+        Ok(())
+    }
+
+    /// Returns true if the line is of the pod, or of a container that an earlier line names for the pod: upstream's lines of
+    /// a DEL name the container alone.
+    fn is_wanted(&mut self, line: &str) -> bool {
+        let fields = Fields::of(line);
+        let of_pod = fields.get("Pod") == Some(self.pod) && fields.get("Namespace") == Some(self.namespace);
+        let Some(container) = fields.get("ContainerID") else { return of_pod };
+        if of_pod {
+            self.containers.insert(container.to_owned());
+        }
+        of_pod || fields.get("Pod").is_none() && self.containers.contains(container)
+    }
+
+    fn keep(&mut self, line: String) {
+        self.lines.push_back(line);
+        if self.lines.len() > self.most {
+            self.lines.pop_front();
+            self.left_out += 1;
+        }
+    }
+
+    /// The containers of the pod that the lines name.
+    pub(super) fn containers(&self) -> BTreeSet<String> {
+        self.containers.clone()
+    }
+
+    /// The lines, and how many earlier ones are left out.
+    pub(super) fn into_lines(self) -> (Vec<String>, usize) {
+        (self.lines.into(), self.left_out)
+    }
+}
+
+/// The quoted fields at the end of a line, by which it tells the attachment. The words before them may be another pod's.
+struct Fields<'l>(Vec<(&'l str, &'l str)>);
+
+impl<'l> Fields<'l> {
+    fn of(line: &'l str) -> Self {
+        let mut rest = line;
+        let mut fields = Vec::new();
+        while let Some((before, key, value)) = last_field(rest) {
+            fields.push((key, value));
+            rest = before;
+        }
+        Fields(fields)
+    }
+
+    fn get(&self, key: &str) -> Option<&'l str> {
+        self.0.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
+    }
+}
+
+/// Splits ` key="value"` off the end of a line, if a value without quotes ends it.
+fn last_field(line: &str) -> Option<(&str, &str, &str)> {
+    let (before, value) = line.strip_suffix('"')?.rsplit_once("=\"")?;
+    let (before, key) = before.rsplit_once(' ')?;
+    let is_plain = !value.contains('"') && !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_plain.then_some((before, key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn lines(files: &[(&str, &str)], most: usize) -> (Vec<String>, usize) {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        let mut wanted = Wanted::new("default", "web", most);
+        wanted.read(&directory.path().join("cni.log")).unwrap();
+        wanted.into_lines()
+    }
+
+    const OF_WEB: &str = r#" ContainerID="c1" Namespace="default" Pod="web" WorkloadEndpoint="n-k8s-web-eth0""#;
+
+    #[test]
+    fn lines_of_rotated_files_come_first_the_oldest_before_all() {
+        let text = |word: &str| format!("{word}{OF_WEB}\nother ContainerID=\"c2\" Namespace=\"default\" Pod=\"db\"\n");
+        let files = [("cni.log", text("third")), ("cni.log.1", text("second")), ("cni.log.2", text("first"))];
+        let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let (found, left_out) = lines(&files, 9);
+        assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
+        assert_eq!(left_out, 0);
+        // The file was rotated a moment ago.
+        assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
+    }
+
+    #[test]
+    fn lines_of_the_container_alone_are_the_pods_and_forged_ones_are_not() {
+        let log = [
+            format!("added{OF_WEB}"),
+            r#"upstream's DEL ContainerID="c1""#.into(),
+            r#"of another ContainerID="c2""#.into(),
+            r#"x Pod="web" Namespace="default" ContainerID="c1" error=no ContainerID="c3" Namespace="a" Pod="b""#
+                .into(),
+            r#"quoted error="a\" Namespace=\"default\" Pod=\"web" ContainerID="c4" Namespace="a" Pod="b""#.into(),
+            r#"sandbox of another name ContainerID="c1" Namespace="default" Pod="web-2""#.into(),
+            "no fields".into(),
+        ];
+        let (found, _) = lines(&[("cni.log", &log.join("\n"))], 9);
+        assert_eq!(found, log[..2], "{found:?}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_as_such_and_no_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cni.log");
+        let mut wanted = Wanted::new("default", "web", 9);
+        assert_eq!(wanted.read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        fs::write(&path, [b"\xff\x00", OF_WEB.as_bytes()].concat()).unwrap();
+        wanted.read(&path).unwrap();
+        assert_eq!(wanted.into_lines().0, [format!("\u{fffd}\0{OF_WEB}")]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What the datastore has of one pod: its endpoint on this node, and the addresses that blocks name it for.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
+use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::ipam::{Allocation, Block, any_pool_of};
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store, StoreError};
+use serde::Serialize;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) addresses: Vec<Address>,
+}
+
+/// The pod's endpoint.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Endpoint {
+    pub(super) name: String,
+    pub(super) container_id: String,
+    pub(super) networks: Vec<String>,
+    pub(super) interface: String,
+}
+
+/// An address that is held for the pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Address {
+    pub(super) address: IpAddr,
+    pub(super) block: Cidr,
+    pub(super) pool: Option<String>,
+    pub(super) handle: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) since: Option<String>,
+}
+
+impl Stored {
+    /// Reads what there is of a pod, given as namespace and name, and of these containers of it.
+    pub(super) async fn read(
+        store: &Datastore,
+        node: &str,
+        (namespace, pod): (&str, &str),
+        mut containers: BTreeSet<String>,
+    ) -> Result<Stored, String> {
+        let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
+        let facts = EndpointFacts {
+            node: node.into(),
+            container_id: String::new(),
+            endpoint: String::new(),
+            orchestrator: Orchestrator::Kubernetes(names),
+        };
+        let select = facts.select().map_err(|error| error.to_string())?;
+        let words = |error: StoreError| error.to_string();
+        let mut batch = ReadBatch::new();
+        let endpoints = batch.list::<WorkloadEndpoint>(&select);
+        let pools = batch.list::<IpPool>(&ObjectSelect::default());
+        let blocks = batch.list::<Block>(&None);
+        let answers = store.read(&batch).await.map_err(words)?;
+
+        let mut found = answers.list(&endpoints);
+        found.retain(|entry| facts.owns(&entry.key.name));
+        let endpoint = found.into_iter().next().map(|entry| Endpoint {
+            name: entry.key.name,
+            container_id: entry.value.spec.container_id,
+            networks: entry.value.spec.ip_networks,
+            interface: entry.value.spec.interface_name,
+        });
+        containers.extend(endpoint.iter().map(|endpoint| endpoint.container_id.clone()));
+
+        let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+        let mut addresses = Vec::new();
+        for block in answers.list(&blocks) {
+            let held = block.value.allocated().filter(|held| !held.is_cooling());
+            let held = held.filter(|held| is_of(held, namespace, pod) || is_of_container(held, &containers));
+            addresses.extend(held.map(|held| Address::of(&held, block.key, &pools)));
+        }
+        addresses.sort_by_key(|found| found.address);
+        Ok(Stored { endpoint, addresses })
+    }
+}
+
+impl Address {
+    fn of(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
+        let noted = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
+        Address {
+            address: held.ip,
+            block,
+            pool: any_pool_of(pools, held.ip).map(|pool| pool.name),
+            handle: held.handle().map(|handle| handle.to_string()),
+            node: noted("node"),
+            since: noted("timestamp"),
+        }
+    }
+}
+
+/// Returns true if the pod is noted as an owner. A virtual machine's address may have two.
+fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
+    let Some(attribute) = held.attribute else { return false };
+    [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {
+        let says = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
+        says("namespace", namespace) && says("pod", pod)
+    })
+}
+
+fn is_of_container(held: &Allocation<'_>, containers: &BTreeSet<String>) -> bool {
+    held.handle().is_some_and(|handle| containers.iter().any(|id| handle.is_of_container(id)))
+}

@@ -1,0 +1,185 @@
+//! [`Subject`]: the attachment that the lines of a call are about, as the fields that each of them ends with.
+
+use std::fmt::Write as _;
+
+use libcalico::conversion::{EndpointFacts, Orchestrator};
+use libcalico::names::EndpointIdentifiers;
+use netconf::{Call, CniArgs, Lookup, NetConf};
+use tracing::Span;
+
+use crate::node_name;
+
+/// Most characters of a value. Kubernetes allows 253; a variable that was not checked may have more.
+const LONGEST: usize = 253;
+
+/// The node in the name of an endpoint where nothing tells the node.
+const UNKNOWN_NODE: &str = "unknown";
+
+/// The attachment that a call, or the payment of a debt, is about. A field that does not apply is empty: a plain container
+/// is of no pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of the WorkloadEndpoint.
+    pub endpoint: String,
+}
+
+impl Subject {
+    /// The attachment of a call.
+    #[must_use]
+    pub fn of_call(call: &Call) -> Self {
+        if call.container_id.is_empty() {
+            return Subject::default();
+        }
+        let pod = call.args.pod();
+        Subject {
+            container_id: call.container_id.clone(),
+            namespace: pod.map(|pod| pod.namespace.to_owned()).unwrap_or_default(),
+            pod: pod.map(|pod| pod.name.to_owned()).unwrap_or_default(),
+            endpoint: String::new(),
+        }
+        .with_endpoint(&node_of(&call.conf), &call.ifname)
+    }
+
+    /// The attachment that an endpoint is of.
+    #[must_use]
+    pub fn of_attachment(facts: &EndpointFacts) -> Self {
+        let (namespace, pod) = match &facts.orchestrator {
+            Orchestrator::Kubernetes(pod) => (pod.namespace.clone(), pod.name.clone()),
+            Orchestrator::Cni(_) => Default::default(),
+        };
+        let node = if facts.node.is_empty() { UNKNOWN_NODE } else { &facts.node };
+        let subject = Subject { container_id: facts.container_id.clone(), namespace, pod, endpoint: String::new() };
+        subject.with_endpoint(node, &facts.endpoint)
+    }
+
+    /// The attachment of a call that cannot be decoded, by what the runtime put into the environment.
+    #[must_use]
+    pub fn of_environment(lookup: Lookup<'_>) -> Self {
+        let args = lookup("CNI_ARGS").unwrap_or_default();
+        let pod = CniArgs::pod_as_written(&args);
+        Subject {
+            container_id: lookup("CNI_CONTAINERID").unwrap_or_default(),
+            namespace: pod.namespace.to_owned(),
+            pod: pod.name.to_owned(),
+            endpoint: String::new(),
+        }
+        .with_endpoint(UNKNOWN_NODE, &lookup("CNI_IFNAME").unwrap_or_default())
+    }
+
+    fn with_endpoint(mut self, node: &str, ifname: &str) -> Self {
+        let identifiers = EndpointIdentifiers {
+            node: node.to_owned(),
+            orchestrator: if self.pod.is_empty() { "cni" } else { "k8s" }.to_owned(),
+            endpoint: ifname.to_owned(),
+            pod: self.pod.clone(),
+            container_id: self.container_id.clone(),
+            ..EndpointIdentifiers::default()
+        };
+        // A call whose endpoint cannot have a name is refused, and says why.
+        self.endpoint = identifiers.name().unwrap_or_default();
+        self
+    }
+
+    /// Makes the span of work for this attachment within a call for the container `within`, or within none if that is empty:
+    /// lines in the span have the fields of this attachment in place of the call's.
+    #[must_use]
+    pub fn span(&self, within: &str) -> Span {
+        let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
+        tracing::error_span!(
+            "attachment",
+            ContainerID = id,
+            Namespace = namespace,
+            PaidBy = Some(within).filter(|within| !within.is_empty()),
+            Pod = pod,
+            WorkloadEndpoint = endpoint
+        )
+    }
+
+    /// Returns ` key="value"` for each field that applies, in key order, as a line ends with them.
+    #[must_use]
+    pub fn line_end(&self) -> String {
+        let mut text = String::new();
+        for (key, value) in self.fields() {
+            let Some(value) = value else { continue };
+            let shown = value.char_indices().nth(LONGEST).map_or(value, |(end, _)| &value[..end]);
+            // A String takes whatever is written.
+            let _ = write!(text, " {key}={shown:?}");
+        }
+        text
+    }
+
+    fn fields(&self) -> [(&'static str, Option<&str>); 4] {
+        [
+            ("ContainerID", &self.container_id),
+            ("Namespace", &self.namespace),
+            ("Pod", &self.pod),
+            ("WorkloadEndpoint", &self.endpoint),
+        ]
+        .map(|(key, value)| (key, Some(value.as_str()).filter(|value| !value.is_empty())))
+    }
+}
+
+fn node_of(conf: &NetConf) -> String {
+    node_name::silently(conf).unwrap_or_else(|| UNKNOWN_NODE.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use netconf::read_call;
+
+    use super::*;
+
+    const CONF: &str = r#"{"cniVersion":"1.0.0","name":"net1","type":"calico","nodename":"node1"}"#;
+
+    fn call(variables: &[(&str, &str)]) -> Call {
+        let lookup = |name: &str| match variables.iter().find(|(key, _)| *key == name) {
+            Some((_, value)) => Some((*value).to_owned()),
+            None => match name {
+                "CNI_COMMAND" => Some("ADD".into()),
+                "CNI_CONTAINERID" => Some("c1".into()),
+                "CNI_NETNS" | "CNI_PATH" => Some("/x".into()),
+                "CNI_IFNAME" => Some("eth0".into()),
+                _ => None,
+            },
+        };
+        read_call(&lookup, || Ok(CONF.into())).unwrap()
+    }
+
+    #[test]
+    fn a_call_for_a_pod_has_four_fields_and_one_for_a_container_two() {
+        let pod = call(&[("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-1")]);
+        assert_eq!(
+            Subject::of_call(&pod).line_end(),
+            r#" ContainerID="c1" Namespace="default" Pod="web-1" WorkloadEndpoint="node1-k8s-web--1-eth0""#
+        );
+        let container = Subject::of_call(&call(&[])).line_end();
+        assert_eq!(container, r#" ContainerID="c1" WorkloadEndpoint="node1-cni-c1-eth0""#);
+    }
+
+    #[test]
+    fn a_call_without_container_has_no_field() {
+        let status = Call { container_id: String::new(), ifname: String::new(), ..call(&[]) };
+        assert_eq!(Subject::of_call(&status).line_end(), "");
+    }
+
+    #[test]
+    fn what_the_environment_says_is_escaped_and_cut() {
+        let long = "x".repeat(5_000);
+        let lookup = |name: &str| match name {
+            "CNI_CONTAINERID" => Some(long.clone()),
+            "CNI_ARGS" => Some("K8S_POD_NAMESPACE=a\n2026 [INFO] \x1b[2K\";K8S_POD_NAME=\u{202e}b\u{9b};x".into()),
+            _ => None,
+        };
+        let text = Subject::of_environment(&lookup).line_end();
+        assert!(text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#), "{text}");
+        assert!(!text.contains(char::is_control), "{text:?}");
+        assert!(text.len() < 2 * LONGEST + 300, "{}", text.len());
+        assert_eq!(Subject::of_environment(&|_| None), Subject::default());
+    }
+}

@@ -1,0 +1,78 @@
+//! What becomes of each command of the documents: it is run, it is a target that the Makefile has, or it is named here with
+//! the reason why no test runs it.
+
+use crate::commands::Chapter;
+
+/// The documents.
+pub(crate) const DOCUMENTS: [&str; 3] = ["README.md", "docs/threat-model.md", "deploy/README.md"];
+
+const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
+const NO_REGISTRY: &str = "there is no registry to push to";
+const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
+
+/// Commands that are not run, by document, heading and beginning, with the reason.
+const NOT_RUN: [(&str, &str, &str, &str); 18] = [
+    ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
+    ("README.md", "When something fails", "POD=", NO_KUBELET),
+    ("README.md", "When something fails", "kubectl -n kube-system exec", NO_KUBELET),
+    ("README.md", "When something fails", "kubectl -n kube-system logs", NO_KUBELET),
+    (
+        "README.md",
+        "When something fails",
+        "kubectl -n kube-system get lease",
+        "no kube-controllers runs here: the suite controllers_leader looks at the Lease",
+    ),
+    ("deploy/README.md", "Quick start", "for image in", NO_REGISTRY),
+    ("deploy/README.md", "Quick start", "resources:", KUSTOMIZATION),
+    ("deploy/README.md", "Quick start", "components:", KUSTOMIZATION),
+    ("deploy/README.md", "Quick start", "images:", KUSTOMIZATION),
+    ("deploy/README.md", "Quick start", "- {", KUSTOMIZATION),
+    ("deploy/README.md", "Quick start", "helm install", "the suite deploy_helm renders the chart with these values"),
+    ("deploy/README.md", "Quick start", "kubectl -n kube-system rollout status", NO_KUBELET),
+    ("deploy/README.md", "Beside upstream", "kubectl -n kube-system rollout status", NO_KUBELET),
+    ("deploy/README.md", "Upgrade", "kubectl -n kube-system rollout status", NO_KUBELET),
+    ("deploy/README.md", "Upgrade", "kubectl -n kube-system exec", NO_KUBELET),
+    ("deploy/README.md", "Uninstall", "kubectl -n kube-system logs", NO_KUBELET),
+    ("deploy/README.md", "Images", "tar -C target/images", "`make e2e` imports the images into containerd"),
+    ("deploy/README.md", "Images", "deploy/images/build.sh", "the suite deploy_images builds images"),
+];
+
+/// Chapters whose indented blocks are no commands.
+const NO_COMMANDS: [(&str, &str); 3] =
+    [("README.md", "Architecture"), ("README.md", "One pod"), ("deploy/README.md", "deploy")];
+
+/// What becomes of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Run,
+    /// The Makefile has the target.
+    Make,
+    NotRun(&'static str),
+}
+
+pub(crate) fn has_commands(chapter: &Chapter) -> bool {
+    !chapter.commands.is_empty() && !NO_COMMANDS.contains(&(chapter.document, &chapter.heading))
+}
+
+pub(crate) fn of(chapter: &Chapter, command: &str) -> Fate {
+    if command.starts_with("make ") {
+        return Fate::Make;
+    }
+    let named = NOT_RUN.iter().find(|(document, heading, beginning, _)| {
+        (*document, *heading) == (chapter.document, chapter.heading.as_str()) && command.starts_with(beginning)
+    });
+    named.map_or(Fate::Run, |(.., reason)| Fate::NotRun(reason))
+}
+
+/// Entries of the lists above that no document has any more.
+pub(crate) fn stale(chapters: &[Chapter]) -> Vec<String> {
+    let there = |document: &str, heading: &str, beginning: &str| {
+        let mut chapters =
+            chapters.iter().filter(|chapter| (chapter.document, &*chapter.heading) == (document, heading));
+        chapters.any(|chapter| chapter.commands.iter().any(|command| command.starts_with(beginning)))
+    };
+    let named = NOT_RUN.iter().map(|(document, heading, beginning, _)| (*document, *heading, *beginning));
+    let no_commands = NO_COMMANDS.iter().map(|(document, heading)| (*document, *heading, ""));
+    let stale = named.chain(no_commands).filter(|(document, heading, beginning)| !there(document, heading, beginning));
+    stale.map(|(document, heading, beginning)| format!("{document}, {heading}: {beginning}")).collect()
+}

@@ -1,0 +1,216 @@
+//! The commands of README.md, of the pages in docs/ and of deploy/README.md, as they stand there: run on a private host, on the
+//! local file and on an API server, or named with the reason why not.
+
+mod commands;
+mod fate;
+mod shell;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use commands::Chapter;
+use fate::{DOCUMENTS, Fate};
+use integration_tests::kubernetes::{Kubernetes, on_kubernetes, program};
+use integration_tests::namespaces::{Host, isolated};
+use shell::{Person, Typed};
+
+const README: &str = "README.md";
+const DEPLOY: &str = "deploy/README.md";
+
+/// Headings of the chapters that are run on the local file.
+const ON_THE_LOCAL_FILE: [(&str, &str); 1] = [(README, "Use it by hand")];
+
+/// Headings of the chapters that are run on an API server, in this order.
+const ON_AN_API_SERVER: [(&str, &str); 7] = [
+    (README, "Install on a cluster"),
+    (README, "Against an existing cluster, by hand"),
+    (README, "When something fails"),
+    (DEPLOY, "Quick start"),
+    (DEPLOY, "Upgrade"),
+    (DEPLOY, "Uninstall"),
+    (DEPLOY, "Beside upstream"),
+];
+
+fn chapters() -> Vec<Chapter> {
+    DOCUMENTS.iter().flat_map(|document| commands::read(document).unwrap()).collect()
+}
+
+fn chapter<'c>(chapters: &'c [Chapter], (document, heading): (&str, &str)) -> &'c Chapter {
+    let found = chapters.iter().find(|chapter| (chapter.document, &*chapter.heading) == (document, heading));
+    found.unwrap_or_else(|| panic!("{document} has no chapter {heading}"))
+}
+
+/// A fenced file of a chapter.
+fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
+    let found = chapter.files.iter().find(|(of, _)| of == language);
+    found.map(|(_, text)| text.as_str()).unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
+}
+
+/// Says how many commands were run, around libtest's capture.
+fn tell(words: &str) {
+    let _ = writeln!(std::io::stderr(), "documents: {words}");
+}
+
+#[test]
+fn every_command_of_the_documents_is_run_or_named_with_a_reason() {
+    let chapters = chapters();
+    assert_eq!(fate::stale(&chapters), Vec::<String>::new(), "no document has these any more");
+    let run = || ON_THE_LOCAL_FILE.iter().chain(&ON_AN_API_SERVER);
+    let mut targets = Vec::new();
+    let mut counts = BTreeMap::<&str, [usize; 3]>::new();
+    for chapter in chapters.iter().filter(|chapter| fate::has_commands(chapter)) {
+        let is_run = run().any(|place| *place == (chapter.document, &*chapter.heading));
+        for command in &chapter.commands {
+            let counts = counts.entry(chapter.document).or_default();
+            match fate::of(chapter, command) {
+                Fate::Run => {
+                    assert!(is_run, "{}, {}: no test runs `{command}`", chapter.document, chapter.heading);
+                    counts[0] += 1;
+                }
+                Fate::Make => {
+                    targets.push(command.split_whitespace().nth(1).unwrap_or_default().to_owned());
+                    counts[1] += 1;
+                }
+                Fate::NotRun(reason) => {
+                    tell(&format!("{} does not run `{}`: {reason}", chapter.document, command.lines().next().unwrap()));
+                    counts[2] += 1;
+                }
+            }
+        }
+    }
+    run().for_each(|place| _ = chapter(&chapters, *place));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let makefile = fs::read_to_string(workspace.join("Makefile")).unwrap();
+    for target in targets {
+        assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "make has no target {target}");
+    }
+    for (document, [run, make, not_run]) in counts {
+        tell(&format!("{document}: {run} commands are run, {make} are targets of make, {not_run} are not run"));
+    }
+}
+
+/// As written; then again without `init`, which the document calls needless for a new file.
+#[test]
+fn the_sequence_by_hand_works_on_the_local_file_with_and_without_init() {
+    let chapters = chapters();
+    let by_hand = chapter(&chapters, ON_THE_LOCAL_FILE[0]);
+    isolated(|host| {
+        host.add_uplink().unwrap();
+        let person = Person::at(host, &[]).unwrap();
+        person.write("pool.yaml", file(by_hand, "yaml")).unwrap();
+        person.write("conf.json", file(by_hand, "json")).unwrap();
+        let add = by_hand.commands.iter().find(|command| command.starts_with("CNI_COMMAND=ADD")).unwrap();
+        let del = add.replace("CNI_COMMAND=ADD", "CNI_COMMAND=DEL");
+        for without in [None, Some("calico-ipam init")] {
+            let is_typed = |command: &str| without.is_none_or(|left_out| !command.starts_with(left_out));
+            let written = |command: &str| is_typed(command).then(|| command.to_owned());
+            let Typed { printed, count } = person.types("", by_hand, written).unwrap();
+            assert!(printed.contains("\"address\": \"10.65.") || printed.contains("\"address\":\"10.65."), "{printed}");
+            assert!(printed.contains("inet 10.65."), "{printed}");
+            let ended = "export PATH=$PATH:/opt/cni/bin DATASTORE_TYPE=local\n";
+            let nodes = person.run(&format!("{ended}calico-ipam get nodes")).unwrap();
+            assert!(nodes.contains(&nodename()), "{nodes}");
+            let script = format!("{ended}{del}\ncalico-ipam check\nip netns delete pod1\nrm -r /var/lib/calico");
+            person.run(&script).unwrap();
+            tell(&format!("{count} commands of {README}, {}", by_hand.heading));
+        }
+    });
+}
+
+fn nodename() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
+}
+
+/// What a cluster has by itself: a node of this machine's name, the node of the documents with a pod on it, and a
+/// datastore that is ready.
+const CLUSTER: &str = r#"
+kubectl apply -f - <<END
+apiVersion: v1
+kind: Node
+metadata: { name: node1 }
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: default, namespace: default }
+---
+apiVersion: v1
+kind: Pod
+metadata: { name: web, namespace: default }
+spec: { nodeName: node1, containers: [{ name: c, image: none }] }
+---
+apiVersion: crd.projectcalico.org/v1
+kind: ClusterInformation
+metadata: { name: default }
+spec: { datastoreReady: true }
+END
+"#;
+
+/// A node where an ADD has failed: its pool does not exist.
+const FAILED_ADD: &str = r#"
+jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
+    >/etc/cni/net.d/10-calico.conflist
+jq '.plugins[0] + {name, cniVersion} | .ipam.ipv4_pools = ["10.99.0.0/16"]' /etc/cni/net.d/10-calico.conflist |
+    CNI_COMMAND=ADD CNI_CONTAINERID=c9 CNI_NETNS=/run/netns/web CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin \
+    CNI_ARGS="K8S_POD_NAMESPACE=default;K8S_POD_NAME=web" /opt/cni/bin/calico && exit 1
+"#;
+
+const PROGRAMS: &str = "install -D -t /opt/cni/bin target/plugin/calico
+ln -f /opt/cni/bin/calico /opt/cni/bin/calico-ipam
+export PATH=$PATH:/opt/cni/bin\n";
+
+#[test]
+fn the_commands_for_a_cluster_work_on_an_api_server() {
+    let chapters = chapters();
+    on_kubernetes(|host, kubernetes| {
+        host.add_uplink().unwrap();
+        let person = on_cluster(host, kubernetes);
+        let typed = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
+            let chapter = chapter(&chapters, place);
+            let Typed { printed, count } = person.types(before, chapter, |command| Some(written(command))).unwrap();
+            tell(&format!("{count} commands of {}, {}", chapter.document, chapter.heading));
+            printed
+        };
+        let as_is = |command: &str| command.to_owned();
+
+        let [install, by_hand, fails, quick_start, upgrade, uninstall, beside] = ON_AN_API_SERVER;
+        typed(install, PROGRAMS, &as_is);
+
+        person.write("conf.json", file(chapter(&chapters, by_hand), "json")).unwrap();
+        let printed = typed(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
+        assert!(printed.contains("cni.projectcalico.org/podIP: 192.168."), "{printed}");
+
+        let names = |command: &str| command.replace("CONTAINERID", "c9");
+        let printed = typed(fails, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
+        let (_, after) = printed.split_once("+ grep c9 ").unwrap();
+        let (grepped, traced) = after.split_once("calico-ipam trace default/web").unwrap();
+        let fields = r#" ContainerID="c9" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
+        for shown in [grepped, traced] {
+            assert!(shown.lines().any(|line| line.contains("ADD failed") && line.ends_with(fields)), "{printed}");
+        }
+        let link = "\nInterface: cali68caf03a5f4, ";
+        for part in ["\nEndpoint: node1-k8s-web-eth0\n", "handle k8s-pod-network.c1, ", link, "\nRoutes:\n  192.168."] {
+            assert!(traced.contains(part), "{part:?} is not in {traced}");
+        }
+
+        typed(quick_start, "cp deploy/examples/ippool.yaml pool.yaml", &as_is);
+        typed(upgrade, "export REGISTRY=ghcr.io/me/calico", &as_is);
+        typed(uninstall, "export REGISTRY=ghcr.io/me/calico", &as_is);
+        let upstreams = "cp tests/tests/deploy_manifests/upstream-v3.32.yaml calico.yaml
+            kubectl apply --server-side --force-conflicts -f calico.yaml
+            export REGISTRY=ghcr.io/me/calico";
+        let printed = typed(beside, upstreams, &as_is);
+        assert!(printed.contains("+        image: ghcr.io/me/calico/cni"), "{printed}");
+    });
+}
+
+/// A person with the administrator's kubeconfig.
+fn on_cluster(host: &Host, kubernetes: &Kubernetes) -> Person {
+    let kubectl = program("kubectl").unwrap();
+    let tools: Vec<PathBuf> = kubectl.parent().map(Path::to_owned).into_iter().collect();
+    let person = Person::at(host, &tools).unwrap();
+    fs::create_dir_all(person.home().join(".kube")).unwrap();
+    fs::copy(kubernetes.api.admin_kubeconfig(), person.home().join(".kube/config")).unwrap();
+    person
+}

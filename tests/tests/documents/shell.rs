@@ -1,0 +1,116 @@
+//! A person who types the commands of a chapter, one after the other, into one shell.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use integration_tests::namespaces::Host;
+use integration_tests::plugin::Plugins;
+use nix::mount::{MsFlags, mount};
+
+use crate::commands::Chapter;
+use crate::fate::{self, Fate};
+
+/// Commands that may end with status 1, which says that something was found.
+const MAY_FIND: [&str; 3] = ["/opt/cni/bin/calico doctor", "/opt/cni/bin/calico uninstall", "kubectl diff"];
+
+/// A directory that looks like a checkout with built programs, and a home.
+#[derive(Debug)]
+pub(crate) struct Person {
+    checkout: PathBuf,
+    path: String,
+}
+
+/// What a chapter came to.
+#[derive(Debug)]
+pub(crate) struct Typed {
+    /// Everything that the commands printed, each after a line `+ command`.
+    pub(crate) printed: String,
+    /// How many commands were run.
+    pub(crate) count: usize,
+}
+
+impl Person {
+    /// Sits down at a host. `/opt` is the host's own. `tools`: directories of programs that PATH has.
+    pub(crate) fn at(host: &Host, tools: &[PathBuf]) -> Result<Person> {
+        mount(Some("tmpfs"), "/opt", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
+        let checkout = host.dir("checkout");
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+        for name in ["tests", "Makefile"] {
+            symlink(workspace.join(name), checkout.join(name))?;
+        }
+        // Some commands write there.
+        run("cp", &["--recursive", &workspace.join("deploy").display().to_string(), &checkout.display().to_string()])?;
+        fs::create_dir_all(checkout.join("target"))?;
+        symlink(Plugins::locate()?.dir(), checkout.join("target/plugin"))?;
+        let bin = host.dir("person-bin");
+        fs::write(bin.join("sudo"), "#!/bin/sh\nexec env -i PATH=\"$PATH\" HOME=\"$HOME\" \"$@\"\n")?;
+        run("chmod", &["0755", &bin.join("sudo").display().to_string()])?;
+        let own = [bin].into_iter().chain(tools.iter().cloned());
+        let own = own.map(|directory| directory.display().to_string()).collect::<Vec<_>>().join(":");
+        let path = format!("{own}:{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        fs::create_dir_all("/etc/cni/net.d")?;
+        Ok(Person { checkout, path })
+    }
+
+    /// The person's home.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.checkout.join("home")
+    }
+
+    /// Writes a file of the checkout.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.checkout.join(name), text)?)
+    }
+
+    /// Types commands that prepare the surroundings of a chapter, and those of the chapter that are run, as `written` changes
+    /// them: placeholders become names. `None` leaves a command out.
+    pub(crate) fn types(
+        &self,
+        before: &str,
+        chapter: &Chapter,
+        written: impl Fn(&str) -> Option<String>,
+    ) -> Result<Typed> {
+        let commands: Vec<String> = chapter
+            .commands
+            .iter()
+            .filter(|command| fate::of(chapter, command) == Fate::Run)
+            .filter_map(|command| written(command))
+            .collect();
+        let mut script = format!("set -euo pipefail\n{before}\n");
+        for command in &commands {
+            let shown = command.replace('\'', "'\\''");
+            script += &format!("printf '%s\\n' '+ {shown}' >&2\n");
+            match MAY_FIND.iter().any(|beginning| command.starts_with(beginning)) {
+                true => script += &format!("{{\n{command}\n}} || [ $? -eq 1 ]\n"),
+                false => script += &format!("{command}\n"),
+            }
+        }
+        let printed = self.run(&script).with_context(|| format!("{}, {}", chapter.document, chapter.heading))?;
+        Ok(Typed { printed, count: commands.len() })
+    }
+
+    /// Runs a script in the checkout, with nothing of this process's environment; what it prints.
+    pub(crate) fn run(&self, script: &str) -> Result<String> {
+        let file = self.checkout.join("typed.sh");
+        fs::write(&file, format!("exec 2>&1\n{script}"))?;
+        fs::create_dir_all(self.home())?;
+        let output = Command::new("bash")
+            .arg(&file)
+            .current_dir(&self.checkout)
+            .env_clear()
+            .env("PATH", &self.path)
+            .env("HOME", self.home())
+            .stdin(Stdio::null())
+            .output()?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{}: {printed}", output.status);
+        Ok(printed)
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Result<String> {
+    integration_tests::command::run(program, args)
+}

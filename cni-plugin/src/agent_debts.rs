@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::Datastore;
+use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{Pass, Plugins};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{Creditor, Journal};
@@ -11,7 +11,7 @@ use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 
 use crate::del;
-use crate::owed::{MOST, Payer};
+use crate::owed::{MOST, Outcome, Payer};
 use crate::session::cluster_key;
 
 /// How long the datastore may take for one request.
@@ -29,6 +29,12 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
     }
     let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
         .map_err(|error| error.to_string())?;
+    if let DatastoreConfig::Local(local) = &config
+        && !local.path.exists()
+    {
+        // Opening it would make a datastore of this container's own.
+        return Err(format!("{} is not seen from here", local.path.display()));
+    }
     let store = Datastore::open(&config).map_err(|error| error.to_string())?;
     let api = Api::of(&plugins.conf, &config, false).map_err(|error| error.to_string())?;
     let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(|error| error.to_string())?;
@@ -50,9 +56,6 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
     let Some(locked) = journal.try_lock().map_err(|error| error.to_string())? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
     let node = del::node_of(&plugins.conf);
-    if node.is_empty() {
-        return Err("nothing tells which node this is".into());
-    }
     let payer =
         Payer { conf: &plugins.conf, datastore_config: &config, store: &store, api: &api, node: &node, creditor };
     let paid = payer.pay_some(&locked, MOST).await;

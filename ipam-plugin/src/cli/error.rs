@@ -53,6 +53,19 @@ pub(super) enum CliError {
         /// The datastore.
         datastore: String,
     },
+    /// A container that is networked again.
+    #[error(
+        "container {container} has its interface {interface}: it was added again after the DEL, and the debt would take its \
+         addresses; if nothing else is owed, remove {entry}"
+    )]
+    Living {
+        /// The container.
+        container: String,
+        /// Its interface on the host.
+        interface: String,
+        /// The journal entry.
+        entry: String,
+    },
     /// A container without a debt.
     #[error(
         "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
+use libcalico::names::{container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
 
 use super::error::CliError;
@@ -44,12 +46,12 @@ enum JournalCommand {
 
 /// Give debts to the datastore that this command reaches, which then gets its addresses back
 ///
-/// For debts whose datastore was moved, so that its identity changed: without this they stay. Adopting a debt of another
-/// cluster is safe: only what the datastore has for that very container is released.
+/// For debts whose datastore was moved, so that its identity changed: without this they stay. What the datastore has for these
+/// containers is then taken back, and nothing else. A debt of a container that has its interface again is refused.
 #[derive(Debug, Args)]
 struct AdoptArgs {
     /// Container ids, or what they begin with
-    #[arg(value_name = "CONTAINER", required_unless_present = "all")]
+    #[arg(value_name = "CONTAINER", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new())]
     containers: Vec<String>,
     /// All debts that can be read
     #[arg(long, conflicts_with = "containers")]
@@ -131,9 +133,9 @@ pub(super) async fn run(args: &JournalArgs, session: &mut Session<'_>) -> Result
 }
 
 async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    let name = session.datastore.clone();
-    let identity = session.store.identity().await?.ok_or_else(|| CliError::NoIdentity { datastore: name.clone() })?;
-    let creditor = Creditor { name, identity };
+    let no_identity = || CliError::NoIdentity { datastore: session.datastore.clone() };
+    let identity = session.store.identity().await?.ok_or_else(no_identity)?;
+    let creditor = Creditor { name: session.spelling.clone(), identity };
     let journal = Journal::new(&args.directory);
     let locked = journal.lock()?;
     let debts: Vec<(PathBuf, Debt)> =
@@ -145,6 +147,10 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
     }
     let is_chosen = |debt: &Debt| adopt.all || adopt.containers.iter().any(|id| debt.container_id.starts_with(id));
     for (entry, debt) in debts.iter().filter(|(_, debt)| is_chosen(debt)) {
+        if let Some(interface) = living_interface(session, debt) {
+            let (container, entry) = (debt.container_id.clone(), entry.display().to_string());
+            return Err(CliError::Living { container, interface, entry });
+        }
         locked.adopt(entry, &creditor)?;
         session.say(format_args!(
             "the debt of {} (container {}) is now owed to {} ({})",
@@ -154,7 +160,28 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
             creditor.identity
         ))?;
     }
+    // Calls of the plugin ask their datastores for their identities again, and find what is owed to them now.
+    let directory = args.directory.display().to_string();
+    journal.forget_datastores().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
     Ok(Outcome::Fine)
+}
+
+/// Returns the interface of the container, if an ADD has made one since the debt was noted.
+fn living_interface(session: &mut Session<'_>, debt: &Debt) -> Option<String> {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let name = match debt.pod() {
+        Some((namespace, pod)) => pod_interface(interface_prefix(prefixes.as_deref()), namespace, &pod),
+        None => container_interface(&debt.container_id),
+    };
+    match session.links.find(&name) {
+        Ok(link) => {
+            link.filter(|link| link.container_id.as_ref().is_none_or(|id| *id == debt.container_id)).map(|_| name)
+        }
+        Err(reason) => {
+            session.notice(format_args!("note: nobody looked whether {name} is there again: {reason}"));
+            None
+        }
+    }
 }
 
 fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
@@ -259,7 +286,7 @@ mod tests {
         );
         assert!(owned().is_empty());
         let said = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
-        assert!(said.contains("the debt of pod team/web (container c1) is now owed to the test's (local "), "{said}");
+        assert!(said.contains("the debt of pod team/web (container c1) is now owed to local /x.db (local "), "{said}");
         assert_eq!(owned(), ["c1", "c2"]);
         shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);
         assert_eq!(owned(), ["c1", "c2", "d1"]);

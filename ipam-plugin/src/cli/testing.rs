@@ -62,6 +62,7 @@ impl Shell {
         let mut terminal = Terminal::new(&mut out);
         let mut session = Session::new(&self.store, arguments.output, &mut terminal, &mut notices);
         session.datastore = "the test's".into();
+        session.spelling = "local /x.db".into();
         let outcome = block_on(execute(arguments.command, &mut session)).map_err(|error| error.to_string());
         terminal.flush().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

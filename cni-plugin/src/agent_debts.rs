@@ -56,9 +56,16 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
     let Some(locked) = journal.try_lock().map_err(|error| error.to_string())? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
     let node = del::node_of(&plugins.conf);
-    let payer =
-        Payer { conf: &plugins.conf, datastore_config: &config, store: &store, api: &api, node: &node, creditor };
-    let paid = payer.pay_some(&locked, MOST).await;
-    let left = journal.entries().map_err(|error| error.to_string())?.len();
+    let payer = Payer {
+        conf: &plugins.conf,
+        environment: |_| None,
+        datastore_config: &config,
+        store: &store,
+        api: &api,
+        node: &node,
+        within: "",
+        creditor,
+    };
+    let Outcome { paid, left } = payer.pay_some(&locked, MOST).await;
     Ok(Pass { learned: true, paid, left })
 }

@@ -10,7 +10,7 @@ use ipam_plugin::journal::name_of;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::journal;
 use crate::layout::Layout;
@@ -18,6 +18,8 @@ use crate::node_conf;
 
 /// Between two looks at the journal.
 const PAUSE: Duration = Duration::from_secs(60);
+/// After this time the datastore is asked for its identity again: another one may be in its place.
+const LEARNING: Duration = Duration::from_secs(3600);
 /// The longest pause while debts are left that cannot be paid.
 const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
 
@@ -72,17 +74,20 @@ pub(crate) async fn look_after(
         tracing::info!("{} is not mounted here: what DELs owe is left to the plugin", layout.state_dir().display());
         return pending().await;
     }
-    let (mut learned, mut pause, mut told) = (false, PAUSE, None);
+    let (mut learned, mut pause, mut told, mut left): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
     loop {
+        let learns = learned.is_none_or(|at| at.elapsed() >= LEARNING);
         let outcome = match Plugins::of(file, layout, net_dir) {
-            Ok(plugins) => pay(&Plugins { learns: !learned, ..plugins }).await,
+            Ok(plugins) => pay(&Plugins { learns, ..plugins }).await,
             Err(reason) => Err(format!("{}: {reason}", file.display())),
         };
-        pause = pause_after(&outcome, pause);
+        pause = pause_after(&outcome, pause, left);
         match outcome {
             Ok(pass) => {
-                learned |= pass.learned;
-                told = None;
+                if pass.learned {
+                    learned = Some(Instant::now());
+                }
+                (left, told) = (pass.left, None);
                 if pass.paid > 0 {
                     tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.paid, pass.left);
                 }
@@ -121,9 +126,9 @@ pub(crate) async fn once(
 }
 
 /// Returns the next pause. A datastore that is away costs one request a minute; debts that cannot be paid cost several each time.
-fn pause_after(outcome: &Result<Pass, String>, pause: Duration) -> Duration {
+fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usize) -> Duration {
     match outcome {
-        Ok(Pass { paid: 0, left: 1.., .. }) => (pause * 2).min(LONGEST_PAUSE),
+        Ok(Pass { paid: 0, left: left @ 1.., .. }) if *left <= left_before.max(1) => (pause * 2).min(LONGEST_PAUSE),
         _ => PAUSE,
     }
 }
@@ -131,8 +136,6 @@ fn pause_after(outcome: &Result<Pass, String>, pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-
-    use tokio::time::Instant;
 
     use super::*;
 

@@ -117,7 +117,8 @@ impl HandleAudit {
                 break;
             }
             for suspect in part {
-                tracing::info!(handle = %suspect.id, reason = "its blocks hold another count", "releasing or correcting a handle");
+                let reason = "its blocks hold another count";
+                tracing::info!(handle = %suspect.id, reason, "releasing or correcting a handle");
             }
             let outcome = match mend_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,

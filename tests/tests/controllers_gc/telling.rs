@@ -100,7 +100,7 @@ fn a_report_changes_nothing() {
         assert!(
             messages
                 .iter()
-                .any(|text| text.contains("would take back 1 leaked address(es): 10.0.0.0 (its pod is gone)")),
+                .any(|text| text.contains("1 leaked address(es): 10.0.0.0 of pod suite/missing (its pod is gone)")),
             "{messages:?}"
         );
     });

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcalico::api::{NodeSpec, OrchRef};
 use libcalico::store::Revision;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
@@ -108,11 +109,11 @@ async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
     let queue = controller.queue.clone();
     tokio::select! {
         () = controller.run(context) => unreachable!("it was not stopped"),
-        () = async {
+        _ = timeout(Duration::from_secs(20), async {
             while asked.load(Ordering::Relaxed) < 3 || queue.len() > 2 {
                 tokio::task::yield_now().await;
             }
-        } => {}
+        }) => {}
     }
     assert_eq!((asked.load(Ordering::Relaxed), queue.len()), (3, 2));
 }

@@ -9,7 +9,6 @@ use ipam_plugin::release_addresses::release_batch;
 use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
-use tracing::field::display;
 
 use super::Collector;
 use crate::gc::events::Told;
@@ -51,7 +50,8 @@ impl Collector {
         let now = self.now();
         let mut index = self.known.index();
         for (suspect, keeper) in &plan.kept {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node.as_deref().map(display),
+            tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                node = suspect.node.as_deref().map(display),
                 pod = suspect.holder.pod().map(display), %keeper, "not released");
             index.kept(suspect, *keeper, now);
         }
@@ -65,7 +65,8 @@ impl Collector {
         let found: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> = found.iter().copied().filter(|suspect| self.told.insert(identity(suspect))).collect();
         for suspect in &new {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node.as_deref().map(display),
+            tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                node = suspect.node.as_deref().map(display),
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
@@ -82,7 +83,8 @@ impl Collector {
             let requests = still_leaked(block, suspects).0;
             let is_asked = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
             for suspect in suspects.iter().filter(is_asked) {
-                tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node.as_deref().map(display),
+                tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                    node = suspect.node.as_deref().map(display),
                     pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "releasing a leaked address");
             }
             requests
@@ -117,7 +119,8 @@ impl Collector {
             left.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &gone {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node.as_deref().map(display),
+            tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                node = suspect.node.as_deref().map(display),
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);

@@ -13,7 +13,6 @@ use libcalico::ipam::{ClaimKind, Evidence, HandleId, Sight};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
-use tracing::field::display;
 
 use super::Collector;
 use crate::context::Mode;
@@ -119,7 +118,8 @@ impl Collector {
             if pod.runs || !self.gate.admit(1).await {
                 return false;
             }
-            tracing::info!(address = %suspect.address, handle = %suspect.handle, node = suspect.node.as_deref().map(display),
+            tracing::info!(address = %suspect.address, handle = %suspect.handle,
+                node = suspect.node.as_deref().map(display),
                 pod = %format_args!("{}/{}", pod.namespace, pod.name), endpoint = %key, reason = %suspect.evidence,
                 "releasing a leaked address: deleting the endpoint that lists it");
             match self.context.calico.delete::<WorkloadEndpoint>(key, Some(revision)).await {

@@ -1,4 +1,5 @@
-//! Programs that chain their plugins into another network's configuration, as istio-cni (1.2x, `chained: true`) and linkerd-cni do.
+//! Programs that chain their plugins into another network's configuration, as istio-cni (1.2x, `chained: true`) and
+//! linkerd-cni do.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -26,13 +27,16 @@ impl Neighbour {
             Neighbour::Istio => json!({
                 "type": "istio-cni", "name": "istio-cni", "plugin_log_level": "info", "ipam": {}, "dns": {},
                 "ambient_enabled": true, "enable_ambient_detection_retry": false, "native_nftables": false,
-                "enablement_selectors": [{ "podSelector": { "matchLabels": { "istio.io/dataplane-mode": "ambient" } } }],
+                "enablement_selectors": [
+                    { "podSelector": { "matchLabels": { "istio.io/dataplane-mode": "ambient" } } },
+                ],
                 "exclude_namespaces": ["kube-system"], "cni_agent_run_dir": "/var/run/istio-cni",
                 "pod_namespace": "istio-system",
             }),
             Neighbour::Linkerd => json!({
                 "name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
-                "policy": { "type": "k8s", "k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",
+                "policy": { "type": "k8s",
+                            "k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",
                             "k8s_auth_token": "__SERVICEACCOUNT_TOKEN__" },
                 "kubernetes": { "kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig" },
                 "linkerd": { "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102,
@@ -49,8 +53,8 @@ impl Neighbour {
         }
     }
 
-    /// Adds its entry as the last one, in place of one that is there. A single plugin becomes a list, and its file `.conf` a
-    /// `.conflist`.
+    /// Adds its entry as the last one, in place of one that is there. A single plugin becomes a list, and its file
+    /// `.conf` a `.conflist`.
     pub fn chains_into(self, file: &Path) -> Result<()> {
         let mut conf: Value = serde_json::from_slice(&fs::read(file)?).context("no JSON")?;
         let is_list = conf.get("type").is_none();

@@ -15,7 +15,8 @@ const RACES: u32 = 20;
 /// How often what was written may be changed at once. More would be a fight.
 const WRITES: u32 = 3;
 
-/// How often a file that is not whole is read again, as a program may be writing it, or may have removed it to write another.
+/// How often a file that is not whole is read again, as a program may be writing it, or may have removed it to write
+/// another.
 const LOOKS: u32 = 10;
 
 /// Between two of these.
@@ -72,8 +73,9 @@ pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<
     There::read(path)
 }
 
-/// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None` where that is
-/// there. The mode is widened to `mode` and not narrowed. `is_whole` tells what a program may still be writing.
+/// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None`
+/// where that is there. The mode is widened to `mode` and not narrowed. `is_whole` tells what a program may still be
+/// writing.
 ///
 /// # Errors
 /// The file cannot be read or written, or another program writes it again and again.

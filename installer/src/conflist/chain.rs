@@ -1,5 +1,5 @@
-//! [`Chain`]: the plugins of a configuration, ours and those that other programs chained to them. Pure: what is rendered, what is
-//! noted and what is on the node come in, the new configuration goes out.
+//! [`Chain`]: the plugins of a configuration, ours and those that other programs chained to them. Pure: what is
+//! rendered, what is noted and what is on the node come in, the new configuration goes out.
 
 mod likeness;
 mod rendering;
@@ -104,8 +104,8 @@ impl Chain {
         self.entries.iter().any(|known| kind(known) == kind(entry))
     }
 
-    /// The entries that are not ours. `noted` are the renderings that may be in place, none where nothing is noted. A configuration
-    /// without any entry of ours is another network's: it has none.
+    /// The entries that are not ours. `noted` are the renderings that may be in place, none where nothing is noted. A
+    /// configuration without any entry of ours is another network's: it has none.
     pub fn foreign(&self, pattern: &Chain, noted: &[Rendering]) -> Vec<Entry> {
         let ours = self.ours(pattern, Rendering::in_place(noted, self));
         if !ours.contains(&true) {
@@ -136,8 +136,8 @@ impl Chain {
 }
 
 impl Rendered {
-    /// The configuration to be written where `there` is: our entries as they are rendered now, in the places of ours, and all
-    /// others where they are.
+    /// The configuration to be written where `there` is: our entries as they are rendered now, in the places of ours,
+    /// and all others where they are.
     pub(super) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
         // What was just written is read again, and is today's by then.
         let today = (!noted.is_empty()).then(|| Rendering::of(&self.chain));

@@ -23,8 +23,8 @@ pub struct Former {
 }
 
 impl Former {
-    /// The configuration that `CNI_OLD_CONF_NAME` names if it is one of Calico's, and those that earlier runs wrote under another
-    /// name, if nobody changed our part of them since. Those that are gone are forgotten.
+    /// The configuration that `CNI_OLD_CONF_NAME` names if it is one of Calico's, and those that earlier runs wrote
+    /// under another name, if nobody changed our part of them since. Those that are gone are forgotten.
     pub fn all(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
         let former = |name: &String, state: &State| Former {
             name: name.clone(),

@@ -25,8 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The place that the settings say. A single plugin, in a file `.conf`, that istio-cni or linkerd-cni made a list of is in a
-    /// file `.conflist` from then on: a runtime reads no list in the other one.
+    /// The place that the settings say. A single plugin, in a file `.conf`, that istio-cni or linkerd-cni made a list
+    /// of is in a file `.conflist` from then on: a runtime reads no list in the other one.
     pub fn of(directory: &Path, settings: &Settings, state: &State) -> Target {
         let target = |name: String| Target {
             directory: directory.to_owned(),
@@ -77,8 +77,8 @@ impl Conflist {
         there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
     }
 
-    /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes the place
-    /// of, come along.
+    /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes
+    /// the place of, come along.
     ///
     /// # Errors
     /// The directory cannot be written, or another program writes the file again and again.

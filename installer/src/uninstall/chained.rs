@@ -1,4 +1,5 @@
-//! What other programs chained into a configuration that goes: it moves into the one that runtimes take then, if that is Calico's.
+//! What other programs chained into a configuration that goes: it moves into the one that runtimes take then, if that
+//! is Calico's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -22,7 +22,8 @@ const STATE: &str = "var/lib/calico/cni-install-state.json";
 const UPSTREAMS: &str = r#"{
   "name": "k8s-pod-network", "cniVersion": "0.3.1",
   "plugins": [
-    { "type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log", "datastore_type": "kubernetes",
+    { "type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
+      "datastore_type": "kubernetes",
       "nodename": "my-node", "mtu": 0, "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
       "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" } },
     { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
@@ -226,8 +227,8 @@ fn what_is_no_configuration_is_replaced_and_two_entries_of_calicos_are_refused()
     });
 }
 
-/// Each version of the file is looked at while one program changes our part, again and again, and a neighbour looks each moment
-/// whether its entry is there.
+/// Each version of the file is looked at while one program changes our part, again and again, and a neighbour looks
+/// each moment whether its entry is there.
 #[test]
 fn beside_a_neighbour_that_puts_itself_in_again_there_is_no_fight_and_no_moment_without_its_entry() {
     isolated(|host| {

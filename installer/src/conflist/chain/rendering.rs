@@ -38,8 +38,8 @@ impl Rendering {
         Rendering { keys: chain.keys.keys().cloned().collect(), plugins: chain.entries.iter().map(plugin).collect() }
     }
 
-    /// The one of several renderings that is in place, the first of those that are so to the same degree: a run that was killed left
-    /// one of them, and most of its entries.
+    /// The one of several renderings that is in place, the first of those that are so to the same degree: a run that
+    /// was killed left one of them, and most of its entries.
     pub fn in_place<'a>(noted: &'a [Rendering], there: &Chain) -> Option<&'a Rendering> {
         let degree = |noted: &&Rendering| {
             let plugins = there.entries.iter().filter(|entry| noted.has(entry)).count();

@@ -41,7 +41,7 @@ fn istio() -> Value {
     json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
 }
 
-/// Merges, the first argument being today's rendering and the second what is on the node. `noted` is the rendering before.
+/// Merges today's rendering with what is on the node. `noted` is the rendering before.
 #[track_caller]
 fn over(today: Value, there: Value, noted: Option<Value>) -> Value {
     let noted: Vec<Rendering> = noted.map(|noted| Rendering::of(&list(noted))).into_iter().collect();

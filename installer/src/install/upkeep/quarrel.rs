@@ -46,7 +46,8 @@ impl Quarrel {
             false => "another program changes it each time: find out which, and stop it".to_owned(),
         };
         format!(
-            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} minutes",
+            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \
+             minutes",
             path.display(),
             self.writes,
             self.rest + 1,

@@ -109,6 +109,11 @@ async fn prepare(
             annotations.tell(call);
         }
         session.facts.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+        let conf = &session.call.conf;
+        // With another policy type upstream does not look at the pod.
+        if conf.dataplane_options.grpc_socket().is_some() && conf.policy.policy_type == "k8s" {
+            session.pod_annotations.clone_from(&described.pod.metadata.annotations);
+        }
     }
     if let (Some(pod), Some(labels)) = (call.as_deref_mut().and_then(|call| call.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;

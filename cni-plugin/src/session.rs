@@ -1,5 +1,7 @@
 //! [`Session`]: one invocation with everything its verb needs, opened once and handed down.
 
+use std::collections::BTreeMap;
+
 use datastore::{Datastore, DatastoreConfig};
 use futures::future::join;
 use ipam_plugin::ahead::{Ahead, EarlyHandle};
@@ -41,6 +43,8 @@ pub struct Session {
     pub subnets: Option<Subnets>,
     /// The virtual machine in the pod, if it keeps its addresses; it is known soon after that read.
     pub machine: Option<MachinePod>,
+    /// The annotations of the pod, for a dataplane behind gRPC; empty for the kernel's, and before the first read.
+    pub pod_annotations: BTreeMap<String, String>,
     /// The interface that had the name of the host's end when the ADD began; it is known after the first read.
     pub before: Before,
     /// How to reach the datastore; also names it in the journal.
@@ -85,13 +89,13 @@ impl Session {
         }
         let facts = facts_of(&call, node);
         let journal = Journal::new(journal::DEFAULT_DIRECTORY);
-        let (subnets, machine, before) = (None, None, Before::Unknown);
         Ok(Session {
             call,
             facts,
-            subnets,
-            machine,
-            before,
+            subnets: None,
+            machine: None,
+            pod_annotations: BTreeMap::new(),
+            before: Before::Unknown,
             datastore_config,
             store,
             api,

@@ -1,24 +1,28 @@
 //! The network configuration in the runtime's directory: the last file to be written, as it makes the node's network ready
 //! (INST-7), and the only one that may take others away (INST-31).
 
+mod chain;
+mod former;
+mod placing;
 mod selection;
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
+use self::chain::Rendered;
+pub use self::chain::{Chain, Entry, Rendering, kind as kind_of};
+pub use self::former::Former;
+pub use self::placing::Target;
 pub use self::selection::warn_if_not_chosen;
-use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::digest;
 use crate::layout::{Layout, Place};
 use crate::node_conf;
-use crate::runtime_choice::is_read;
 use crate::settings::{Settings, Template};
-use crate::state::State;
-use crate::template::{self, TemplateError, Values, kind, plugins};
+use crate::state::{Installed, State};
+use crate::template::{self, TOKEN, TemplateError, Values, kind, plugins};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,8 @@ pub struct Conflist {
     pub calicos: Option<NetConf>,
     /// SHA-256 of the text without the pod's token, where that is in it.
     pub origin: Option<String>,
+    /// Its plugins.
+    rendered: Rendered,
 }
 
 impl Conflist {
@@ -82,7 +88,16 @@ impl Conflist {
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
-        Ok(Conflist { text, conf, calicos: calicos.map_err(refused)?, origin })
+        let chain = Chain::of(&conf);
+        if chain.calicos() > 1 {
+            return Err(refused("the plugin calico is in it twice".to_owned()));
+        }
+        let pattern = match origin {
+            Some(_) => Chain::of(&template::parse(&values.clone().with_token(TOKEN.to_owned()).fill(&template))?),
+            None => chain.clone(),
+        };
+        let calicos = calicos.map_err(refused)?;
+        Ok(Conflist { text, conf, calicos, origin, rendered: Rendered { chain, pattern } })
     }
 
     /// The name of the network.
@@ -92,42 +107,42 @@ impl Conflist {
     }
 
     /// Notes that it is going to be written, beside what it takes the place of.
-    pub fn note(&self, directory: &Path, settings: &Settings, state: &mut State) {
-        let name = &settings.conf_name;
-        let there = digest::of_file(&directory.join(name)).ok();
-        state.note_over(Place::Net, name, self.digest(), there.as_deref());
+    pub fn note(&self, target: &Target, state: &mut State) {
+        let name = &target.name;
+        let there = fs::read(target.path()).ok();
+        let noted = state.get(Place::Net, name).cloned().unwrap_or_default();
+        // Ours with entries of others is not replaced: these stay.
+        let replaced = there.as_ref().filter(|there| noted.is(&digest::of_bytes(there)) || !is_ours_in(there, &noted));
+        let replaced = replaced.map(|there| digest::of_bytes(there));
+        let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
+        let in_place = Rendering::in_place(&noted.renderings, &there).cloned();
+        state.note_over(Place::Net, name, self.digest(), replaced.as_deref());
         state.note_origin(Place::Net, name, self.origin.clone());
+        let now = self.rendering();
+        let in_place = in_place.filter(|in_place| *in_place != now);
+        state.note_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
     }
 
     /// Notes that it is there.
-    pub fn note_written(&self, settings: &Settings, state: &mut State) {
-        state.note(Place::Net, &settings.conf_name, Some(self.digest()), false);
-        state.note_origin(Place::Net, &settings.conf_name, self.origin.clone());
+    pub fn note_written(&self, target: &Target, state: &mut State) {
+        state.note(Place::Net, &target.name, Some(self.digest()), false);
+        state.note_origin(Place::Net, &target.name, self.origin.clone());
+        state.note_renderings(Place::Net, &target.name, vec![self.rendering()]);
+    }
+
+    fn rendering(&self) -> Rendering {
+        Rendering::of(&self.rendered.chain)
     }
 
     /// Whether it is the one that is noted, whatever token the pod had then.
     #[must_use]
-    pub fn is_noted(&self, settings: &Settings, state: &State) -> bool {
-        let noted = state.get(Place::Net, &settings.conf_name);
+    pub fn is_noted(&self, target: &Target, state: &State) -> bool {
+        let noted = state.get(Place::Net, &target.name);
         noted.is_some_and(|noted| noted.is(&self.digest()) || self.origin.is_some() && self.origin == noted.origin)
     }
 
     fn digest(&self) -> String {
         digest::of_bytes(self.text.as_bytes())
-    }
-
-    /// Whether it is there already, as it should be.
-    #[must_use]
-    pub fn is_written(&self, directory: &Path, settings: &Settings) -> bool {
-        atomic_file::is_so(&directory.join(&settings.conf_name), self.text.as_bytes(), settings.conf_mode)
-    }
-
-    /// Puts it in place.
-    ///
-    /// # Errors
-    /// The directory cannot be written.
-    pub fn write(&self, directory: &Path, settings: &Settings) -> Result<Change, AtomicFileError> {
-        atomic_file::replace(&directory.join(&settings.conf_name), self.text.as_bytes(), settings.conf_mode)
     }
 }
 
@@ -138,43 +153,26 @@ fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result
     plugin.map(node_conf::read).transpose()
 }
 
-/// Removes configurations that this one takes the place of: the one that `CNI_OLD_CONF_NAME` names if it is one of Calico's,
-/// and those that earlier runs wrote under another name, if nobody changed them since.
-pub fn remove_old(directory: &Path, settings: &Settings, state: &mut State) {
-    let old = &settings.old_conf_name;
-    if !old.is_empty() && *old != settings.conf_name {
-        let path = directory.join(old);
-        match fs::read_to_string(&path) {
-            Ok(text) if is_calicos(&text) => remove(&path, old, state),
-            Ok(_) => tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", path.display()),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "an old configuration cannot be read"),
-        }
-    }
-    for name in stale(state, settings) {
-        let path = directory.join(&name);
-        match digest::of_file(&path) {
-            Ok(digest) if state.is_ours(Place::Net, &name, &digest) => remove(&path, &name, state),
-            Ok(_) => tracing::warn!("{} was changed since it was installed and stays", path.display()),
-            Err(_) => state.forget(Place::Net, &name),
-        }
-    }
+/// The plugins of a text; `None` where it is no configuration.
+#[must_use]
+pub fn chain_of(text: &[u8]) -> Option<Chain> {
+    template::parse(std::str::from_utf8(text).ok()?).ok().map(|conf| Chain::of(&conf))
 }
 
-/// Configurations that are noted under other names.
-fn stale(state: &State, settings: &Settings) -> Vec<String> {
-    let noted = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
-    noted.filter(|name| **name != settings.conf_name && is_read(name)).cloned().collect()
+/// Whether a text is the configuration that was installed, or that one with entries of others.
+#[must_use]
+pub fn is_ours_in(text: &[u8], noted: &Installed) -> bool {
+    let whole = |there: &Chain| noted.renderings.iter().any(|rendering| rendering.is_whole_in(there));
+    noted.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
 }
 
-fn remove(path: &Path, name: &str, state: &mut State) {
-    match fs::remove_file(path) {
-        Ok(()) => {
-            tracing::info!("removed {}", path.display());
-            state.forget(Place::Net, name);
-        }
-        Err(error) => tracing::warn!(path = %path.display(), %error, "an old configuration cannot be removed"),
+/// The entries that others chained into the configuration that was installed.
+#[must_use]
+pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
+    if noted.is(&digest::of_bytes(text)) {
+        return Vec::new();
     }
+    chain_of(text).map(|there| there.foreign(&Chain::default(), &noted.renderings)).unwrap_or_default()
 }
 
 /// Whether Calico's plugin is in a configuration, or is delegated to from there (canal).

@@ -18,7 +18,7 @@ use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
 use crate::cluster::{self, ClusterError};
-use crate::conflist::{self, Conflist, ConflistError};
+use crate::conflist::{self, Conflist, ConflistError, Former, Target};
 use crate::credentials::{self, CredentialsError};
 use crate::host_network::{self, HostNetwork};
 use crate::kubeconfig;
@@ -103,7 +103,8 @@ impl Installation<'_> {
         let binaries = Binaries::plan(settings, layout, &before)?;
         let mut state = before.clone();
         binaries.note(&mut state);
-        conflist.note(&net_dir, settings, &mut state);
+        let target = Target::of(&net_dir, settings, &before);
+        conflist.note(&target, &mut state);
         if account.is_some() {
             state.note(Place::Net, kubeconfig::NAME, None, false);
         }
@@ -124,16 +125,18 @@ impl Installation<'_> {
         if account.is_none() {
             warn_of_hand_work(&conflist);
         }
-        self.look_over(&conflist, &net_dir, &directories, asks);
-        match conflist.write(&net_dir, settings)? {
-            Change::Written => tracing::info!("wrote {}", net_dir.join(&settings.conf_name).display()),
-            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(&settings.conf_name).display()),
+        self.look_over(&conflist, &target, &directories, asks);
+        let former = Former::all(&target, settings, &mut state);
+        match conflist.write(&target, &former)? {
+            Change::Written => tracing::info!("wrote {}", target.path().display()),
+            Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
         }
-        conflist.note_written(settings, &mut state);
+        conflist.note_written(&target, &mut state);
 
-        conflist::remove_old(&net_dir, settings, &mut state);
+        let written = Target::of(&net_dir, settings, &state);
+        former.iter().for_each(|former| former.remove(&conflist, &written, &mut state));
         tls_assets::remove_strays(&net_dir, &tls);
-        conflist::warn_if_not_chosen(&net_dir, &settings.conf_name, conflist.network());
+        conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
@@ -216,13 +219,12 @@ impl Installation<'_> {
     }
 
     /// Tells what is odd about it, and tries it. What is in place already needs no trial.
-    fn look_over(&self, conflist: &Conflist, net_dir: &Path, directories: &[(Place, PathBuf)], tries: bool) {
-        let settings = self.settings;
+    fn look_over(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
         for finding in template::findings(&conflist.text, &conflist.conf, &paths) {
-            tracing::warn!("{}: {finding}", settings.conf_name);
+            tracing::warn!("{}: {finding}", target.name);
         }
-        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(net_dir, settings)) {
+        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
     }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::{self, AtomicFileError};
+use crate::conflist::Rendering;
 use crate::layout::{Layout, Place};
 
 /// Its name in `/var/lib/calico`.
@@ -53,6 +54,10 @@ pub struct Installed {
     /// file after each rotation, from the same template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// Our plugins in a network configuration, to which others add theirs; `digest` is that of our text alone. There are two while the
+    /// second is being put in place, and none after a program that does not know them has noted its own installation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub renderings: Vec<Rendering>,
 }
 
 impl Installed {
@@ -151,6 +156,13 @@ impl State {
         }
     }
 
+    /// Notes which plugins in a noted configuration are ours.
+    pub fn note_renderings(&mut self, place: Place, name: &str, renderings: Vec<Rendering>) {
+        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            noted.renderings = renderings;
+        }
+    }
+
     /// Takes the notes of a place from another state, where nothing was done about it.
     pub fn restore(&mut self, place: Place, before: &State) {
         match before.files.get(&place) {
@@ -222,6 +234,26 @@ mod tests {
             let noted = state.get(Place::Bin, "portmap").unwrap();
             assert!(noted.is(left) && noted.is("cc") && !noted.replaced, "{noted:?}");
         }
+    }
+
+    /// Renderings are newer than the rest: both an older note and an older program must be able to go on.
+    #[test]
+    fn renderings_are_noted_beside_what_older_programs_read() {
+        let mut state = State::default();
+        let older = r#"{"files": {"net": {"10-calico.conflist": {"digest": "aa", "origin": "bb"}}}}"#;
+        assert!(
+            serde_json::from_str::<State>(older).unwrap().files[&Place::Net]["10-calico.conflist"]
+                .renderings
+                .is_empty()
+        );
+        state.note(Place::Net, "10-calico.conflist", Some("aa".into()), false);
+        assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
+        let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
+        let rendering = Rendering::of(&crate::conflist::chain_of(chain.as_bytes()).unwrap());
+        state.note_renderings(Place::Net, "10-calico.conflist", vec![rendering]);
+        let text = serde_json::to_string(&state).unwrap();
+        assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub use self::findings::{Finding, findings};
 use crate::settings::read::Environment;
 use serde_json::{Map, Value};
 
+/// The placeholder of the pod's token.
+pub const TOKEN: &str = "__SERVICEACCOUNT_TOKEN__";
+
 /// Why a text is no network configuration. It may hold a token, so it is never shown (INST-12).
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
@@ -92,7 +95,7 @@ impl Values {
     #[must_use]
     pub fn fill(&self, template: &str) -> String {
         let middle = [
-            ("__SERVICEACCOUNT_TOKEN__", &self.token),
+            (TOKEN, &self.token),
             ("__ETCD_CERT_FILE__", &self.tls.cert),
             ("__ETCD_CA_CERT_FILE__", &self.tls.ca),
             ("__ETCD_KEY_FILE__", &self.tls.key),

@@ -15,6 +15,7 @@
 //! is named. Without `--yes` nothing is changed.
 
 mod addresses;
+mod chained;
 mod endpoints;
 mod files;
 mod interfaces;
@@ -91,7 +92,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             return Ok(report);
         }
     }
-    match first_steps(&configurations, conf, options, &state.torn_down, network, &mut report).await {
+    let chained = chained::Chained::of(&configurations, &state, &layout.net_dir(&net_dir));
+    match first_steps(&configurations, &chained, conf, options, &state.torn_down, network, &mut report).await {
         Err(reason) => {
             report.leave("programs, kubeconfig and TLS files", reason);
             configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
@@ -121,15 +123,27 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
 /// free when nothing leads to them any more. Why the rest stays, where a step fails.
 async fn first_steps(
     configurations: &[&Task],
+    chained: &chained::Chained<'_>,
     conf: Result<NetConf, String>,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
     report: &mut Report,
 ) -> Result<(), &'static str> {
+    const NOT_MOVED: &str =
+        "plugins that others chained into the configuration cannot be moved: run it again when they can";
+    if !chained.move_on(options.yes, report) {
+        return Err(NOT_MOVED);
+    }
     let mut are_retired = true;
     for task in configurations {
         are_retired &= files::retire(task, options.yes, report);
+    }
+    // What was added until then.
+    let mut late = Report::default();
+    if options.yes && !chained.move_on(true, &mut late) {
+        report.steps.extend(late.steps);
+        return Err(NOT_MOVED);
     }
     if !are_retired {
         return Err("a configuration that cannot be renamed still runs them: run it again when it can");

@@ -11,7 +11,14 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
 use crate::security_label;
+
+mod amend;
+
+pub use amend::{There, amend, settled};
 
 /// What the names of drafts end in.
 const SUFFIX: &str = ".calico-draft.tmp";
@@ -165,6 +172,46 @@ impl Finished {
     }
 }
 
+impl Finished {
+    /// Takes the place of the file that was read as `expected`, or of none. Returns false, with nothing changed, where another
+    /// file is there by now. The files are exchanged before the comparison: what another program wrote in between is never lost.
+    ///
+    /// # Errors
+    /// The system refuses; the file that was there before still is.
+    pub fn put_in_place_of(mut self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
+        let held = &mut self.held;
+        let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+        match renameat_with(CWD, &held.path, CWD, &held.target, flags) {
+            Ok(()) => {}
+            Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
+            // Not every file system can, and a seccomp profile may forbid it.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                if There::read(&held.target)?.as_ref() != expected {
+                    return Ok(false);
+                }
+                return self.put_in_place().map(|()| true);
+            }
+            Err(error) => return Err(held.error("rename the new file to", error.into())),
+        }
+        match expected {
+            None => held.in_place = true,
+            Some(expected) => {
+                let replaced = There::read(&held.path)?;
+                // One that is gone was swept away by another installer.
+                if replaced.as_ref().is_some_and(|replaced| replaced != expected) {
+                    let back = renameat_with(CWD, &held.path, CWD, &held.target, RenameFlags::EXCHANGE);
+                    return match back {
+                        Ok(()) | Err(Errno::NOENT) => Ok(false),
+                        Err(error) => Err(held.error("give back what another program wrote to", error.into())),
+                    };
+                }
+            }
+        }
+        sync_directory(&held.target)?;
+        Ok(true)
+    }
+}
+
 impl Held {
     fn error(&self, action: &'static str, source: io::Error) -> AtomicFileError {
         AtomicFileError { action, path: self.target.clone(), source }
@@ -213,7 +260,7 @@ fn remove_abandoned(path: &Path) -> bool {
 }
 
 /// Unlike any other: process ids repeat, as each container counts its own.
-fn draft_name(target: &Path) -> PathBuf {
+pub(crate) fn draft_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let random = RandomState::new().hash_one(std::process::id());
     target.with_file_name(format!(".{name}.{random:016x}{SUFFIX}"))

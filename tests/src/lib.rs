@@ -21,6 +21,7 @@ pub mod kubernetes;
 pub mod machine;
 pub mod manifests;
 pub mod namespaces;
+pub mod neighbours;
 pub mod node;
 pub mod node_pod;
 pub mod plugin;

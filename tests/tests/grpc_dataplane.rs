@@ -10,10 +10,12 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use cni_plugin::dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
-use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tonic::body::Body;
@@ -205,6 +207,37 @@ fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>)
         assert_eq!(asked.dataplane_options["colour"], "blue");
     });
     cluster.assert_nothing_left();
+}
+
+/// A dataplane of another vendor goes by them.
+#[test]
+fn the_server_gets_the_annotations_of_a_pod_of_kubernetes() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        let fake = Fake::serve(cluster);
+        let conf = fake.conf(cluster);
+        let Store::Kubernetes(objects) = &cluster.store else { unreachable!("it is on an API server") };
+        let annotations =
+            json!({ "vendor.example/queues": "4", "cni.projectcalico.org/ipv4pools": "[\"10.65.0.0/16\"]" });
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "pod1", "namespace": NAMESPACE, "labels": { "app": "web" }, "annotations": annotations },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+        });
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        objects.client().create(&path, &pod).unwrap().success().unwrap();
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        let told = |script: &mut Script| script.added.pop().unwrap().workload.unwrap();
+        let workload = fake.script(told);
+        assert_eq!(json!(workload.annotations), annotations);
+        assert_eq!((workload.labels["app"].as_str(), workload.pod.as_str()), ("web", "pod1"));
+        cluster.delete(&pod, &conf);
+
+        let mut other = conf;
+        other["policy"] = json!({ "type": "other" });
+        cluster.add(&pod, &other);
+        assert_eq!(fake.script(told).annotations.len(), 0, "with this policy type the pod is not read");
+    });
 }
 
 fn a_refused_add_gives_the_addresses_back(cluster: &Cluster<'_>) {

@@ -1,5 +1,7 @@
 //! A dataplane behind gRPC: what it is told, and what it answers (CNI-235..CNI-238).
 
+use std::collections::BTreeMap;
+
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{CniError, Code};
 
@@ -31,7 +33,7 @@ pub(super) async fn attach(
         }),
         container_ips: ips.collect(),
         container_routes: plan.routes.iter().map(ToString::to_string).collect(),
-        workload: Some(workload(endpoint)),
+        workload: Some(workload(endpoint, &session.pod_annotations)),
         dataplane_options: Default::default(),
     };
     let reply = match server(session, socket)?.add(request).await {
@@ -74,13 +76,13 @@ fn refused(error: GrpcError) -> CniError {
     CniError::internal(error.to_string())
 }
 
-fn workload(endpoint: &WorkloadEndpoint) -> WorkloadIds {
+fn workload(endpoint: &WorkloadEndpoint, annotations: &BTreeMap<String, String>) -> WorkloadIds {
     let spec = &endpoint.spec;
     WorkloadIds {
         name: endpoint.metadata.name.clone(),
         namespace: endpoint.metadata.namespace.clone(),
         labels: endpoint.metadata.labels.clone(),
-        annotations: endpoint.metadata.annotations.clone(),
+        annotations: annotations.clone(),
         endpoint: spec.endpoint.clone(),
         node: spec.node.clone(),
         orchestrator: spec.orchestrator.clone(),

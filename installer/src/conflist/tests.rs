@@ -1,4 +1,5 @@
 use super::*;
+use crate::atomic_file::Change;
 
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
@@ -8,6 +9,20 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
 fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistError> {
     let settings = settings(variables);
     Conflist::render(&settings, &settings.values, &Layout::below(root))
+}
+
+/// The place that the settings say, with what is noted.
+fn target(directory: &Path, settings: &Settings, state: &State) -> Target {
+    Target::of(directory, settings, state)
+}
+
+/// Removes what a configuration takes the place of, after it was put in place.
+fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
+    let target = target(directory, settings, state);
+    let conflist = Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+    let former = Former::all(&target, settings, state);
+    conflist.write(&target, &former).unwrap();
+    former.iter().for_each(|former| former.remove(&conflist, &target, state));
 }
 
 /// In the place of a root in which nothing is.
@@ -52,14 +67,14 @@ fn another_token_is_not_another_template() {
         let values = settings.values.clone().with_token(token.into());
         Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).unwrap()
     };
-    let settings = settings(&[]);
+    let target = target(Path::new(NOWHERE), &settings(&[]), &State::default());
     let (with, without) = (r#"{"type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__"}"#, r#"{"type": "flannel"}"#);
     let mut state = State::default();
-    of(with, "first").note_written(&settings, &mut state);
-    assert!(of(with, "second").is_noted(&settings, &state));
-    assert!(!of(without, "first").is_noted(&settings, &state));
-    of(without, "first").note_written(&settings, &mut state);
-    assert!(of(without, "second").is_noted(&settings, &state) && !of(with, "first").is_noted(&settings, &state));
+    of(with, "first").note_written(&target, &mut state);
+    assert!(of(with, "second").is_noted(&target, &state));
+    assert!(!of(without, "first").is_noted(&target, &state));
+    of(without, "first").note_written(&target, &mut state);
+    assert!(of(without, "second").is_noted(&target, &state) && !of(with, "first").is_noted(&target, &state));
 }
 
 #[test]
@@ -79,12 +94,12 @@ fn the_old_configuration_goes_if_it_is_calicos() {
     let canal = settings(&[("CNI_CONF_NAME", "10-canal.conflist")]);
     for (text, stays) in [(STRANGE, true), (CALICOS, false)] {
         fs::write(&old, text).unwrap();
-        remove_old(dir.path(), &canal, &mut State::default());
+        remove_former(dir.path(), &canal, &mut State::default());
         assert_eq!(old.exists(), stays, "{text}");
     }
     fs::write(&old, CALICOS).unwrap();
     for variables in [&[][..], &[("CNI_CONF_NAME", "10-canal.conflist"), ("CNI_OLD_CONF_NAME", "")]] {
-        remove_old(dir.path(), &settings(variables), &mut State::default());
+        remove_former(dir.path(), &settings(variables), &mut State::default());
         assert!(old.exists(), "{variables:?}");
     }
 }
@@ -101,7 +116,7 @@ fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
     fs::write(dir.path().join(ours), STRANGE).unwrap();
     fs::write(dir.path().join(changed), CALICOS).unwrap();
     fs::write(dir.path().join("calico-kubeconfig"), "").unwrap();
-    remove_old(dir.path(), &settings(&[]), &mut state);
+    remove_former(dir.path(), &settings(&[]), &mut state);
     let left = |name: &str| dir.path().join(name).exists();
     assert_eq!((left(ours), left(changed), left("calico-kubeconfig")), (false, true, true));
     let noted: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
@@ -115,8 +130,9 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     let mut state = State::default();
     let mut write = || {
-        conflist.note(dir.path(), &settings, &mut state);
-        let change = conflist.write(dir.path(), &settings).unwrap();
+        let target = target(dir.path(), &settings, &state);
+        conflist.note(&target, &mut state);
+        let change = conflist.write(&target, &[]).unwrap();
         (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
     };
     assert_eq!(write(), (Change::Written, false));
@@ -132,10 +148,97 @@ fn the_configuration_that_a_failed_run_left_is_still_ours() {
     let settings = settings(&[]);
     let mut state = State::default();
     let first = render(&[], Path::new(NOWHERE)).unwrap();
-    first.note(dir.path(), &settings, &mut state);
-    first.write(dir.path(), &settings).unwrap();
-    first.note_written(&settings, &mut state);
-    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(dir.path(), &settings, &mut state);
+    let target = target(dir.path(), &settings, &state);
+    first.note(&target, &mut state);
+    first.write(&target, &[]).unwrap();
+    first.note_written(&target, &mut state);
+    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(&target, &mut state);
     let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
     assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
+}
+
+/// A configuration with another's plugin at its end.
+fn extended(text: &str) -> String {
+    let mut conf: Value = serde_json::from_str(text).unwrap();
+    conf["plugins"].as_array_mut().unwrap().push(serde_json::json!({ "type": "mesh" }));
+    conf.to_string()
+}
+
+fn kinds(file: &Path) -> Vec<String> {
+    let conf = template::parse(&fs::read_to_string(file).unwrap()).unwrap();
+    plugins(&conf).into_iter().map(|plugin| kind(plugin).to_owned()).collect()
+}
+
+#[test]
+fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, file) = (settings(&[]), dir.path().join("10-calico.conflist"));
+    let mut state = State::default();
+    for (variables, text) in
+        [(&[][..], None), (&[("CNI_MTU", "1400")][..], None), (&[("CNI_MTU", "1300")][..], Some(CALICOS))]
+    {
+        let conflist = render(variables, Path::new(NOWHERE)).unwrap();
+        let target = target(dir.path(), &settings, &state);
+        conflist.note(&target, &mut state);
+        assert_eq!(state.get(Place::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
+        conflist.write(&target, &[]).unwrap();
+        conflist.note_written(&target, &mut state);
+        let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
+        fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
+        assert!(is_ours_in(&fs::read(&file).unwrap(), noted));
+        if variables.len() == 1 && text.is_none() {
+            fs::write(&file, CALICOS).unwrap();
+        }
+    }
+}
+
+/// A run that ends between its note and its write, or between its write and the next note.
+#[test]
+fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
+    let tuning = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}]}"#;
+    let plain = r#"{"name": "n", "plugins": [{"type": "calico", "mtu": 1400}, {"type": "portmap"}]}"#;
+    for is_written in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("10-calico.conflist");
+        let mut state = State::default();
+        let mut run = |template: &str, writes: bool, is_whole: bool| {
+            let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+            let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+            let target = target(dir.path(), &settings, &state);
+            conflist.note(&target, &mut state);
+            if writes {
+                conflist.write(&target, &[]).unwrap();
+            }
+            if is_whole {
+                conflist.note_written(&target, &mut state);
+            }
+        };
+        run(tuning, true, true);
+        let theirs = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}, {"type": "tuning"}, {"type": "mesh"}]}"#;
+        fs::write(&file, theirs).unwrap();
+        run(plain, is_written, false);
+        run(CALICOS, true, true);
+        assert_eq!(kinds(&file), ["calico", "tuning", "mesh"], "{is_written}");
+    }
+}
+
+/// The moment between the write of the new configuration and the end of the former one.
+#[test]
+fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = State::default();
+    let (old, new) = (settings(&[]), settings(&[("CNI_CONF_NAME", "20-calico.conflist")]));
+    let conflist = render(&[], Path::new(NOWHERE)).unwrap();
+    let before = target(dir.path(), &old, &state);
+    conflist.write(&before, &[]).unwrap();
+    conflist.note_written(&before, &mut state);
+    let after = target(dir.path(), &new, &state);
+    let former = Former::all(&after, &new, &mut state);
+    conflist.write(&after, &former).unwrap();
+    conflist.note_written(&after, &mut state);
+    let after = target(dir.path(), &new, &state);
+    fs::write(before.path(), extended(&fs::read_to_string(before.path()).unwrap())).unwrap();
+    former.iter().for_each(|former| former.remove(&conflist, &after, &mut state));
+    assert_eq!(kinds(&after.path()), ["calico", "portmap", "mesh"]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }

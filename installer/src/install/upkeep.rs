@@ -6,8 +6,13 @@ use std::time::Duration;
 
 use super::{InstallError, Installation};
 use crate::agent::Kept;
+use crate::conflist::Target;
 use crate::state::State;
 use crate::{binaries, mtu};
+
+mod quarrel;
+
+use quarrel::Quarrel;
 
 /// How long the datastore may take to tell its pools. The agent answers nobody meanwhile: far less than probes wait.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -20,6 +25,8 @@ pub struct Upkeep<'a> {
     keeps: Option<bool>,
     /// Why the MTU of pods is not known, as it was said last.
     said: Option<String>,
+    /// The configuration, where another program changes it each time.
+    quarrel: Quarrel,
 }
 
 impl<'a> Upkeep<'a> {
@@ -31,7 +38,7 @@ impl<'a> Upkeep<'a> {
     /// For who finds out whether it was installed from this environment. What another one installed is somebody else's to look
     /// after.
     pub fn of_anyones(installation: Installation<'a>) -> Upkeep<'a> {
-        Upkeep { installation, keeps: None, said: None }
+        Upkeep { installation, keeps: None, said: None, quarrel: Quarrel::default() }
     }
 
     /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is asked,
@@ -45,16 +52,29 @@ impl<'a> Upkeep<'a> {
             }
             Err(error) => Err(error),
         };
-        let missing = match missing {
-            Ok(missing) if missing.is_empty() => return Kept::default(),
+        let Missing { configuration, others } = match missing {
             Ok(missing) => missing,
             Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
         };
+        let is_left = !self.quarrel.puts_back(configuration.is_some()) && others.is_empty();
+        if let Some(path) = configuration.as_ref().filter(|_| is_left) {
+            return Kept { mended: 0, missing: Some(self.quarrel.told(path)) };
+        }
+        let is_configuration = configuration.is_some();
+        let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
+        if missing.is_empty() {
+            return Kept::default();
+        }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
         match self.installation.install(false) {
-            // A directory may have been skipped.
-            Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
+            Ok(()) => {
+                if is_configuration {
+                    self.quarrel.has_put_back();
+                }
+                // A directory may have been skipped.
+                Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None }
+            }
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
         }
     }
@@ -95,29 +115,41 @@ impl<'a> Upkeep<'a> {
     }
 }
 
+/// What is not there or is not as it was installed.
+#[derive(Debug, Default)]
+struct Missing {
+    /// The network configuration.
+    configuration: Option<PathBuf>,
+    /// Programs and files for TLS.
+    others: Vec<PathBuf>,
+}
+
 impl Installation<'_> {
     /// Whether the configuration that is noted as installed is the one that this environment makes. What is noted in a file that
     /// cannot be read is not known, unlike for [`load_state`](Self::load_state): this is asked again, an install is not.
     fn is_noted(&self) -> Result<bool, InstallError> {
-        let tls = self.tls_assets()?.on_node(&self.settings.net_dir);
-        Ok(self.render(&tls)?.is_noted(self.settings, &State::load(self.layout)?))
+        let Installation { settings, layout, .. } = *self;
+        let state = State::load(layout)?;
+        let target = Target::of(&layout.net_dir(&settings.net_dir), settings, &state);
+        let tls = self.tls_assets()?.on_node(&settings.net_dir);
+        Ok(self.render(&tls)?.is_noted(&target, &state))
     }
 
     /// What this environment installs and has installed, and is not there or is not as it was. Nothing is written.
-    fn missing(&self) -> Result<Vec<PathBuf>, InstallError> {
+    fn missing(&self) -> Result<Missing, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
-        let assets = self.tls_assets()?;
-        let mut missing = assets.missing(&net_dir)?;
-        if !self.render(&assets.on_node(&settings.net_dir))?.is_written(&net_dir, settings) {
-            missing.push(net_dir.join(&settings.conf_name));
-        }
         let state = self.load_state();
+        let assets = self.tls_assets()?;
+        let target = Target::of(&net_dir, settings, &state);
+        let rendered = self.render(&assets.on_node(&settings.net_dir))?;
+        let configuration = (!rendered.is_written(&target)).then(|| target.path());
+        let mut others = assets.missing(&net_dir)?;
         let names = binaries::names(settings, layout);
         for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
             let noted = names.iter().filter(|name| state.get(place, name).is_some());
-            missing.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
+            others.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
-        Ok(missing)
+        Ok(Missing { configuration, others })
     }
 }

@@ -13,7 +13,7 @@ const FILES: [Variable; 13] = [
     variable("CNI_CONF_NAME", "10-calico.conflist", "name of the configuration"),
     variable("CNI_OLD_CONF_NAME", "10-calico.conflist", "removed in the end if it has another name and is Calico's"),
     variable("CNI_NET_DIR", "/etc/cni/net.d", "configuration directory on the node, for paths in the configuration"),
-    variable("TEST_FILE_PERMISSION", "0600", "mode of the configuration"),
+    variable("TEST_FILE_PERMISSION", "0600", "mode of the configuration; one that grants more stays"),
     variable("TLS_ASSETS_DIR", "/calico-secrets", "where etcd-ca, etcd-cert and etcd-key are mounted"),
     variable(
         "UPDATE_CNI_BINARIES",

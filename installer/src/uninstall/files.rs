@@ -11,7 +11,7 @@ use super::plan::{Found, FoundState, Task, Verdict};
 use super::report::Report;
 use crate::layout::{Layout, Place};
 use crate::state::{Installed, State};
-use crate::{digest, kubeconfig, runtime_choice, template, tls_assets};
+use crate::{conflist, digest, kubeconfig, runtime_choice, template, tls_assets};
 
 /// What a configuration is called while it is being taken back. No runtime reads it (INST-159).
 const RETIRED: &str = "removed";
@@ -60,7 +60,10 @@ fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
     tls_assets::FILES.iter().filter_map(file).collect()
 }
 
+/// A network configuration is as it was installed where all of ours is: others chain their plugins into it.
 fn look_at(path: &Path, installed: &Installed) -> FoundState {
+    let is_extended =
+        || !installed.renderings.is_empty() && fs::read(path).is_ok_and(|text| conflist::is_ours_in(&text, installed));
     let there = match digest::of_file(path) {
         Ok(digest) => digest,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -69,7 +72,7 @@ fn look_at(path: &Path, installed: &Installed) -> FoundState {
         Err(error) => return FoundState::Unreadable(error.to_string()),
     };
     match &installed.digest {
-        Some(_) if installed.is(&there) => FoundState::Same,
+        Some(_) if installed.is(&there) || is_extended() => FoundState::Same,
         Some(_) => FoundState::Changed("it is not the file that was installed: somebody changed it since".into()),
         None => renewed(path),
     }
@@ -178,7 +181,8 @@ pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
     }
 }
 
-fn retired(path: &Path) -> PathBuf {
+/// The name of a configuration that is being taken back.
+pub(super) fn retired(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".");
     name.push(RETIRED);

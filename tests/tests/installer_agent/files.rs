@@ -1,9 +1,11 @@
 //! What was installed is put back, by whoever would install the same.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::installation::{BIN, NET, SECONDARY_BIN};
+use integration_tests::neighbours::{Neighbour, kinds, plugin};
 use integration_tests::node_pod::{NAMESPACE, POD_ACCOUNT};
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
@@ -25,6 +27,44 @@ fn files_that_are_gone_come_back() {
         assert!(pod.container.names(BIN).contains(&"portmap".to_owned()));
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("install_ok").unwrap(), 1);
+    });
+}
+
+/// istio-cni and linkerd-cni put themselves in again as soon as they are gone; a fight takes both sides' pods down.
+#[test]
+fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let file = pod.container.path(NET).join(CONF);
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut mended = 0;
+        for neighbour in Neighbour::ALL {
+            neighbour.chains_into(&file).unwrap();
+            let version =
+                || fs::metadata(&file).map(|seen| (seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.mode())).unwrap();
+            let before = version();
+            for _ in 0..2 {
+                // Tells that the agent has looked, and installed again.
+                fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+                agent.look();
+                mended += 1;
+                agent.agent.await_metric("files_mended_total", mended).unwrap();
+                assert_eq!(version(), before, "it was written");
+            }
+        }
+        // Ours is put back among theirs.
+        let text = pod.container.conf(CONF).unwrap();
+        fs::write(&file, text.replace("\"snat\": true", "\"snat\": false")).unwrap();
+        agent.look();
+        agent.agent.await_metric("files_mended_total", mended + 1).unwrap();
+        let mended = pod.container.conf(CONF).unwrap();
+        assert_eq!(kinds(&mended), ["calico", "portmap", "istio-cni", "linkerd-cni"]);
+        assert_eq!(plugin(&mended, "portmap")["snat"], true);
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
     });
 }
 

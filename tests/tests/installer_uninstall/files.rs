@@ -4,6 +4,7 @@ use std::fs;
 
 use integration_tests::installation::{BIN, Container, NET};
 use integration_tests::namespaces::isolated;
+use integration_tests::neighbours::{Neighbour, kinds, plugin};
 use nix::mount::{MsFlags, mount, umount};
 
 use super::uninstall;
@@ -141,6 +142,59 @@ fn programs_of_a_configuration_that_stays_stay() {
         assert_eq!(container.conf(CONF).unwrap(), text);
         assert_eq!(container.names(BIN), ["calico", "calico-ipam", "loopback", "portmap"]);
         assert!(done.contains(&format!("{BIN}/calico-ipam: {CONF}, which stays, runs it")), "{done}");
+    });
+}
+
+/// A list of plugins that only continue another's work makes no network.
+#[test]
+fn a_configuration_that_others_chained_to_goes_and_they_are_named() {
+    installed(|container| {
+        let conf = container.path(NET).join(CONF);
+        Neighbour::ALL.into_iter().for_each(|neighbour| neighbour.chains_into(&conf).unwrap());
+        let before = container.fingerprint();
+        let dry = said(&container, &[], 0);
+        assert_eq!(container.fingerprint(), before);
+        let what = format!("the plugins istio-cni, linkerd-cni that others chained into {}", conf.display());
+        let reason = "no configuration of Calico's follows that they could be chained into";
+        assert!(dry.contains(&format!("would remove {what}: {reason}\n")), "{dry}");
+        let done = said(&container, &["--yes"], 0);
+        assert!(done.contains(&format!("removed {what}: {reason}\n")), "{done}");
+        assert!(done.contains(&format!("removed {}\n", conf.display())), "{done}");
+        assert!(container.names(NET).is_empty() && !container.path(STATE).exists());
+    });
+}
+
+#[test]
+fn what_others_chained_moves_into_the_configuration_of_calicos_that_follows() {
+    installed(|container| {
+        let (conf, following) = (container.path(NET).join(CONF), "20-calico.conflist");
+        let upstreams = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "linkerd-cni"}]}"#;
+        let upstreams = container.file(&format!("{NET}/{following}"), upstreams).unwrap();
+        Neighbour::ALL.into_iter().for_each(|neighbour| neighbour.chains_into(&conf).unwrap());
+        let words =
+            format!("the plugins istio-cni that others chained into {} to {}\n", conf.display(), upstreams.display());
+        let dry = said(&container, &[], 0);
+        assert!(dry.contains(&format!("would move {words}")), "{dry}");
+        let done = said(&container, &["--yes"], 0);
+        assert!(done.contains(&format!("moved {words}")), "{done}");
+        assert_eq!(container.names(NET), [following]);
+        let text = container.conf(following).unwrap();
+        assert_eq!(kinds(&text), ["calico", "linkerd-cni", "istio-cni"]);
+        assert_eq!(plugin(&text, "istio-cni"), Neighbour::Istio.entry());
+    });
+}
+
+/// They are chained to Calico's plugin, not to any.
+#[test]
+fn what_others_chained_moves_into_no_other_network() {
+    installed(|container| {
+        let other = r#"{"name": "n", "plugins": [{"type": "bridge"}]}"#;
+        container.file(&format!("{NET}/20-other.conflist"), other).unwrap();
+        Neighbour::Istio.chains_into(&container.path(NET).join(CONF)).unwrap();
+        let done = said(&container, &["--yes"], 0);
+        assert!(done.contains("no configuration of Calico's follows"), "{done}");
+        assert_eq!(container.names(NET), ["20-other.conflist"]);
+        assert_eq!(container.conf("20-other.conflist").unwrap(), other);
     });
 }
 

@@ -194,7 +194,9 @@ fn on_a_node_that_another_installation_serves_nothing_is_torn_down() {
         // Somebody installed another one over it, and its configuration serves the pods.
         let configuration = node.container.path(NET).join("10-calico.conflist");
         let text = std::fs::read_to_string(&configuration).unwrap();
-        std::fs::write(&configuration, format!("{text} ")).unwrap();
+        let mut another: serde_json::Value = serde_json::from_str(&text).unwrap();
+        another["plugins"][0]["log_level"] = serde_json::json!("fatal");
+        std::fs::write(&configuration, another.to_string()).unwrap();
         let outcome = uninstall(&node.container, &options).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}{}", outcome.stdout, outcome.stderr);
         assert!(outcome.stdout.contains("this configuration runs Calico's plugins"), "{}", outcome.stdout);

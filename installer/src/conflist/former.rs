@@ -1,0 +1,93 @@
+//! [`Former`]: configurations that a new one takes the place of.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use super::{Conflist, Target, is_calicos, is_ours_in};
+use crate::atomic_file::draft_name;
+use crate::layout::Place;
+use crate::runtime_choice::is_read;
+use crate::settings::Settings;
+use crate::state::{Installed, State};
+
+/// A configuration that goes when another one is in place.
+#[derive(Debug, Clone)]
+pub struct Former {
+    /// Its name, as the state has it.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What the state notes of it.
+    pub noted: Installed,
+}
+
+impl Former {
+    /// The configuration that `CNI_OLD_CONF_NAME` names if it is one of Calico's, and those that earlier runs wrote
+    /// under another name, if nobody changed our part of them since. Those that are gone are forgotten.
+    pub fn all(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
+        let former = |name: &String, state: &State| Former {
+            name: name.clone(),
+            path: target.directory.join(name),
+            noted: state.get(Place::Net, name).cloned().unwrap_or_default(),
+        };
+        let mut all = Vec::new();
+        let old = &settings.old_conf_name;
+        if !old.is_empty() && *old != target.name {
+            let former = former(old, state);
+            match fs::read_to_string(&former.path) {
+                Ok(text) if is_calicos(&text) => all.push(former),
+                Ok(_) => {
+                    tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", former.path.display())
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(path = %former.path.display(), %error, "an old configuration cannot be read");
+                }
+            }
+        }
+        for name in stale(state, &target.name) {
+            let former = former(&name, state);
+            match fs::read(&former.path) {
+                _ if all.iter().any(|known| known.name == name) => {}
+                Ok(text) if is_ours_in(&text, &former.noted) => all.push(former),
+                Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
+                Err(_) => state.forget(Place::Net, &name),
+            }
+        }
+        all
+    }
+
+    /// What it says now.
+    pub fn text(&self) -> Option<Vec<u8>> {
+        fs::read(&self.path).ok()
+    }
+
+    /// Removes it, and moves on what others chained into it meanwhile.
+    pub fn remove(&self, conflist: &Conflist, target: &Target, state: &mut State) {
+        // By another name nobody writes to it any more.
+        let aside = draft_name(&self.path);
+        let removed = fs::rename(&self.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
+            let taken = Former { path: aside.clone(), ..self.clone() };
+            let written = conflist.write(target, &[taken]).map_err(|error| error.to_string());
+            written.and_then(|_| fs::remove_file(&aside).map_err(|error| error.to_string())).inspect_err(|_| {
+                let _ = fs::rename(&aside, &self.path);
+            })
+        });
+        match removed {
+            Ok(()) => {
+                tracing::info!("removed {}", self.path.display());
+                state.forget(Place::Net, &self.name);
+            }
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), error, "an old configuration cannot be removed");
+            }
+        }
+    }
+}
+
+/// Configurations that are noted under other names.
+fn stale(state: &State, name: &str) -> Vec<String> {
+    let noted = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
+    noted.filter(|noted| *noted != name && is_read(noted)).cloned().collect()
+}

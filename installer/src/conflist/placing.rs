@@ -1,0 +1,158 @@
+//! A configuration is put in place among what others chain into it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::chain::Merged;
+use super::{Conflist, Former, chain_of, is_calicos};
+use crate::atomic_file::{self, AtomicFileError, Change};
+use crate::digest;
+use crate::layout::Place;
+use crate::settings::Settings;
+use crate::state::{Installed, State};
+
+/// Where a configuration goes, and what is noted of the one that is there.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The file's name.
+    pub name: String,
+    /// The mode that it has at least.
+    pub mode: u32,
+    /// What the state notes of it; nothing on the first run, and where the state is not kept.
+    pub noted: Installed,
+}
+
+impl Target {
+    /// The place that the settings say. A single plugin, in a file `.conf`, that istio-cni or linkerd-cni made a list
+    /// of is in a file `.conflist` from then on: a runtime reads no list in the other one.
+    pub fn of(directory: &Path, settings: &Settings, state: &State) -> Target {
+        let target = |name: String| Target {
+            directory: directory.to_owned(),
+            mode: settings.conf_mode,
+            noted: state.get(Place::Net, &name).cloned().unwrap_or_default(),
+            name,
+        };
+        let asked = target(settings.conf_name.clone());
+        if !asked.name.ends_with(".conf") {
+            return asked;
+        }
+        let mut list = target(format!("{}list", asked.name));
+        if list.noted == Installed::default() {
+            list.noted = asked.noted.clone();
+        }
+        match fs::read(list.path()) {
+            Ok(text) if is_extended(&text, &list.noted) => list,
+            _ => asked,
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(&self.name)
+    }
+
+    /// Whether a text is a configuration, or none is expected. What is neither may be in the course of being written.
+    fn is_whole(&self, there: Option<&[u8]>) -> bool {
+        match there {
+            Some(text) => chain_of(text).is_some(),
+            None => self.noted.digest.is_none(),
+        }
+    }
+}
+
+/// Whether Calico's plugin is in a list with entries of others.
+fn is_extended(text: &[u8], noted: &Installed) -> bool {
+    let Some(there) = chain_of(text) else { return false };
+    let is_calicos = std::str::from_utf8(text).is_ok_and(is_calicos);
+    is_calicos && there.is_list() && !there.foreign(&super::Chain::default(), &noted.renderings).is_empty()
+}
+
+impl Conflist {
+    /// Whether it is there already, as it should be.
+    #[must_use]
+    pub fn is_written(&self, target: &Target) -> bool {
+        let there = atomic_file::settled(&target.path(), |there| target.is_whole(there)).ok().flatten();
+        there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
+    }
+
+    /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes
+    /// the place of, come along.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or another program writes the file again and again.
+    pub fn write(&self, target: &Target, former: &[Former]) -> Result<Change, AtomicFileError> {
+        let mut foreign = Vec::new();
+        let mut target = target.clone();
+        let mut proposed = None;
+        let path = target.path();
+        let whole = target.clone();
+        let is_whole = |there: Option<&[u8]>| whole.is_whole(there);
+        let change = |there: Option<&[u8]>| {
+            if there.is_some() && there == proposed.as_deref() {
+                return None;
+            }
+            let merged = self.merged(there, &target, former);
+            foreign.clone_from(&merged.foreign);
+            let text = self.text_of(&merged, there);
+            if text.is_some() {
+                // What is read next is this, or what another program made of it.
+                target.noted.renderings.push(self.rendering());
+                proposed.clone_from(&text);
+            }
+            text
+        };
+        let changed = atomic_file::amend(&path, whole.mode, is_whole, change)?;
+        if !foreign.is_empty() {
+            tracing::info!("{}: plugins of others stay in it: {}", path.display(), foreign.join(", "));
+        }
+        Ok(changed)
+    }
+
+    /// The text that should be in the place of `there`; `None` where it says the same.
+    fn over(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Option<Vec<u8>> {
+        self.text_of(&self.merged(there, target, former), there)
+    }
+
+    fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
+        if there.and_then(chain_of).is_some_and(|there| merged.chain.says_the_same_as(&there)) {
+            return None;
+        }
+        if merged.is_only_ours() {
+            return Some(self.text.as_bytes().to_vec());
+        }
+        // A map of values is always written.
+        let mut text = serde_json::to_vec_pretty(&merged.chain.to_list()).unwrap_or_default();
+        text.push(b'\n');
+        Some(text)
+    }
+
+    fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
+        let Some(there) = there.and_then(|text| self.known(text, &target.noted)) else {
+            // In the places that they had there.
+            let mut former = former.iter();
+            let first = former.by_ref().find_map(|former| Some((self.known(&former.text()?, &former.noted)?, former)));
+            let merged = first.map_or_else(
+                || self.rendered.alone(),
+                |(there, former)| self.rendered.over(&there, &former.noted.renderings),
+            );
+            return self.with_former(merged, former.as_slice());
+        };
+        self.with_former(self.rendered.over(&there, &target.noted.renderings), former)
+    }
+
+    fn with_former(&self, mut merged: Merged, former: &[Former]) -> Merged {
+        for former in former {
+            let there = former.text().and_then(|text| self.known(&text, &former.noted));
+            let foreign = there.map(|there| there.foreign(&self.rendered.pattern, &former.noted.renderings));
+            merged.adopt(foreign.unwrap_or_default());
+        }
+        merged
+    }
+
+    /// The plugins of a text that may hold entries of others; `None` for one that is wholly ours, or no configuration.
+    fn known(&self, text: &[u8], noted: &Installed) -> Option<super::Chain> {
+        chain_of(text).filter(|_| !noted.is(&digest::of_bytes(text)))
+    }
+}

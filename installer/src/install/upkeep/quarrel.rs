@@ -1,0 +1,92 @@
+//! [`Quarrel`]: a configuration that another program changes each time that it is put back.
+
+use std::path::Path;
+
+/// How often in a row it is put back at once.
+const PATIENCE: u32 = 5;
+
+/// The most looks for which it is then left, each time twice as many.
+const LONGEST: u32 = 16;
+
+/// How often the configuration was put back in a row, and for how many looks it is left as it is.
+#[derive(Debug, Default)]
+pub(super) struct Quarrel {
+    writes: u32,
+    rest: u32,
+}
+
+impl Quarrel {
+    /// Tells at each look whether the configuration is put back. `is_changed`: it is not as it should be.
+    pub(super) fn puts_back(&mut self, is_changed: bool) -> bool {
+        if !is_changed {
+            *self = Quarrel::default();
+            return false;
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return false;
+        }
+        true
+    }
+
+    /// Notes that it was put back.
+    pub(super) fn has_put_back(&mut self) {
+        self.writes += 1;
+        self.rest = match self.writes.checked_sub(PATIENCE) {
+            Some(more) => (1 << more.min(8)).min(LONGEST),
+            None => 0,
+        };
+    }
+
+    /// Says why the configuration is not put back now.
+    pub(super) fn told(&self, path: &Path) -> String {
+        let bak = path.with_added_extension("cilium_bak");
+        let program = match bak.exists() {
+            true => format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display()),
+            false => "another program changes it each time: find out which, and stop it".to_owned(),
+        };
+        format!(
+            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \
+             minutes",
+            path.display(),
+            self.writes,
+            self.rest + 1,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_is_changed_each_time_is_put_back_ever_more_rarely() {
+        let mut quarrel = Quarrel::default();
+        let mut written = Vec::new();
+        for look in 0..60 {
+            if quarrel.puts_back(true) {
+                quarrel.has_put_back();
+                written.push(look);
+            }
+        }
+        assert_eq!(written, [0, 1, 2, 3, 4, 6, 9, 14, 23, 40, 57]);
+        assert!(!quarrel.puts_back(false));
+        assert!(quarrel.puts_back(true), "it was left alone in between");
+        // What cannot be written is tried at each look.
+        assert!((0..60).all(|_| quarrel.puts_back(true)));
+    }
+
+    #[test]
+    fn the_reason_names_cilium_where_it_renamed_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        let quarrel = Quarrel { writes: 6, rest: 1 };
+        let told = quarrel.told(&path);
+        assert!(
+            told.contains("another program") && told.contains("6 times") && told.ends_with("in 2 minutes"),
+            "{told}"
+        );
+        std::fs::write(dir.path().join("10-calico.conflist.cilium_bak"), "").unwrap();
+        assert!(quarrel.told(&path).contains("cni.exclusive"), "{}", quarrel.told(&path));
+    }
+}

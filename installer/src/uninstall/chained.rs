@@ -1,0 +1,85 @@
+//! What other programs chained into a configuration that goes: it moves into the one that runtimes take then, if that
+//! is Calico's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::files;
+use super::plan::{Task, Verdict};
+use super::report::Report;
+use crate::conflist::{self, Entry};
+use crate::state::{Installed, State};
+use crate::{atomic_file, runtime_choice};
+
+/// The configurations that go, and the one that follows.
+#[derive(Debug)]
+pub(super) struct Chained<'a> {
+    going: Vec<(&'a Task, Installed)>,
+    /// What runtimes take then, if Calico's plugin is in it and others can be added to it.
+    following: Option<PathBuf>,
+}
+
+impl<'a> Chained<'a> {
+    /// Looks at the configuration directory.
+    pub(super) fn of(configurations: &[&'a Task], state: &State, directory: &Path) -> Chained<'a> {
+        let goes = |task: &&&Task| task.verdict == Verdict::Remove;
+        let noted = |task: &Task| state.get(task.place, &task.name).cloned().unwrap_or_default();
+        let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, noted(task))).collect();
+        let names = runtime_choice::candidates(directory).unwrap_or_default();
+        let is_going = |name: &String| going.iter().any(|(task, _)| task.path == directory.join(name));
+        let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
+        Chained { going, following: following.filter(|path| takes_more(path)) }
+    }
+
+    /// Moves the entries of others on, or says what would become of them. Returns false where that fails.
+    pub(super) fn move_on(&self, acts: bool, report: &mut Report) -> bool {
+        let mut succeeded = true;
+        for (task, noted) in &self.going {
+            let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
+            let mut foreign = conflist::foreign_in(&fs::read(path).unwrap_or_default(), noted);
+            if let Some(there) = self.following.as_ref().and_then(|path| conflist::chain_of(&fs::read(path).ok()?)) {
+                foreign.retain(|entry| !there.has_kind_of(entry));
+            }
+            let kinds: Vec<&str> = foreign.iter().map(conflist::kind_of).collect();
+            if kinds.is_empty() {
+                continue;
+            }
+            let what = format!("the plugins {} that others chained into {}", kinds.join(", "), task.path.display());
+            let Some(following) = &self.following else {
+                report.done(
+                    "remove",
+                    format!("{what}: no configuration of Calico's follows that they could be chained into"),
+                );
+                continue;
+            };
+            let target = format!("{what} to {}", following.display());
+            match if acts { add(following, &foreign) } else { Ok(()) } {
+                Ok(()) => report.done("move", target),
+                Err(error) => {
+                    report.fail("move", target, error);
+                    succeeded = false;
+                }
+            }
+        }
+        succeeded
+    }
+}
+
+/// Whether Calico's plugin is in a file that is a list.
+fn takes_more(path: &Path) -> bool {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    conflist::is_calicos(&text) && conflist::chain_of(text.as_bytes()).is_some_and(|chain| chain.is_list())
+}
+
+/// Adds entries of which none of their type is there.
+fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
+    let is_whole = |there: Option<&[u8]>| there.is_some_and(|there| conflist::chain_of(there).is_some());
+    let change = |there: Option<&[u8]>| {
+        let there = conflist::chain_of(there?)?;
+        let mut chain = there.clone();
+        chain.adopt(entries.to_vec());
+        let text = (!chain.says_the_same_as(&there)).then(|| serde_json::to_vec_pretty(&chain.to_list()))?;
+        text.ok()
+    };
+    atomic_file::amend(path, 0, is_whole, change).map(drop)
+}

@@ -1,0 +1,273 @@
+//! [`amend()`]: a change of a file that other programs change as well.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::{AtomicFileError, Change, Draft};
+
+/// How often another program may get in between a read and a write.
+const RACES: u32 = 20;
+
+/// How often what was written may be changed at once. More would be a fight.
+const WRITES: u32 = 3;
+
+/// How often a file that is not whole is read again, as a program may be writing it, or may have removed it to write
+/// another.
+const LOOKS: u32 = 10;
+
+/// Between two of these.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A file as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct There {
+    /// Its contents, through a link. A link that leads nowhere has none.
+    pub contents: Vec<u8>,
+    /// Its mode; `None` for a link to a file.
+    pub mode: Option<u32>,
+}
+
+impl There {
+    /// Reads a file; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
+        let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
+        let found = match fs::symlink_metadata(path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mode = (!found.is_symlink()).then(|| found.permissions().mode() & 0o7777);
+        match fs::read(path) {
+            Ok(contents) => Ok(Some(There { contents, mode })),
+            Err(error) if error.kind() == ErrorKind::NotFound && mode.is_some() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(There { contents: Vec::new(), mode })),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Whether it is a file of its own that grants all that `mode` does.
+    pub fn grants(&self, mode: u32) -> bool {
+        self.mode.is_some_and(|found| found & mode == mode)
+    }
+}
+
+/// Reads a file, a few times for as long as it is not whole.
+///
+/// # Errors
+/// It cannot be read.
+pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<Option<There>, AtomicFileError> {
+    for _ in 0..LOOKS {
+        let there = There::read(path)?;
+        if is_whole(there.as_ref().map(|there| there.contents.as_slice())) {
+            return Ok(there);
+        }
+        sleep(PAUSE);
+    }
+    There::read(path)
+}
+
+/// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None`
+/// where that is there. The mode is widened to `mode` and not narrowed. `is_whole` tells what a program may still be
+/// writing.
+///
+/// # Errors
+/// The file cannot be read or written, or another program writes it again and again.
+pub fn amend(
+    path: &Path,
+    mode: u32,
+    is_whole: impl Fn(Option<&[u8]>) -> bool,
+    mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+) -> Result<Change, AtomicFileError> {
+    let (mut races, mut writes) = (0, 0);
+    loop {
+        let there = settled(path, &is_whole)?;
+        let contents = change(there.as_ref().map(|there| there.contents.as_slice()));
+        let contents = match (&there, contents) {
+            (_, Some(contents)) => contents,
+            (None, None) => return Ok(Change::Unchanged),
+            (Some(there), None) if there.grants(mode) => {
+                return Ok(if writes > 0 { Change::Written } else { Change::Unchanged });
+            }
+            (Some(there), None) => there.contents.clone(),
+        };
+        if writes == WRITES {
+            tracing::warn!("{} is changed by another program each time that it is written", path.display());
+            return Ok(Change::Written);
+        }
+        let mut draft = Draft::beside(path)?;
+        draft.write(&contents)?;
+        let found = there.as_ref().and_then(|there| there.mode).unwrap_or_default();
+        match draft.finish(mode | found & 0o777)?.put_in_place_of(there.as_ref())? {
+            true => writes += 1,
+            false => races += 1,
+        }
+        if races == RACES {
+            let source = io::Error::new(ErrorKind::ResourceBusy, "another program writes it again and again");
+            return Err(AtomicFileError { action: "change", path: path.into(), source });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn whole(_: Option<&[u8]>) -> bool {
+        true
+    }
+
+    /// Adds a line unless it is there.
+    fn with_line(there: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
+        let text = String::from_utf8(there.unwrap_or_default().to_vec()).unwrap();
+        (!text.lines().any(|found| found == line)).then(|| format!("{text}{line}\n").into_bytes())
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn amend_of_a_file_writes_once_and_then_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        let amend = |mode| amend(&file, mode, whole, |there| with_line(there, "ours")).unwrap();
+        assert_eq!(amend(0o600), Change::Written);
+        let inode = || fs::metadata(&file).unwrap().ino();
+        let before = inode();
+        assert_eq!((amend(0o600), inode()), (Change::Unchanged, before));
+        assert_eq!(names(dir.path()), ["conf"]);
+    }
+
+    #[test]
+    fn amend_widens_the_mode_and_never_narrows_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
+        for (found, wanted, line, expected) in [
+            (0o644, 0o600, "a", 0o644),
+            (0o644, 0o600, "a", 0o644),
+            (0o600, 0o644, "a", 0o644),
+            (0o640, 0o600, "b", 0o640),
+        ] {
+            let _ = fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(found)).unwrap();
+            amend(&file, wanted, whole, |there| with_line(there, line)).unwrap();
+            assert_eq!(mode(), expected, "{found:o} {wanted:o}");
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a\nb\n");
+    }
+
+    /// The moment that a read and a rename leave: the other program's file takes its place in between.
+    #[test]
+    fn what_another_program_writes_in_between_is_merged_and_never_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        for before in [None, Some("before\n")] {
+            before.iter().for_each(|text| fs::write(&file, text).unwrap());
+            let mut rounds = 0;
+            let change = |there: Option<&[u8]>| {
+                let wanted = with_line(there, "ours");
+                rounds += 1;
+                if rounds == 1 {
+                    let beside = dir.path().join("beside");
+                    fs::write(&beside, "theirs\n").unwrap();
+                    fs::rename(&beside, &file).unwrap();
+                }
+                wanted
+            };
+            assert_eq!(amend(&file, 0o600, whole, change).unwrap(), Change::Written);
+            assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\nours\n");
+            assert_eq!((names(dir.path()), rounds), (vec!["conf".to_owned()], 3));
+        }
+    }
+
+    #[test]
+    fn a_program_that_always_gets_in_between_ends_the_change_with_its_own_file_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        fs::write(&file, "theirs 0\n").unwrap();
+        let mut rounds = 0;
+        let change = |there: Option<&[u8]>| {
+            rounds += 1;
+            fs::write(&file, format!("theirs {rounds}\n")).unwrap();
+            with_line(there, "ours")
+        };
+        let error = amend(&file, 0o600, whole, change).unwrap_err().to_string();
+        assert!(error.ends_with("conf: another program writes it again and again"), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {RACES}\n"));
+        assert_eq!(names(dir.path()), ["conf"]);
+    }
+
+    /// Someone who takes our line out each time gets it back a few times, not for ever.
+    #[test]
+    fn a_program_that_undoes_each_write_is_not_fought() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        fs::write(&file, "theirs\n").unwrap();
+        let mut written = 0;
+        let change = |there: Option<&[u8]>| {
+            let there = there.unwrap();
+            written += u32::from(there.ends_with(b"ours\n"));
+            fs::write(&file, "theirs\n").unwrap();
+            with_line(Some(b"theirs\n"), "ours")
+        };
+        assert_eq!(amend(&file, 0o600, whole, change).unwrap(), Change::Written);
+        assert_eq!(written, WRITES);
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_yet_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        fs::write(&file, "half").unwrap();
+        let looks = std::cell::Cell::new(0);
+        let is_whole = |there: Option<&[u8]>| {
+            looks.set(looks.get() + 1);
+            match looks.get() {
+                1 => fs::remove_file(&file).unwrap(),
+                2 => fs::write(&file, "theirs\n").unwrap(),
+                _ => {}
+            }
+            there.is_some_and(|there| there.ends_with(b"\n"))
+        };
+        amend(&file, 0o600, is_whole, |there| with_line(there, "ours")).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\nours\n");
+        fs::write(&file, "damaged").unwrap();
+        let change = |there: Option<&[u8]>| (there != Some(b"new\n")).then(|| b"new\n".to_vec());
+        assert_eq!(amend(&file, 0o600, |there| there != Some(b"damaged"), change).unwrap(), Change::Written);
+    }
+
+    #[test]
+    fn a_link_becomes_a_file_and_what_it_leads_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, elsewhere) = (dir.path().join("conf"), dir.path().join("elsewhere"));
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        for text in ["", "theirs\n"] {
+            if !text.is_empty() {
+                fs::write(&elsewhere, text).unwrap();
+                fs::remove_file(&file).unwrap();
+                std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+            }
+            amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("{text}ours\n"));
+            assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
+        }
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "theirs\n");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        let error = amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap_err().to_string();
+        assert!(error.contains("cannot read") && file.is_dir(), "{error}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use datastore::{Datastore, DatastoreConfig};
 use futures::future::join;
-use ipam_plugin::ahead::{Ahead, EarlyHandle};
+use ipam_plugin::ahead::{self, Ahead, EarlyHandle};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::kubernetes_api::Api;
@@ -22,7 +22,7 @@ use netconf::{Call, CniError, Code, Command, NetConf};
 use crate::dataplane::Before;
 use crate::del;
 use crate::endpoint::Listing;
-use crate::ipam::pod_cidr::Subnets;
+use crate::ipam::{self, pod_cidr::Subnets};
 use crate::journal::Journal;
 use crate::kubernetes;
 use crate::status;
@@ -229,6 +229,9 @@ impl Session {
                 },
             }))
         });
+        if let Ok(known) = &known {
+            self.remember_readiness(question, known);
+        }
         let Some(early) = early else { return known };
         match (known, question) {
             (Ok(mut known), _) => {
@@ -242,6 +245,17 @@ impl Session {
                 Err(error)
             }
             (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Has no ADD of the node write ahead from now on if the datastore is not ready.
+    fn remember_readiness(&self, question: Question<'_>, known: &Known) {
+        if known.is_ready() {
+            return;
+        }
+        match question {
+            Question::Assign(call, ahead) => ahead::stop(call, ahead),
+            _ => ipam::call_of(self).iter().for_each(|call| ahead::stop(call, None)),
         }
     }
 
@@ -307,12 +321,16 @@ impl Session {
 }
 
 impl Known {
+    fn is_ready(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
+    }
+
     /// Refuses to work while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
     pub fn ensure_ready(&self) -> Result<(), CniError> {
-        let Some(cluster) = &self.cluster else {
+        if self.cluster.is_none() {
             return Err(reading_cluster(&StoreError::NotFound { key: "ClusterInformation(default)".into() }));
-        };
-        if cluster.value.spec.datastore_ready == Some(true) {
+        }
+        if self.is_ready() {
             return Ok(());
         }
         Err(CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(

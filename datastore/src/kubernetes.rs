@@ -11,6 +11,8 @@ mod login;
 mod pages;
 mod reply;
 mod store;
+mod streaming;
+mod survey;
 mod throttle;
 mod tls;
 mod transport;

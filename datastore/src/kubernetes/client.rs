@@ -25,6 +25,7 @@ use super::credential_files::CredentialFiles;
 use super::failure::{Failure, Refusal};
 use super::login::Login;
 use super::reply::{Metadata, Reply};
+use super::streaming::ListReader;
 use super::throttle::Throttle;
 use super::tls;
 use super::transport::{Departure, Transport, TransportError};
@@ -95,6 +96,11 @@ impl ApiRequest {
     /// Reads.
     pub(super) fn get(target: impl Into<String>) -> Self {
         ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None }
+    }
+
+    /// Reads an object's metadata alone, where the server knows how.
+    pub(super) fn get_metadata(target: impl Into<String>) -> Self {
+        ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
     }
 
     /// Sends a JSON object.
@@ -218,13 +224,35 @@ impl ApiClient {
         request: &ApiRequest,
         patience: Duration,
     ) -> Result<Option<Value>, Failure> {
+        self.send_for(request, patience, None).await
+    }
+
+    /// The same as [`send`](Self::send), for a list whose items `list` takes as they arrive. Returns what is around
+    /// them.
+    pub(super) async fn send_for_list(
+        &self,
+        request: &ApiRequest,
+        list: &mut ListReader<'_>,
+    ) -> Result<Value, Failure> {
+        match self.send_for(request, self.config.deadline, Some(list)).await? {
+            Some(object) => Ok(object),
+            None => Err(self.late(&Departure::default()).await),
+        }
+    }
+
+    async fn send_for(
+        &self,
+        request: &ApiRequest,
+        patience: Duration,
+        mut list: Option<&mut ListReader<'_>>,
+    ) -> Result<Option<Value>, Failure> {
         self.throttle.admit().await;
         let begun = Instant::now();
         let (mut pause, mut renewed) = (FIRST_PAUSE, false);
         loop {
             let departure = Departure::default();
             let attempt_ends = Instant::now() + patience;
-            let attempt = self.try_once(request, &departure);
+            let attempt = self.try_once(request, &departure, list.as_deref_mut());
             let failure = match self.deadline.within(begun, attempt_ends, attempt).await {
                 Some(Ok(object)) => return Ok(Some(object)),
                 Some(Err(failure)) => failure,
@@ -264,7 +292,12 @@ impl ApiClient {
         }
     }
 
-    async fn try_once(&self, request: &ApiRequest, departure: &Departure) -> Result<Value, Failure> {
+    async fn try_once(
+        &self,
+        request: &ApiRequest,
+        departure: &Departure,
+        list: Option<&mut ListReader<'_>>,
+    ) -> Result<Value, Failure> {
         let opened = self.opened().await.map_err(|error| Failure::NoAccess(error.to_string()))?;
         let mut built = request.build()?;
         built.extensions_mut().insert(departure.clone());
@@ -272,6 +305,9 @@ impl ApiClient {
         let answer = opened.client.send(built).await?;
         self.deadline.answered();
         let (parts, body) = answer.into_parts();
+        if let Some(list) = list.filter(|_| parts.status.is_success()) {
+            return list.read(body).await;
+        }
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
             let mut refusal = Refusal::parse(parts.status, &bytes, retry_after(&parts.headers));

@@ -44,6 +44,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     if prelude.is_empty() && call.machine.is_none() {
         return Ok(());
     }
+    let _releasing = call.releasing();
     if let Some(machine) = &call.machine {
         Box::pin(kubevirt::leave(store, clock, &call.handle(), machine, &call.node, listings)).await?;
     }

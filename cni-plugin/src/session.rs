@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use datastore::{Datastore, DatastoreConfig};
 use futures::future::join;
-use ipam_plugin::ahead::{Ahead, EarlyHandle};
+use ipam_plugin::ahead::{self, Ahead, EarlyHandle};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamCall;
 use ipam_plugin::journal::{self, Journal};
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use crate::dataplane::Before;
 use crate::del;
 use crate::endpoint::Listing;
-use crate::ipam::pod_cidr::Subnets;
+use crate::ipam::{self, pod_cidr::Subnets};
 use crate::kubernetes;
 use crate::migration;
 use crate::status;
@@ -274,6 +274,9 @@ impl Session {
                 has_moved: false,
             }))
         });
+        if let Ok(known) = &known {
+            self.remember_readiness(question, known);
+        }
         let Some(early) = early else { return known };
         match (known, question) {
             (Ok(mut known), _) => {
@@ -287,6 +290,17 @@ impl Session {
                 Err(error)
             }
             (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Has no ADD of the node write ahead from now on if the datastore is not ready.
+    fn remember_readiness(&self, question: Question<'_>, known: &Known) {
+        if known.is_ready() {
+            return;
+        }
+        match question {
+            Question::Assign(call, ahead) => ahead::stop(call, ahead),
+            _ => ipam::call_of(self).iter().for_each(|call| ahead::stop(call, None)),
         }
     }
 

@@ -6,6 +6,7 @@
 mod compaction;
 mod connection;
 mod error;
+mod survey;
 mod tls;
 mod txn;
 mod watch;
@@ -14,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{KvClient, Txn, TxnResponse};
+use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError,
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
 };
 use tokio::time::{Instant, timeout};
 
@@ -135,6 +137,10 @@ enum Purpose {
 impl Store for Etcd {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         self.read_ranges(batch.ranges()).await.map(Answers::new)
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        self.survey_blocks(survey, tell).await
     }
 
     fn has_transactions(&self) -> bool {

@@ -12,6 +12,8 @@ mod migration;
 mod pages;
 mod reply;
 mod store;
+mod streaming;
+mod survey;
 mod throttle;
 mod tls;
 mod transport;

@@ -27,7 +27,10 @@ pub mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libcalico::store::{Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::ipam::Sighting;
+use libcalico::store::{
+    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
+};
 use watch::{Meter, Watch, WatchEvent};
 
 pub use config::{ConfigError, DatastoreConfig, Settings};
@@ -205,6 +208,14 @@ impl Store for Datastore {
             Datastore::Etcd(etcd) => Box::pin(etcd.read(batch)).await,
             Datastore::Local(local) => local.read(batch).await,
             Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.read(batch)).await,
+        }
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        match self {
+            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, tell)).await,
+            Datastore::Local(local) => local.survey(survey, tell).await,
+            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, tell)).await,
         }
     }
 

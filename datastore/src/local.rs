@@ -11,13 +11,15 @@ mod pairs;
 mod schema;
 mod wait;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Freshness, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError,
+    Answers, Freshness, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -106,6 +108,18 @@ impl Store for Local {
             return Ok(Answers::new(Vec::new()));
         }
         self.read_ranges(batch.ranges()).map(Answers::new)
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        let tell = RefCell::new(tell);
+        self.run(|connection| {
+            let mut tell = tell.borrow_mut();
+            survey.ranges().iter().try_for_each(|range| {
+                pairs::each(connection, &range.path, |path, value| {
+                    sighting(path, if survey.ranges_only { &[] } else { value }).into_iter().for_each(&mut *tell);
+                })
+            })
+        })
     }
 
     fn has_transactions(&self) -> bool {

@@ -9,6 +9,8 @@
 //! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what the last ADD or DEL
 //! of this node wrote.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use futures::future::join;
@@ -26,6 +28,9 @@ const MACHINE_POD: &str = "virt-launcher-";
 
 /// A cache may be waited for, while pools were read at once. Whoever deletes one disables it 500 ms before (IPAM-100).
 const LONGEST_READ: Duration = Duration::from_millis(400);
+
+/// The longest time that a call which finds the datastore not ready waits for an ADD that may be working ahead.
+const LONGEST_STOP: Duration = Duration::from_secs(1);
 
 /// What an ADD expects before it has read anything.
 #[derive(Debug)]
@@ -117,6 +122,18 @@ impl EarlyHandle {
         if let Created::New(_) = self.created {
             early_handle::forget(store, clock, &call.container_handle(), self.expected).await;
         }
+    }
+}
+
+/// Has no ADD of this node work ahead until another one has succeeded: the datastore is not ready, and whatever is
+/// written ahead has to be taken back. `ahead`: what the call itself did, which has the node's lock.
+pub fn stop(call: &IpamCall, ahead: Option<&Ahead>) {
+    let Some(file) = call.recent_file.as_deref().filter(|file| file.exists()) else { return };
+    // The process that has the lock may be about to write the file.
+    let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_STOP).ok();
+    let _lock = ahead.is_none().then(|| call.lock_file.as_deref().and_then(wait));
+    if let Err(error) = fs::remove_file(file) {
+        tracing::debug!(file = %file.display(), %error, "the next ADD may write a handle ahead");
     }
 }
 

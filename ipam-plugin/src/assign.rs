@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::commit::{CommitError, commit};
 use crate::early_handle::{forget, forget_expected, read_beside_handle};
 use crate::error::{Exhaustion, IpamError, Shortfall};
+use crate::exhausted::Outcome;
 use crate::knowledge::{Knowledge, Wants};
 use crate::mend::Mend;
 use crate::plan::{FamilyPlan, Step};
@@ -42,6 +43,10 @@ pub struct Assigned {
     pub(crate) recent: Recent,
     /// What the last block that was written got.
     pub(crate) last_write: Option<Revision>,
+    /// The outcomes of searches of all blocks.
+    pub(crate) searches: Vec<Outcome>,
+    /// True if the node got another block.
+    pub(crate) has_claimed: bool,
 }
 
 /// One family on its way.
@@ -62,6 +67,8 @@ struct Run<'a, S, C> {
     taken: Vec<Take>,
     held: Vec<Assignment>,
     last_write: Option<Revision>,
+    /// The last release of this node before the first search of all blocks.
+    release: Option<u64>,
 }
 
 /// Assigns what is asked for, as far as it can be had. On error, and where `all_or_nothing` finds less, nothing of it
@@ -102,6 +109,7 @@ pub async fn assign<S: Store, C: Clock>(
         taken: Vec::new(),
         held: Vec::new(),
         last_write: None,
+        release: None,
     };
     run.complete().await
 }
@@ -118,6 +126,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
     async fn complete(&mut self) -> Result<Assigned, IpamError> {
         let outcome = self.rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
+            let _releasing = (!self.taken.is_empty()).then(|| self.request.notes.releasing());
             // Boxed, as all that is rare and large: an ADD should not carry it along.
             Box::pin(self.undo()).await;
             self.taken.clear();
@@ -133,6 +142,9 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             let round = self.plan()?;
             if self.request.all_or_nothing && self.is_short() {
                 return Ok(());
+            }
+            if !round.wants.lists.is_empty() && self.release.is_none() {
+                self.release = self.request.notes.begin();
             }
             if round.wants != Wants::default() {
                 match self.expected(&round) {
@@ -269,13 +281,19 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
         let blocks = self.taken.iter().flat_map(|take| take.addresses.iter().map(|ip| (*ip, take.cidr())));
         assignment_log::assigned(&self.request.handle, &self.known.prelude.pools, blocks);
-        let known = &self.known;
+        let (known, release) = (&self.known, self.release);
+        let is_over = |family: &&Family<'_>| family.remaining == 0 || family.exhausted.is_some();
+        let over = self.families.iter().filter(is_over);
+        let searches =
+            over.filter_map(|family| family.plan.outcome(known, family.exhausted.as_ref(), release)).collect();
+        let has_claimed = self.taken.iter().any(|take| take.claim.is_some());
         let short = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;
             Some(family.plan.shortfall(known, family.assigned, cause))
         });
         let shortfalls = short.collect();
-        Assigned { addresses, shortfalls, recent: self.recent(), last_write: self.last_write.take() }
+        let (recent, last_write) = (self.recent(), self.last_write.take());
+        Assigned { addresses, shortfalls, recent, last_write, searches, has_claimed }
     }
 
     fn recent(&self) -> Recent {

@@ -131,7 +131,7 @@ impl<'a> WantedAddress<'a> {
                 let block = Block::new(self.cidr, &self.request.owner(), self.known.now)?;
                 (block, None, Some(affinity.cloned().map_or(ClaimFrom::Nothing, ClaimFrom::Affinity)))
             }
-            Some(Known::Corrupt) | None => return Err(IpamError::UnreadableBlock(self.cidr)),
+            Some(Known::Corrupt | Known::Seen(_)) | None => return Err(IpamError::UnreadableBlock(self.cidr)),
         };
         if self.is_at_limit()? {
             return Ok(None);

@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations};
+use futures::future::{try_join, try_join3};
+use libcalico::ipam::{
+    AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations, Room, Sighting,
+};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, Kind, ReadBatch, Revision, Store, StoreError};
+use libcalico::store::{Answers, Entry, KeysTicket, Kind, ReadBatch, Revision, Store, StoreError, Survey};
 use time::OffsetDateTime;
 
+use crate::exhausted::FullBlock;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery, ReadBlock};
 
 /// What is known of one block.
@@ -17,6 +21,9 @@ pub(crate) enum Known {
     Absent,
     /// It is there, but cannot be trusted (D31).
     Corrupt,
+    /// It is there, and a survey of all blocks saw this much of it, or a note of an earlier one did. It has to be read
+    /// before it gives an address.
+    Seen(Room),
     /// It is there. Rested addresses are back in its free list (IPAM-162).
     There(Box<Entry<Block>>),
 }
@@ -40,13 +47,15 @@ pub(crate) struct Knowledge {
     /// Blocks that were read before the claims were read again, or beside that.
     before_claims: BTreeSet<Cidr>,
     expected: Counts,
+    /// Blocks that are not as a note says.
+    changed: BTreeSet<Cidr>,
 }
 
 /// What a plan has to know.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Wants {
     pub(crate) blocks: BTreeSet<Cidr>,
-    /// Families of which every block is wanted.
+    /// Families of which it is wanted how much room each block has.
     pub(crate) lists: BTreeSet<IpVersion>,
     /// Families of which the range of every block is wanted, and no more.
     pub(crate) ranges: BTreeSet<IpVersion>,
@@ -56,6 +65,8 @@ pub(crate) struct Wants {
     pub(crate) claims: bool,
     /// The handle, where it was not read with the prelude.
     pub(crate) handle: bool,
+    /// Full blocks, as a note says, and the revision at which they were: whether they are the same still.
+    pub(crate) full: BTreeMap<Cidr, FullBlock>,
 }
 
 impl Wants {
@@ -91,6 +102,7 @@ impl Wants {
         self.affinities.extend(other.affinities);
         self.handle |= other.handle;
         self.claims |= other.claims;
+        self.full.extend(other.full);
     }
 }
 
@@ -111,6 +123,7 @@ impl Knowledge {
             affinities: HashMap::new(),
             beside_claims: blocks.iter().map(|(cidr, _)| *cidr).collect(),
             before_claims: BTreeSet::new(),
+            changed: BTreeSet::new(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
@@ -171,6 +184,25 @@ impl Knowledge {
         match self.blocks.get(cidr) {
             Some(Known::There(entry)) => Some(entry),
             _ => None,
+        }
+    }
+
+    /// Returns true if the block is known not to be as a note says.
+    pub(crate) fn has_changed(&self, cidr: &Cidr) -> bool {
+        self.changed.contains(cidr)
+    }
+
+    /// Returns how many addresses of the block are taken; 0 if that is not known.
+    pub(crate) fn in_use(&self, cidr: &Cidr) -> u32 {
+        self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
+    }
+
+    /// Returns the room in a block that is there and may be used, as far as is known.
+    pub(crate) fn room(&self, block: &Known) -> Option<Room> {
+        match block {
+            Known::There(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
+            Known::Seen(room) => Some(*room),
+            Known::Absent | Known::Corrupt => None,
         }
     }
 
@@ -237,18 +269,27 @@ impl Knowledge {
         self.expected = expected;
     }
 
-    /// Reads what is wanted, in one batch.
+    /// Reads what is wanted, in one batch, beside a survey of all blocks where one is wanted.
     pub(crate) async fn read<S: Store>(&mut self, store: &S, wants: &Wants) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
         let blocks: Vec<_> = wants.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
-        let lists: Vec<_> = wants.lists.iter().map(|v| (*v, batch.list::<Block>(&Some(*v)))).collect();
-        let ranges: Vec<_> = wants.ranges.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
+        let full: Vec<_> =
+            wants.full.iter().map(|(cidr, full)| (*cidr, full, batch.get_revision::<Block>(cidr))).collect();
         let affinities: Vec<_> =
             wants.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
         let handle = wants.handle.then(|| batch.get::<Handle>(&self.query.handle));
         let claims = wants.claims.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
-        let answers = store.read(&batch).await?;
-        tracing::debug!(blocks = blocks.len(), lists = lists.len() + ranges.len(), "read address blocks");
+        let ranges_only: BTreeSet<IpVersion> = wants.ranges.difference(&wants.lists).copied().collect();
+        let (ranges, surveyed) = ask_ranges(&mut batch, store, ranges_only);
+        let answers = async {
+            match batch.ranges().is_empty() {
+                true => Ok(Answers::new(Vec::new())),
+                false => store.read(&batch).await,
+            }
+        };
+        let (answers, ranges_found, rooms) =
+            try_join3(answers, all_ranges(store, surveyed), self.all_rooms(store, &wants.lists)).await?;
+        tracing::debug!(blocks = blocks.len(), lists = wants.lists.len() + wants.ranges.len(), "read address blocks");
         if let Some(ticket) = claims {
             self.prelude.affinities = answers.list(&ticket);
             self.prelude.claims_lag = false;
@@ -260,17 +301,25 @@ impl Knowledge {
             self.learn_block(cidr, answers.get(&ticket))?;
             self.was_read_anew(&cidr);
         }
+        for (cidr, full, ticket) in full {
+            match answers.revision(&ticket) {
+                Some(now) if now.resource_version() == full.revision => {
+                    self.blocks.insert(cidr, Known::Seen(Room::none(full.in_use)));
+                }
+                _ => _ = self.changed.insert(cidr),
+            }
+        }
         for (version, ticket) in ranges {
             self.ranges.insert(version, answers.listed_keys(&ticket).collect());
         }
-        for (version, ticket) in lists {
-            // A list leaves out what does not parse, but the block is there (D31).
-            self.blocks.extend(answers.keys(&ticket).map(|cidr| (cidr, Known::Corrupt)));
-            self.ranges.insert(version, answers.keys(&ticket).collect());
-            for entry in answers.list(&ticket) {
-                self.learn_block(entry.key, Ok(Some(entry)))?;
-            }
-            self.listed.insert(version);
+        self.ranges.extend(ranges_found);
+        for version in &wants.lists {
+            let seen = rooms.keys().filter(|cidr| cidr.version() == *version);
+            self.ranges.insert(*version, seen.copied().collect());
+            self.listed.insert(*version);
+        }
+        for (cidr, room) in rooms {
+            self.see(cidr, room);
         }
         for (key, ticket) in affinities {
             self.learn_affinity(key, answers.get(&ticket))?;
@@ -279,6 +328,42 @@ impl Knowledge {
             self.before_claims = self.blocks.keys().copied().collect();
         }
         Ok(())
+    }
+
+    /// Reads the room in all blocks of `families`; `None` of a block that is to be left alone. Addresses that are
+    /// passed over may be taken when there is no other, and count as free.
+    async fn all_rooms<S: Store>(
+        &self,
+        store: &S,
+        families: &BTreeSet<IpVersion>,
+    ) -> Result<BTreeMap<Cidr, Option<Room>>, StoreError> {
+        let mut rooms = BTreeMap::new();
+        if families.is_empty() {
+            return Ok(rooms);
+        }
+        let reserved = reservations(&self.prelude);
+        let (cooldown, owner, now) = (self.config().ip_cooldown_seconds, &self.query.owner, self.now);
+        let mut tell = |seen: Sighting| {
+            let cidr = seen.cidr();
+            let room = match seen {
+                Sighting::Range(_) => None,
+                Sighting::Block(glance) => glance.room(cooldown, &reserved, owner, now),
+            };
+            rooms.insert(cidr, room);
+        };
+        store.survey(&Survey { families: families.clone(), ranges_only: false }, &mut tell).await?;
+        Ok(rooms)
+    }
+
+    /// Learns what a survey saw of a block. A block that was read and is full in both stays as it is: its own words say
+    /// more.
+    fn see(&mut self, cidr: Cidr, room: Option<Room>) {
+        let is_full = room.is_some_and(|room| !room.has_free);
+        let stays =
+            is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
+        if !stays {
+            self.blocks.insert(cidr, room.map_or(Known::Corrupt, Known::Seen));
+        }
     }
 
     fn was_read_anew(&mut self, block: &Cidr) {
@@ -306,14 +391,15 @@ impl Knowledge {
                 claims.push((batch.get::<BlockAffinity>(&key), key));
             }
         }
-        let ranges: Vec<_> = self.ranges.keys().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect();
-        let answers = store.read(&batch).await?;
+        let (ranges, surveyed) = ask_ranges(&mut batch, store, self.ranges.keys().copied().collect());
+        let (answers, surveyed) = try_join(store.read(&batch), all_ranges(store, surveyed)).await?;
         let (expected, passed_over) = (std::mem::take(&mut self.expected), std::mem::take(&mut self.passed_over));
         let prelude = Prelude::from_answers(&answers, &prelude)?;
         let fresh = Knowledge::new(prelude, self.query.clone(), now)?.passing_over(passed_over);
         *self = Knowledge { expected, ..fresh };
         self.expect_no_more_than_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
+        self.ranges.extend(surveyed);
         for (cidr, ticket) in blocks {
             self.learn_block(cidr, answers.get(&ticket))?;
         }
@@ -423,6 +509,36 @@ impl Knowledge {
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }
+}
+
+/// Asks for the ranges of all blocks of `families` with a batch, where they cost no request of their own. Returns the
+/// families that have to be surveyed for it.
+fn ask_ranges<S: Store>(
+    batch: &mut ReadBatch,
+    store: &S,
+    families: BTreeSet<IpVersion>,
+) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
+    match store.has_transactions() {
+        true => (families.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect(), BTreeSet::new()),
+        false => (Vec::new(), families),
+    }
+}
+
+/// Reads the ranges of all blocks of `families`.
+async fn all_ranges<S: Store>(
+    store: &S,
+    families: BTreeSet<IpVersion>,
+) -> Result<BTreeMap<IpVersion, BTreeSet<Cidr>>, StoreError> {
+    let mut found: BTreeMap<IpVersion, BTreeSet<Cidr>> = families.iter().map(|v| (*v, BTreeSet::new())).collect();
+    if families.is_empty() {
+        return Ok(found);
+    }
+    let mut tell = |seen: Sighting| {
+        let cidr = seen.cidr();
+        found.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
+    };
+    store.survey(&Survey { families, ranges_only: true }, &mut tell).await?;
+    Ok(found)
 }
 
 fn reservations(prelude: &Prelude) -> Reservations {

@@ -27,6 +27,7 @@ pub mod datastore_settings;
 mod early_handle;
 pub mod ensure_block;
 pub mod error;
+pub mod exhausted;
 pub mod forget_node;
 mod gated;
 mod handle_count;

@@ -6,6 +6,7 @@
 mod affine;
 mod borrow;
 mod claim;
+mod search;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -14,11 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node};
-use libcalico::ipam::{AffinityState, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::ipam::{Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{StoreError, identifier};
 
 use crate::error::{Exhaustion, IpamError, Shortfall};
+use crate::exhausted::Search;
 use crate::knowledge::{Knowledge, Known, Wants};
 use crate::mend::Mend;
 use crate::prelude::Prelude;
@@ -51,6 +53,7 @@ pub(crate) struct FamilyPlan<'a> {
     owner: Owner,
     choice: PoolChoice,
     node_labels: Labels,
+    search: Search,
     /// Blocks whose claim could not be put in order.
     spared: BTreeSet<Cidr>,
 }
@@ -86,7 +89,8 @@ impl<'a> FamilyPlan<'a> {
                 max_block_prefix: None,
             },
         )?;
-        Ok(FamilyPlan { request, version, owner, choice, node_labels, spared: BTreeSet::new() })
+        let search = search::of(&owner, version, &choice, prelude);
+        Ok(FamilyPlan { request, version, owner, choice, node_labels, search, spared: BTreeSet::new() })
     }
 
     /// Chooses the pools anew, after the prelude was read again.
@@ -103,7 +107,7 @@ impl<'a> FamilyPlan<'a> {
         }
         let unknown: Vec<Cidr> = self.looked_at_first(known).filter(|cidr| known.block(cidr).is_none()).collect();
         if !unknown.is_empty() {
-            return Ok(Step::Read(Wants::blocks(unknown)));
+            return Ok(Step::Read(self.look_at(known, unknown)));
         }
         if let Some(step) = self.release_stale(known) {
             return Ok(step);
@@ -118,7 +122,7 @@ impl<'a> FamilyPlan<'a> {
         }
         match self.claim_and_take(known, remaining)? {
             Some(step) => Ok(step),
-            None if known.config().strict_affinity => Ok(Step::Short(Exhaustion::StrictAffinity)),
+            None if known.config().strict_affinity => Ok(Step::Short(self.exhaustion(known))),
             None => self.borrow(known, remaining),
         }
     }
@@ -147,13 +151,8 @@ impl<'a> FamilyPlan<'a> {
 
     /// The own block, not looked at yet, that will most likely have what is wanted.
     pub(crate) fn likely_block(&self, known: &Knowledge) -> Option<Cidr> {
-        let confirmed = |cidr: &Cidr| {
-            let mut own = known.own_affinities(self.version);
-            own.any(|entry| {
-                entry.key.cidr == *cidr && matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset)
-            })
-        };
-        self.affine_blocks(known).find(|cidr| known.block(cidr).is_none() && confirmed(cidr))
+        let may_have = |cidr: &Cidr| known.block(cidr).is_none() && self.noted_full(known, cidr).is_none();
+        self.affine_blocks(known).find(|cidr| may_have(cidr) && self.is_confirmed(known, cidr))
     }
 
     /// Own blocks that the node should give up if they are empty (IPAM-99).
@@ -203,7 +202,7 @@ impl<'a> FamilyPlan<'a> {
                 let claim = claim.unwrap_or(ClaimFrom::Nothing);
                 Take::of_new_block(self.request, &self.owner, known, *cidr, n, claim)
             }
-            Some(Known::Corrupt) | None => Ok(None),
+            Some(Known::Corrupt | Known::Seen(_)) | None => Ok(None),
         }
     }
 
@@ -219,7 +218,8 @@ impl<'a> FamilyPlan<'a> {
         };
         let blocks: Vec<Cidr> =
             handle.value.block.keys().filter(|cidr| cidr.version() == self.version).copied().collect();
-        let unknown: Vec<Cidr> = blocks.iter().filter(|cidr| known.block(cidr).is_none()).copied().collect();
+        let is_unknown = |cidr: &&Cidr| matches!(known.block(cidr), None | Some(Known::Seen(_)));
+        let unknown: Vec<Cidr> = blocks.iter().filter(is_unknown).copied().collect();
         if !unknown.is_empty() {
             return Ok(Some(Step::Read(Wants::blocks(unknown))));
         }

@@ -84,6 +84,8 @@ impl From<Option<Entry<Handle>>> for HandleState {
 pub struct Prelude {
     /// Cluster-wide settings; what no record means when there is none (IPAM-77).
     pub config: IpamConfig,
+    /// Their revision, if there is a record.
+    pub config_revision: Option<Revision>,
     /// Ranges that automatic assignment leaves alone.
     pub reservations: Vec<Entry<IpReservation>>,
     /// The node, if it exists.
@@ -137,8 +139,10 @@ impl Prelude {
 
     /// Takes the answers out of what came back for the batch.
     pub fn from_answers(answers: &Answers, tickets: &PreludeTickets) -> Result<Self, StoreError> {
+        let config = answers.get(&tickets.config)?;
         Ok(Prelude {
-            config: answers.get(&tickets.config)?.map_or_else(IpamConfig::absent, |entry| entry.value),
+            config_revision: config.as_ref().map(|entry| entry.revision.clone()),
+            config: config.map_or_else(IpamConfig::absent, |entry| entry.value),
             reservations: answers.list(&tickets.reservations),
             node: answers.get(&tickets.node)?,
             pools: answers.list(&tickets.pools),

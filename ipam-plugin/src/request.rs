@@ -8,6 +8,7 @@ use libcalico::ipam::{HandleId, Labels, Owner};
 use libcalico::net::IpVersion;
 use time::OffsetDateTime;
 
+use crate::exhausted::Notes;
 use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
 
@@ -45,6 +46,8 @@ pub struct AssignRequest {
     pub predecessor: Option<Predecessor>,
     /// Addresses that are taken only where there is no other.
     pub passed_over: BTreeSet<IpAddr>,
+    /// Searches of this node that found no free address a moment ago.
+    pub notes: Notes,
 }
 
 /// A namespace, as pools' namespace selectors see it.
@@ -75,6 +78,7 @@ impl AssignRequest {
             all_or_nothing: false,
             predecessor: None,
             passed_over: BTreeSet::new(),
+            notes: Notes::default(),
         }
     }
 

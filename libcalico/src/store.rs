@@ -7,6 +7,7 @@
 //! Values travel in the canonical encoding of [`Kind`]: the path and JSON of upstream's etcd layout (DS-24..DS-34).
 
 mod reads;
+mod survey;
 
 use std::fmt;
 use std::future::Future;
@@ -15,8 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::reads::{
-    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, decode_entry,
+    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, decode_entry,
 };
+pub use self::survey::{Survey, sighting};
+use crate::ipam::Sighting;
 
 /// The compare-and-swap token of one stored object: etcd's mod-revision, SQLite's row revision, Kubernetes'
 /// resourceVersion. Opaque; equal tokens mean an unchanged object (IPAM-175).
@@ -243,6 +246,25 @@ pub struct WriteError {
 pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
     fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
+
+    /// Tells `tell` of every block that `survey` is of. A store that can reads them piece by piece, so that no more
+    /// than a piece is in memory at one time.
+    fn survey(
+        &self,
+        survey: &Survey,
+        tell: &mut (dyn FnMut(Sighting) + Send),
+    ) -> impl Future<Output = Result<(), StoreError>> + Send
+    where
+        Self: Sized,
+    {
+        let (batch, tickets) = survey.batch();
+        async move {
+            let answers = self.read(&batch).await?;
+            let pairs = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
+            pairs.filter_map(|pair| survey::sighting(&pair.path, &pair.value)).for_each(tell);
+            Ok(())
+        }
+    }
 
     /// Whether a list of writes takes effect as a whole, in one round trip. Where it does not, callers save round trips
     /// by sending side by side what does not depend on each other.

@@ -57,6 +57,7 @@ pub async fn release_others(session: &Session, lease: &Lease) {
         .iter()
         .map(|busy| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None })
         .collect();
+    let _releasing = chooser.releasing();
     if let Err(error) = release_addresses(&session.store, &SystemClock::start(), &requests).await {
         tracing::warn!(%handle, %error, "busy addresses stay allocated to the container; its DEL releases them");
     }

@@ -15,6 +15,7 @@ use ipam_plugin::ahead;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall, Leaked};
 use ipam_plugin::error::IpamError;
+use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::Debt;
 use ipam_plugin::kubevirt;
 use ipam_plugin::lock::HostLock;
@@ -194,6 +195,7 @@ pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError>
         let left = Box::pin(kubevirt::give_back(&session.store, &clock, &handle, machine, &lease.replaced)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
+    let _releasing = call.releasing();
     let requests: Vec<_> =
         lease.held().map(|ip| ReleaseRequest { ip, handle: Some(handle.clone()), sequence: None }).collect();
     let clock = SystemClock::start();
@@ -228,6 +230,10 @@ pub async fn release_owed<S: Store, L: Listings>(store: &S, owed: &Debt, endpoin
     let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
     let prelude =
         ReleasePrelude::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
+    if prelude.is_empty() {
+        return Ok(());
+    }
+    let _releasing = Releasing::here();
     let (clock, mut turn) = (SystemClock::start(), Turn::default());
     let (old, node) = (old.as_ref(), owed.node.as_str());
     let released = cni::release_handles(store, &clock, prelude, old, node, endpoints, &mut turn).await;
@@ -313,6 +319,7 @@ pub async fn gc(session: &Session, leaked: Leaked, keep: &BTreeSet<String>, stay
         };
         EndpointsOf::new(&session.store, session.is_on_kubernetes(), facts)
     };
+    let _releasing = (leaked.containers() > 0).then(Releasing::here);
     let collected = leaked.release(&session.store, &SystemClock::start(), keep, endpoints).await;
     for handle in &collected.released {
         tracing::info!(%handle, "released addresses of a container that is gone");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamCall};
+use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::predecessor::Predecessor;
 use ipam_plugin::prelude::Prelude;
 use libcalico::api::WorkloadEndpoint;
@@ -95,6 +96,7 @@ impl Outgoing {
     /// DEL releases them.
     pub(super) async fn release(&self, session: &Session) {
         let Outgoing { sandbox, addresses } = self;
+        let _releasing = Releasing::here();
         match sandbox.release(&session.store, &SystemClock::start(), addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {

@@ -5,6 +5,8 @@ use etcd_client::{
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
+use super::watch::end_of;
+
 /// How many compares or operations a server takes in one transaction unless told otherwise (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
 
@@ -28,6 +30,24 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
         options = options.with_revision(revision);
     }
     TxnOp::get(range.path.as_bytes(), Some(options))
+}
+
+/// A transaction that reads up to `limit` pairs of a prefix, those whose path comes behind `after`.
+pub(super) fn of_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
+    let mut options = GetOptions::new().with_range(end_of(&range.path)).with_limit(limit as i64);
+    if range.keys_only {
+        options = options.with_keys_only();
+    }
+    let begin = after.map_or_else(|| range.path.clone().into_bytes(), |after| [after, &[0][..]].concat());
+    Txn::new().and_then([TxnOp::get(begin, Some(options))])
+}
+
+/// The pairs of such a page, and whether there are more.
+pub(super) fn page(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
+    match response.op_responses().into_iter().next() {
+        Some(TxnOpResponse::Get(mut found)) => Ok((found.take_kvs(), found.more())),
+        _ => Err(out_of_protocol("another operation's response to a range")),
+    }
 }
 
 /// The pairs of each range. A path that is not text is none of Calico's and left out.

@@ -174,7 +174,7 @@ fn cancelled(response: &WatchResponse) -> WatchFailure {
 }
 
 /// The path after all that begin with `prefix`.
-fn end_of(prefix: &str) -> Vec<u8> {
+pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {

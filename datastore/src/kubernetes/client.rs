@@ -26,6 +26,7 @@ use super::credential_files::CredentialFiles;
 use super::failure::{Failure, Refusal};
 use super::login::Login;
 use super::reply::{Metadata, Reply};
+use super::streaming::ListReader;
 use super::throttle::Throttle;
 use super::tls;
 use super::transport::{Departure, Transport, TransportError};
@@ -109,6 +110,11 @@ impl ApiRequest {
     /// Reads.
     pub(super) fn get(target: impl Into<String>) -> Self {
         ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
+    }
+
+    /// Reads an object's metadata alone, where the server knows how.
+    pub(super) fn get_metadata(target: impl Into<String>) -> Self {
+        ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
     }
 
     /// Sends a JSON object.
@@ -244,6 +250,24 @@ impl ApiClient {
     /// nothing or is one that only reads. Waiting in turn for a server that is busy is not part of the deadline. A read that the server's cache does not serve is sent once more to the server's own
     /// store, and has the whole deadline again.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
+        self.send_for(request, None).await
+    }
+
+    /// The same as [`send`](Self::send), for a list whose items `list` takes as they arrive. Returns what is around
+    /// them.
+    pub(super) async fn send_for_list(
+        &self,
+        request: &ApiRequest,
+        list: &mut ListReader<'_>,
+    ) -> Result<Value, Failure> {
+        self.send_for(request, Some(list)).await
+    }
+
+    async fn send_for(
+        &self,
+        request: &ApiRequest,
+        mut list: Option<&mut ListReader<'_>>,
+    ) -> Result<Value, Failure> {
         self.throttle.admit().await;
         let mut request = Cow::Borrowed(request);
         let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);
@@ -258,7 +282,7 @@ impl ApiClient {
             }
             let departure = Departure::default();
             let until = self.attempt_ends(&request);
-            let attempt = self.try_once(&request, &departure);
+            let attempt = self.try_once(&request, &departure, list.as_deref_mut());
             let failure = match self.deadline.within(begun, until, attempt).await {
                 Some(Ok(object)) => return Ok(object),
                 Some(Err(failure)) => Some(failure),
@@ -336,7 +360,12 @@ impl ApiClient {
         }
     }
 
-    async fn try_once(&self, request: &ApiRequest, departure: &Departure) -> Result<Value, Failure> {
+    async fn try_once(
+        &self,
+        request: &ApiRequest,
+        departure: &Departure,
+        list: Option<&mut ListReader<'_>>,
+    ) -> Result<Value, Failure> {
         let opened = self.opened().await.map_err(|error| Failure::NoAccess(error.to_string()))?;
         let mut built = request.build()?;
         built.extensions_mut().insert(departure.clone());
@@ -344,6 +373,9 @@ impl ApiClient {
         let answer = opened.client.send(built).await?;
         self.deadline.answered();
         let (parts, body) = answer.into_parts();
+        if let Some(list) = list.filter(|_| parts.status.is_success()) {
+            return list.read(body).await;
+        }
         let bytes = body.collect_bytes().await.map_err(Failure::from)?;
         if !parts.status.is_success() {
             let mut refusal = Refusal::parse(parts.status, &bytes, retry_after(&parts.headers));

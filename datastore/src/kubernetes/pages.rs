@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{List, escaped};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use super::client::{ApiClient, ApiRequest, Cache};
 use super::failure::Failure;
+use super::streaming::ListReader;
 
 /// The first page may be as old as the server's cache. All of a large list comes with it, which takes time.
 const CACHE: Cache = Cache { version: 0, patience: Duration::from_secs(5) };
@@ -17,6 +19,20 @@ const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=met
 /// All objects of a list. A list that changed too much between two pages is read again in one piece.
 pub(super) async fn all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, Failure> {
     walk(list, may_lag, |request| async move { client.send(&request).await }).await
+}
+
+/// Gives each object of a list to `tell`, as JSON, as it arrives; some of them twice if an answer breaks off.
+pub(super) async fn each(
+    client: &ApiClient,
+    list: &List,
+    tell: &mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
+) -> Result<(), Failure> {
+    let tell = Mutex::new(ListReader::new(tell));
+    let ask = |request: ApiRequest| {
+        let tell = &tell;
+        async move { client.send_for_list(&request, &mut *tell.lock().await).await }
+    };
+    walk(list, false, ask).await.map(drop)
 }
 
 async fn walk<F: Future<Output = Result<Value, Failure>>>(

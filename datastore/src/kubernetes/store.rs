@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join, try_join_all};
 use hyper::Method;
+use libcalico::ipam::Sighting;
 use libcalico::kubernetes::{ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes};
 use libcalico::store::{
-    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
+    WriteOp,
 };
 use serde_json::Value;
 
@@ -65,6 +67,10 @@ impl Kubernetes {
     /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
     pub(crate) fn was_busy(&self) -> bool {
         self.client.was_busy()
+    }
+
+    pub(super) fn client(&self) -> &ApiClient {
+        &self.client
     }
 
     /// How many requests have been sent so far.
@@ -123,19 +129,22 @@ impl Kubernetes {
         let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
         let mut distinct: Vec<Asked<'_>> = Vec::new();
         for (index, (range, query)) in ranges.iter().zip(&queries).enumerate() {
-            match distinct.iter_mut().find(|asked| asked.query == query) {
+            let revision_only = range.keys_only && !range.prefix;
+            match distinct.iter_mut().find(|asked| asked.query == query && asked.revision_only == revision_only) {
                 Some(asked) => {
                     if asked.freshness != range.freshness {
                         asked.freshness = Freshness::Latest;
                     }
                     asked.by.push(index);
                 }
-                None => distinct.push(Asked { query, freshness: range.freshness.clone(), by: vec![index] }),
+                None => {
+                    distinct.push(Asked { query, freshness: range.freshness.clone(), revision_only, by: vec![index] })
+                }
             }
         }
         // Each answer is taken apart when it comes: others are still on their way then.
         let found = distinct.iter().map(async |asked| {
-            let found = self.ask(asked.query, &asked.freshness).await?;
+            let found = self.ask(asked).await?;
             let lacks_kind = matches!(found, Found::NoKind);
             Ok::<_, StoreError>((lacks_kind, asked.decode(transcoder, ranges, found.objects())))
         });
@@ -170,7 +179,7 @@ impl Kubernetes {
 
     /// A 404 that is not the API server's word on one object says that it lacks the kind, as older definitions do, or KubeVirt's.
     /// Its discovery must say so too.
-    async fn expect_missing(&self, query: &Query) -> Result<(), StoreError> {
+    pub(super) async fn expect_missing(&self, query: &Query) -> Result<(), StoreError> {
         let (resource, path) = match query {
             Query::Nothing => return Ok(()),
             Query::Get(location) => (location.resource, location.url_path()),
@@ -184,18 +193,21 @@ impl Kubernetes {
         Err(self.explain(failure, &path, false).await)
     }
 
-    async fn explain(&self, failure: Failure, key: &str, writing: bool) -> StoreError {
+    pub(super) async fn explain(&self, failure: Failure, key: &str, writing: bool) -> StoreError {
         failure.explain(key, &self.client.server().await, writing)
     }
 
     /// The objects that a query names. What need not be the latest is answered from the API server's cache, without a round
     /// trip to its own store: a third of the work.
-    async fn ask(&self, query: &Query, freshness: &Freshness) -> Result<Found, StoreError> {
+    async fn ask(&self, asked: &Asked<'_>) -> Result<Found, StoreError> {
+        let Asked { query, freshness, .. } = asked;
         let (answer, path) = match query {
             Query::Nothing => return Ok(Found::Objects(Vec::new())),
             Query::Get(location) => {
                 let path = location.url_path();
-                let object = self.get(&path, freshness).await.and_then(|object| match location.is_of(&object) {
+                let is_right =
+                    |object: &Value| location.is_of(object) || asked.revision_only && location.is_metadata_of(object);
+                let object = self.get(&path, asked).await.and_then(|object| match is_right(&object) {
                     true => Ok(vec![object]),
                     false => Err(Failure::Unreadable("the answer is not the object that was asked for".into())),
                 });
@@ -215,15 +227,19 @@ impl Kubernetes {
         }
     }
 
-    async fn get(&self, path: &str, freshness: &Freshness) -> Result<Value, Failure> {
-        let version = match freshness {
+    async fn get(&self, path: &str, asked: &Asked<'_>) -> Result<Value, Failure> {
+        let version = match &asked.freshness {
             Freshness::Latest => None,
             // What is no number the server takes for an error of its own.
             Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
             Freshness::Cached => Some(0),
         };
         let cache = version.map(|version| Cache { version, patience: CACHE_PATIENCE });
-        self.client.send(&ApiRequest::get(path).or_cached(cache)).await
+        let request = match asked.revision_only {
+            true => ApiRequest::get_metadata(path),
+            false => ApiRequest::get(path),
+        };
+        self.client.send(&request.or_cached(cache)).await
     }
 
     /// Finishes a deletion that someone began, and takes the object for gone (DS-72, IPAM-91).
@@ -275,6 +291,8 @@ impl Kubernetes {
 struct Asked<'q> {
     query: &'q Query,
     freshness: Freshness,
+    /// Of an object no more than its metadata is wanted.
+    revision_only: bool,
     by: Vec<usize>,
 }
 
@@ -337,6 +355,10 @@ impl Store for Kubernetes {
                 None => self.language.forget().await,
             }
         }
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        self.survey_blocks(survey, tell).await
     }
 
     fn has_transactions(&self) -> bool {

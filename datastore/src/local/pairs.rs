@@ -55,6 +55,28 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
     }
 }
 
+/// Gives path and value of each pair of a prefix to `tell`.
+pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&str, &[u8])) -> rusqlite::Result<()> {
+    let mut statement;
+    let mut rows = match end_of_prefix(prefix) {
+        Some(end) => {
+            statement = connection.prepare_cached(SELECT_BETWEEN)?;
+            statement.query([prefix, &end])?
+        }
+        None => {
+            statement = connection.prepare_cached(SELECT_FROM)?;
+            statement.query([prefix])?
+        }
+    };
+    while let Some(row) = rows.next()? {
+        // A path that is no text is none of Calico's.
+        if let Ok(path) = row.get_ref(0)?.as_str() {
+            tell(path, row.get_ref(1)?.as_bytes()?);
+        }
+    }
+    Ok(())
+}
+
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
     // As bytes: whether they are text is found out where they are decoded, so that a damaged value concerns its entry alone.

@@ -5,6 +5,7 @@ use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, HandleId, Owner, Rel
 use netconf::{CniError, CniResult};
 
 use super::*;
+use crate::ahead;
 use crate::cni::{self, Pod};
 use crate::prelude::PreludeQuery;
 use crate::recent::{Recent, RecentBlocks};
@@ -293,6 +294,24 @@ async fn nothing_is_done_ahead_where_nothing_is_gained_or_known() {
     assert!(!ahead(&node.call("b")), "another process has the lock");
     drop(lock);
     assert!(ahead(&node.call("b")));
+}
+
+#[tokio::test]
+async fn nothing_is_done_ahead_after_a_look_that_found_the_datastore_not_ready() {
+    let node = Node::new();
+    let store = &node.cluster.store;
+    let call = node.call("b");
+    ahead::stop(&call, None);
+    node.address("a").await;
+    let ahead = Ahead::of(&call, store).unwrap();
+    ahead::stop(&call, Some(&ahead));
+    drop(ahead);
+    assert!(Ahead::of(&call, store).is_none(), "the node remembers");
+    node.address("c").await;
+    assert!(Ahead::of(&call, store).is_some(), "an ADD has succeeded");
+    // As a DEL or STATUS does, which has no lock yet.
+    ahead::stop(&call, None);
+    assert!(Ahead::of(&call, store).is_none());
 }
 
 #[tokio::test]

@@ -107,7 +107,13 @@ async fn addresses<S: Store, C: Clock>(
         return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
     }
     request.passed_over = call.busy_addresses(clock.now());
+    request.notes = call.notes(clock.now());
     let assigned = assign(store, clock, &request, prelude).await?;
+    request.notes.keep(assigned.searches);
+    if assigned.has_claimed {
+        // Other searches may be for pools that the block is of, and the claim is not in every cache yet.
+        drop(call.releasing());
+    }
     if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
         recent.note(&call.network, call.namespace(), assigned.recent, assigned.last_write.as_ref());
     }

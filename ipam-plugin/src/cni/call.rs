@@ -13,6 +13,7 @@ use netconf::Call;
 use time::OffsetDateTime;
 
 use crate::busy;
+use crate::exhausted::{self, Notes, Releasing};
 use crate::lock::HostLock;
 use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
@@ -60,6 +61,8 @@ pub struct IpamCall {
     pub recent_file: Option<PathBuf>,
     /// The file that notes which addresses the node's kernel has in use, see [`crate::busy`]; `None` does without.
     pub busy_file: Option<PathBuf>,
+    /// The file that notes searches which found no free address, see [`crate::exhausted`]; `None` does without.
+    pub exhausted_file: Option<PathBuf>,
     /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
     pub labels_marker: Option<PathBuf>,
 }
@@ -99,6 +102,7 @@ impl IpamCall {
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
             recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
             busy_file: Some(PathBuf::from(busy::FILE)),
+            exhausted_file: Some(PathBuf::from(exhausted::FILE)),
             labels_marker: Some(PathBuf::from(LABELS_MARKER)),
         }
     }
@@ -185,6 +189,16 @@ impl IpamCall {
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
         let notes = self.busy_file.as_deref().map(|file| busy::in_force(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()
+    }
+
+    /// The node's searches that found no free address a moment ago.
+    pub(crate) fn notes(&self, now: OffsetDateTime) -> Notes {
+        self.exhausted_file.as_deref().map(|file| Notes::read(file, now)).unwrap_or_default()
+    }
+
+    /// Begins a release of addresses.
+    pub fn releasing(&self) -> Releasing<'_> {
+        Releasing::on(self.exhausted_file.as_deref())
     }
 
     /// What is stored with each address.

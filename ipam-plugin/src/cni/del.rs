@@ -46,6 +46,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
         tracing::info!(handle = %call.container_handle(), "no address to release");
         return Ok(());
     }
+    let _releasing = call.releasing();
     if let Some(machine) = &call.machine {
         Box::pin(kubevirt::leave(store, clock, &call.handle(), machine, &call.node, listings)).await?;
     }

@@ -37,7 +37,8 @@ impl FamilyPlan<'_> {
     ) -> Result<Option<Step>, IpamError> {
         let cidr = &affinity.key.cidr;
         let block = match known.block(cidr) {
-            None | Some(Known::Corrupt) => return Ok(None),
+            Some(Known::Seen(room)) if room.has_free => return Ok(Some(Step::Read(Wants::blocks([*cidr])))),
+            None | Some(Known::Corrupt | Known::Seen(_)) => return Ok(None),
             Some(Known::Absent) if known.ranges(self.version).is_none() => {
                 return Ok(Some(Step::Read(Wants::ranges(self.version))));
             }

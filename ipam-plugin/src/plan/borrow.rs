@@ -1,9 +1,10 @@
 //! Addresses from blocks of other nodes, and of nobody (IPAM-110 step 7, IPAM-120).
 
-use libcalico::ipam::{Blocks, borrow_order};
+use libcalico::ipam::borrow_order;
+use libcalico::net::Cidr;
 
 use super::{FamilyPlan, Step};
-use crate::error::{Exhaustion, IpamError};
+use crate::error::IpamError;
 use crate::knowledge::{Knowledge, Known, Wants};
 
 impl FamilyPlan<'_> {
@@ -13,18 +14,19 @@ impl FamilyPlan<'_> {
         if !known.knows_all_blocks(self.version) {
             return Ok(Step::Read(Wants::list(self.version)));
         }
-        let blocks: Blocks<'_> = known
-            .blocks()
-            .filter_map(|(cidr, block)| match block {
-                Known::There(entry) if cidr.version() == self.version => Some((*cidr, Some(&entry.value))),
-                _ => None,
-            })
+        let of_family = known.blocks().filter(|(cidr, _)| cidr.version() == self.version);
+        let with_room: Vec<Cidr> = of_family
+            .filter(|(_, block)| known.room(block).is_some_and(|room| room.has_free))
+            .map(|(cidr, _)| *cidr)
             .collect();
-        for cidr in borrow_order(self.pools(), &blocks, &known.reservations, &self.owner, known.now) {
+        for cidr in borrow_order(self.pools(), &with_room, &self.owner, known.now) {
+            if let Some(Known::Seen(_)) = known.block(&cidr) {
+                return Ok(Step::Read(Wants::blocks([cidr])));
+            }
             if let Some(take) = self.take(known, &cidr, remaining, None)? {
                 return Ok(Step::Take(take));
             }
         }
-        Ok(Step::Short(Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }))
+        Ok(Step::Short(self.exhaustion(known)))
     }
 }

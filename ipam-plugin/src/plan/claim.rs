@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use libcalico::ipam::{AffinityKey, BlockWalk, Blocks, ReclaimCandidate, UsableBlock, usable_block};
+use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
 use super::{FamilyPlan, Step};
@@ -47,18 +47,16 @@ impl FamilyPlan<'_> {
         if !known.config().auto_allocate_blocks {
             return Ok(Some(Step::Short(Exhaustion::AutoAllocateOff)));
         }
-        let blocks: Blocks<'_> = known
-            .blocks()
-            .filter(|(cidr, _)| cidr.version() == self.version)
-            .filter_map(|(cidr, block)| match block {
-                Known::Absent => None,
-                Known::There(entry) => Some((*cidr, Some(&entry.value).filter(|_| !self.spared.contains(cidr)))),
-                Known::Corrupt => Some((*cidr, None)),
-            })
-            .collect();
+        if let Some(exhaustion) = self.short_by_note(known) {
+            return Ok(Some(Step::Short(exhaustion)));
+        }
+        let room_of = |cidr: &Cidr| match known.block(cidr) {
+            None | Some(Known::Absent) => None,
+            Some(block) => Some(known.room(block).filter(|_| !self.spared.contains(cidr))),
+        };
         let none = BTreeSet::new();
         let ranges = known.ranges(self.version).unwrap_or(&none);
-        match usable_block(self.pools(), &blocks, ranges, &known.reservations, &self.owner, known.now) {
+        match usable_block(self.pools(), &room_of, ranges, &known.reservations, &self.owner, known.now) {
             UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.take_from_unclaimed_block(known, cidr, remaining),
             UsableBlock::Reclaim(_) if !known.knows_all_blocks(self.version) => {
                 Ok(Some(Step::Read(Wants::list(self.version))))
@@ -77,6 +75,7 @@ impl FamilyPlan<'_> {
         let ranges_known = known.ranges(self.version).is_some();
         match known.block(&cidr) {
             None => return Ok(Some(Step::Read(self.probe(known, cidr)))),
+            Some(Known::Seen(_)) => return Ok(Some(Step::Read(Wants::blocks([cidr])))),
             Some(Known::Absent) if !ranges_known => return Ok(Some(Step::Read(Wants::ranges(self.version)))),
             _ => {}
         }
@@ -111,10 +110,14 @@ impl FamilyPlan<'_> {
     }
 
     /// The first empty block of another owner that can be had; its claim must be known to be released.
-    fn by_reclaim(&self, known: &Knowledge, candidates: &[ReclaimCandidate]) -> Option<Step> {
-        for candidate in candidates {
-            let Some(block) = known.readable_block(&candidate.cidr) else { continue };
-            let key = AffinityKey { owner: candidate.owner.clone(), cidr: candidate.cidr };
+    fn by_reclaim(&self, known: &Knowledge, candidates: &[Cidr]) -> Option<Step> {
+        for cidr in candidates {
+            if let Some(Known::Seen(_)) = known.block(cidr) {
+                return Some(Step::Read(Wants::blocks([*cidr])));
+            }
+            let Some(block) = known.readable_block(cidr) else { continue };
+            let Some(owner) = block.value.owner() else { continue };
+            let key = AffinityKey { owner, cidr: *cidr };
             match known.affinity(&key) {
                 None => return Some(Step::Read(Wants::affinity(key))),
                 Some(None) => {}

@@ -23,6 +23,7 @@ pub(crate) fn call(container: &str) -> IpamCall {
         lock_file: None,
         recent_file: None,
         busy_file: None,
+        exhausted_file: None,
         labels_marker: None,
     }
 }

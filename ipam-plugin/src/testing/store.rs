@@ -54,6 +54,8 @@ struct State {
     cache: Option<Pairs>,
     /// How many answers were of the cache.
     cached: usize,
+    /// Counts of reads of all blocks of a family, and of blocks that were read whole beside that.
+    surveys: (usize, usize),
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
@@ -74,7 +76,8 @@ impl MemoryStore {
 
     fn new(transactional: bool) -> Self {
         let (pairs, under_way) = (Pairs::default(), Vec::new());
-        let state = State { pairs, cache: None, cached: 0, reads: 0, writes: 0, hook: None, under_way };
+        let state =
+            State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, under_way };
         MemoryStore { transactional, state: Mutex::new(state) }
     }
 
@@ -101,6 +104,11 @@ impl MemoryStore {
         let mut state = self.state.lock().unwrap();
         state.hook = None;
         state.land(usize::MAX);
+    }
+
+    /// Returns the number of reads of all blocks of a family since the last call, and of blocks read whole beside that.
+    pub(crate) fn take_surveys(&self) -> (usize, usize) {
+        std::mem::take(&mut self.state.lock().unwrap().surveys)
     }
 
     /// Reads and writes since the last time this was asked.
@@ -258,6 +266,12 @@ impl Store for MemoryStore {
         let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range)).collect();
         let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
         state.cached += cached;
+        for range in batch.ranges().iter().filter(|range| range.kind == Block::KIND && !range.keys_only) {
+            match range.prefix {
+                true => state.surveys.0 += 1,
+                false => state.surveys.1 += 1,
+            }
+        }
         Ok(Answers::new(answers))
     }
 

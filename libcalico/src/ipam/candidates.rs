@@ -1,7 +1,7 @@
 //! Which block to claim, or to borrow from (IPAM-116, IPAM-117, IPAM-120). Pure: the answers are only good until the
 //! next write of another node, which the compare-and-swap of each write finds out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use time::{Duration, OffsetDateTime};
 
@@ -9,6 +9,7 @@ use super::blockwalk::BlockWalk;
 use super::pool::Pool;
 use super::reservation::Reservations;
 use super::stored_time::parse_stored;
+use super::survey::Room;
 use super::{Block, Owner};
 use crate::net::Cidr;
 
@@ -22,30 +23,20 @@ pub enum UsableBlock {
     Claim(Cidr),
     /// It is ours already and has room, but no affinity said so.
     Use(Cidr),
-    /// All blocks exist: take one of these from its owner, trying in this order. Empty means no free block.
-    Reclaim(Vec<ReclaimCandidate>),
+    /// All blocks exist: take one of these, which are empty, from its owner, trying in this order. Empty means no free
+    /// block.
+    Reclaim(Vec<Cidr>),
 }
 
-/// An empty block that another owner may lose.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReclaimCandidate {
-    /// The block.
-    pub cidr: Cidr,
-    /// Its owner.
-    pub owner: Owner,
-    /// Its sequence number: release it only while it still has this one.
-    pub sequence_number: u64,
-}
-
-/// All blocks, by range; `None` for one that exists and is to be left alone.
-pub type Blocks<'a> = BTreeMap<Cidr, Option<&'a Block>>;
+/// The room in the block of a range: `None` if there is no block, `Some(None)` for a block that is to be left alone.
+pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
 /// The next block for `owner`, in the order of the pools and of the walk over each. No block is claimed that shares
 /// addresses with one of another size in `ranges`, the ranges of all blocks there are: such blocks are left when a pool
 /// is made anew with another block size, and each address would be there twice.
 pub fn usable_block(
     pools: &[Pool],
-    blocks: &Blocks<'_>,
+    blocks: RoomOf<'_>,
     ranges: &BTreeSet<Cidr>,
     reservations: &Reservations,
     owner: &Owner,
@@ -63,20 +54,18 @@ pub fn usable_block(
             if reservations.covers(&cidr) {
                 continue;
             }
-            let Some(block) = blocks.get(&cidr) else {
+            let Some(block) = blocks(&cidr) else {
                 if misfits.iter().any(|range| range.overlaps(&cidr)) {
                     continue;
                 }
                 return UsableBlock::Claim(cidr);
             };
-            let Some(block) = block.filter(|block| block.free(reservations) > 0) else { continue };
-            match block.owner() {
-                Some(found) if found == *owner => return UsableBlock::Use(cidr),
-                Some(found) if block.is_empty() && may_be_reclaimed(block, now) => {
-                    let sequence_number = block.sequence_number;
-                    reclaimable.push(ReclaimCandidate { cidr, owner: found, sequence_number });
-                }
-                _ => {}
+            let Some(room) = block.filter(|room| room.has_free) else { continue };
+            if room.is_own {
+                return UsableBlock::Use(cidr);
+            }
+            if room.may_be_reclaimed {
+                reclaimable.push(cidr);
             }
         }
     }
@@ -88,25 +77,14 @@ fn misfits<'a>(ranges: &'a BTreeSet<Cidr>, pool: &Pool) -> impl Iterator<Item = 
     ranges.iter().filter(|range| range.prefix() != pool.block_prefix && range.overlaps(&pool.cidr))
 }
 
-/// The existing blocks with room that `owner` may borrow from, in the order of the pools and of the walk over each. A
-/// block that does not exist has nothing to borrow, so the walk need not visit it.
-pub fn borrow_order(
-    pools: &[Pool],
-    blocks: &Blocks<'_>,
-    reservations: &Reservations,
-    owner: &Owner,
-    now: OffsetDateTime,
-) -> Vec<Cidr> {
+/// The blocks that `owner` may borrow from, of those `with_room`, in the order of the pools and of the walk over each.
+/// A block that does not exist has nothing to borrow, so the walk need not visit it.
+pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: OffsetDateTime) -> Vec<Cidr> {
     let mut order = Vec::new();
     for pool in pools {
         let walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
-        let mut in_pool: Vec<(u128, Cidr)> = blocks
-            .values()
-            .flatten()
-            .filter_map(|block| Some((walk.position(&block.cidr)?, block)))
-            .filter(|(_, block)| block.free(reservations) > 0)
-            .map(|(position, block)| (position, block.cidr))
-            .collect();
+        let mut in_pool: Vec<(u128, Cidr)> =
+            with_room.iter().filter_map(|cidr| Some((walk.position(cidr)?, *cidr))).collect();
         in_pool.sort_unstable();
         order.extend(in_pool.into_iter().map(|(_, cidr)| cidr));
     }
@@ -115,7 +93,7 @@ pub fn borrow_order(
 
 /// A claim protects for 60 s, reckoned both ways: a claim time far in the future is a wrong clock, which must not
 /// protect a block for as long as it is wrong (D32). No claim time is a very old one; one that cannot be read protects.
-fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
+pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
@@ -166,9 +144,12 @@ mod tests {
     fn usable(pools: &[&str], blocks: &[Block], reserved: &[&str]) -> UsableBlock {
         let pools: Vec<Pool> = pools.iter().map(|range| pool(range)).collect();
         let ranges = blocks.iter().map(|block| block.cidr).collect();
-        let blocks = blocks.iter().map(|block| (block.cidr, Some(block))).collect();
         let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
-        usable_block(&pools, &blocks, &ranges, &reservations, &host("node1"), NOW)
+        let room = |cidr: &Cidr| {
+            let block = blocks.iter().find(|block| block.cidr == *cidr)?;
+            Some(Some(Room::of(block, &reservations, &host("node1"), NOW)))
+        };
+        usable_block(&pools, &room, &ranges, &reservations, &host("node1"), NOW)
     }
 
     // The walk of node1 over this pool: .128, .192, .0, .64.
@@ -225,12 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_to_be_left_alone_is_neither_claimed_nor_used_nor_borrowed_from() {
+    fn a_block_to_be_left_alone_is_neither_claimed_nor_used() {
         let (pools, left) = ([pool(POOL)], cidr("10.67.0.128/26"));
-        let (blocks, none) = (Blocks::from([(left, None)]), Reservations::none());
-        let found = usable_block(&pools, &blocks, &[left].into(), &none, &host("node1"), NOW);
+        let room = |cidr: &Cidr| (*cidr == left).then_some(None);
+        let found = usable_block(&pools, &room, &[left].into(), &Reservations::none(), &host("node1"), NOW);
         assert_eq!(found, UsableBlock::Claim(cidr("10.67.0.192/26")));
-        assert_eq!(borrow_order(&pools, &blocks, &none, &host("node1"), NOW), []);
     }
 
     #[test]
@@ -247,12 +227,7 @@ mod tests {
         {
             let mut blocks = full();
             blocks[0] = block("10.67.0.0/26", "node3", age, 0);
-            let expected = if reclaimed {
-                let sequence_number = blocks[0].sequence_number;
-                vec![ReclaimCandidate { cidr: cidr("10.67.0.0/26"), owner: host("node3"), sequence_number }]
-            } else {
-                vec![]
-            };
+            let expected = if reclaimed { vec![cidr("10.67.0.0/26")] } else { vec![] };
             assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Reclaim(expected), "claimed {age} s ago");
         }
     }
@@ -281,26 +256,16 @@ mod tests {
     fn candidates_to_reclaim_come_in_the_order_of_the_walk() {
         let blocks = full().iter().map(|b| block(&b.cidr.to_string(), "node2", 100, 0)).collect::<Vec<_>>();
         let UsableBlock::Reclaim(candidates) = usable(&[POOL], &blocks, &[]) else { panic!() };
-        let order: Vec<String> = candidates.iter().map(|candidate| candidate.cidr.to_string()).collect();
+        let order: Vec<String> = candidates.iter().map(Cidr::to_string).collect();
         assert_eq!(order, ["10.67.0.128/26", "10.67.0.192/26", "10.67.0.0/26", "10.67.0.64/26"]);
     }
 
     #[test]
     fn borrowing_visits_blocks_with_room_in_the_order_of_the_walk() {
         let pools = [pool("10.68.0.0/24"), pool(POOL)];
-        let stored = [
-            block("10.67.0.64/26", "node2", 0, 63),
-            block("10.67.0.128/26", "node2", 0, 64),
-            block("10.67.0.192/26", "node3", 0, 1),
-            block("10.68.0.0/26", "node3", 0, 1),
-            // Of another size, and of another pool.
-            block("10.67.0.0/27", "node3", 0, 1),
-            block("10.69.0.0/26", "node3", 0, 1),
-        ];
-        let blocks = stored.iter().map(|block| (block.cidr, Some(block))).collect();
-        let order = borrow_order(&pools, &blocks, &Reservations::none(), &host("node1"), NOW);
+        // The last are of another size, and of another pool.
+        let with_room = ["10.67.0.64/26", "10.67.0.192/26", "10.68.0.0/26", "10.67.0.0/27", "10.69.0.0/26"].map(cidr);
+        let order = borrow_order(&pools, &with_room, &host("node1"), NOW);
         assert_eq!(order, [cidr("10.68.0.0/26"), cidr("10.67.0.192/26"), cidr("10.67.0.64/26")]);
-        let reserved = Reservations::new([cidr("10.67.0.127/32"), cidr("10.68.0.0/24")]);
-        assert_eq!(borrow_order(&pools, &blocks, &reserved, &host("node1"), NOW), [cidr("10.67.0.192/26")]);
     }
 }

@@ -160,8 +160,9 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     let choice = choose_pools(&pools, &request).unwrap();
     let stored = blocks(store);
     let ranges = stored.keys().copied().collect();
-    let stored = stored.iter().map(|(cidr, block)| (*cidr, Some(block))).collect();
-    usable_block(&choice.chosen, &stored, &ranges, &Reservations::none(), &call.owner, Call::now())
+    let none = Reservations::none();
+    let room = |cidr: &Cidr| Some(Some(Room::of(stored.get(cidr)?, &none, &call.owner, Call::now())));
+    usable_block(&choice.chosen, &room, &ranges, &none, &call.owner, Call::now())
 }
 
 /// Checks one step; returns how many block changes and claims it had.

@@ -10,8 +10,8 @@
 //!
 //! The algebra: operations on one [`Block`] and one [`Handle`]; which pools serve a request ([`choose_pools`]); which
 //! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved ([`Reservations`]);
-//! how full pools are ([`utilization()`]); whether an address is held ([`holding()`]), what is wrong ([`audit()`]) and what
-//! is collected (`gc`).
+//! what a search for room reads of all blocks ([`BlockGlance`]); how full pools are ([`utilization()`]); whether an
+//! address is held ([`holding()`]), what is wrong ([`audit()`]) and what is collected (`gc`).
 
 mod affinity;
 mod audit;
@@ -34,6 +34,7 @@ mod pool_choice;
 mod refusal;
 mod reservation;
 mod stored_time;
+mod survey;
 mod tunnels;
 mod utilization;
 
@@ -45,7 +46,7 @@ pub use block::{
     MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use blockwalk::BlockWalk;
-pub use candidates::{Blocks, RECLAIM_AFTER, ReclaimCandidate, UsableBlock, borrow_order, usable_block};
+pub use candidates::{RECLAIM_AFTER, RoomOf, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
@@ -61,5 +62,6 @@ pub use pool_choice::{
 };
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
+pub use survey::{BlockGlance, Room, Sighting};
 pub use tunnels::{Tunnel, tunnels_of};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

@@ -1,10 +1,11 @@
 //! IPAMBlock (DS-55, DS-69): the stored block under the names of the custom resource's `spec`.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::Malformed;
 use super::json::{Fields, require, text};
-use crate::ipam::Block;
+use crate::ipam::{Block, BlockGlance, Sighting};
 use crate::names::cidr_name;
 use crate::net::Cidr;
 use crate::store::Kind;
@@ -65,6 +66,37 @@ pub(super) fn to_spec(mut block: Fields) -> Fields {
     require(&mut block, "sequenceNumberForAllocation", Fields::new());
     require(&mut block, "strictAffinity", false);
     block
+}
+
+/// Returns what a survey sees of a block's object, or of its metadata alone; `None` for an object that names no block.
+///
+/// # Errors
+/// `object` is no JSON.
+pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> {
+    match serde_json::from_slice(object) {
+        Ok(Seen { spec: Some(glance), .. }) => return Ok(Some(Sighting::Block(glance))),
+        Ok(Seen::<BlockGlance> { metadata, spec: None }) => {
+            return Ok(cidr_of_name(&metadata.name).map(Sighting::Range));
+        }
+        Err(error) if !error.is_data() => return Err(error),
+        Err(_) => {}
+    }
+    // It cannot be read, but it is there.
+    let Ok(Seen::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
+    let told = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
+    Ok(told.or_else(|| cidr_of_name(&metadata.name)).map(Sighting::Range))
+}
+
+/// The parts of an object that a survey reads.
+#[derive(Deserialize)]
+struct Seen<S> {
+    metadata: Named,
+    spec: Option<S>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
 }
 
 #[cfg(test)]
@@ -138,6 +170,32 @@ mod tests {
             }))
         );
         assert_eq!(from_spec(spec)["affinity"], Value::Null);
+    }
+
+    #[test]
+    fn a_survey_sees_blocks_whatever_can_be_read_of_them() {
+        let seen = |object: Value| sighting_of_block(object.to_string().as_bytes()).unwrap();
+        let named = json!({"name": "10-0-0-0-30"});
+        let spec = json!({"cidr": "10.0.0.4/30", "allocations": [], "unallocated": [], "attributes": []});
+        let found = seen(json!({"metadata": named, "spec": spec}));
+        assert!(matches!(found, Some(Sighting::Block(glance)) if glance.cidr() == "10.0.0.4/30".parse().unwrap()));
+        for (object, range) in [
+            (json!({"metadata": named}), Some("10.0.0.0/30")),
+            (json!({"metadata": named, "spec": {"cidr": "10.0.0.4/30", "unallocated": 1}}), Some("10.0.0.4/30")),
+            (json!({"metadata": named, "spec": {"cidr": 1}}), Some("10.0.0.0/30")),
+            (json!({"metadata": named, "spec": "x"}), Some("10.0.0.0/30")),
+            (json!({"metadata": {"name": "x"}, "spec": {}}), None),
+            (json!({"metadata": {}}), None),
+            (json!({}), None),
+        ] {
+            let found = match seen(object.clone()) {
+                Some(Sighting::Range(cidr)) => Some(cidr.to_string()),
+                Some(Sighting::Block(_)) => panic!("{object}"),
+                None => None,
+            };
+            assert_eq!(found.as_deref(), range, "{object}");
+        }
+        assert!(sighting_of_block(b"{").is_err());
     }
 
     #[test]

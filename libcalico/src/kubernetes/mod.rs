@@ -43,7 +43,7 @@ mod uid;
 mod workload_endpoint;
 
 pub use affinity::affinity_name;
-pub use block::cidr_of_name;
+pub use block::{cidr_of_name, sighting_of_block};
 pub use error::TranscodeError;
 pub use group::ApiGroup;
 pub use handle::handle_name;

@@ -92,10 +92,16 @@ impl Location {
 
     /// Returns whether an answer is this object. What is between us and the API server may answer with another.
     pub fn is_of(&self, answer: &Value) -> bool {
-        let metadata = &answer["metadata"];
-        answer["kind"] == self.resource.kind
-            && metadata["name"] == *self.name
-            && metadata["namespace"].as_str() == self.namespace.as_deref()
+        answer["kind"] == self.resource.kind && self.names(&answer["metadata"])
+    }
+
+    /// Returns true if an answer is this object's metadata, as of a server that was asked for no more.
+    pub fn is_metadata_of(&self, answer: &Value) -> bool {
+        answer["kind"] == "PartialObjectMetadata" && self.names(&answer["metadata"])
+    }
+
+    fn names(&self, metadata: &Value) -> bool {
+        metadata["name"] == *self.name && metadata["namespace"].as_str() == self.namespace.as_deref()
     }
 
     /// URL path of the object.

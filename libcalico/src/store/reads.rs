@@ -54,6 +54,10 @@ pub struct ListTicket<K>(usize, PhantomData<K>);
 #[derive(Debug)]
 pub struct KeysTicket<K>(ListTicket<K>);
 
+/// The place of the answer of a [`ReadBatch::get_revision`].
+#[derive(Debug)]
+pub struct RevisionTicket<K>(GetTicket<K>);
+
 /// Reads to be answered together, from one snapshot where the store can.
 #[derive(Debug, Default, Clone)]
 pub struct ReadBatch {
@@ -79,6 +83,13 @@ impl ReadBatch {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
         ticket
+    }
+
+    /// Adds the read of one object's revision, which costs little where the object is large.
+    pub fn get_revision<K: Kind>(&mut self, key: &K::Key) -> RevisionTicket<K> {
+        let ticket = self.get::<K>(key);
+        self.ranges[ticket.0].keys_only = true;
+        RevisionTicket(ticket)
     }
 
     /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
@@ -111,6 +122,11 @@ impl ReadBatch {
             freshness: Freshness::Latest,
         });
         KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
+    }
+
+    pub(super) fn add_list<K: Kind>(&mut self, range: Range) -> ListTicket<K> {
+        self.ranges.push(range);
+        ListTicket(self.ranges.len() - 1, PhantomData)
     }
 
     /// The ranges, in the order the answers must have.
@@ -155,6 +171,11 @@ impl Answers {
     /// The object as it is stored, whether it can be read or not.
     pub fn raw<K: Kind>(&self, ticket: &GetTicket<K>) -> Option<&RawEntry> {
         self.0[ticket.0].first()
+    }
+
+    /// Returns the revision of an object of which no more was asked for; `None` when it is not there.
+    pub fn revision<K: Kind>(&self, ticket: &RevisionTicket<K>) -> Option<&Revision> {
+        self.0[ticket.0.0].first().map(|entry| &entry.revision)
     }
 
     /// Each object of a selection by its key, with what is wrong with those that do not parse.

@@ -12,6 +12,7 @@ use super::{addresses, blocks, handles};
 use crate::cli::check::Report;
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
+use crate::exhausted::Releasing;
 
 /// An address without endpoint that was allocated less than this ago is taken for an ADD under way.
 const IN_FLIGHT: Duration = Duration::seconds(10);
@@ -75,6 +76,7 @@ impl Mend {
 
     /// Does it. The inner error is that things have changed since they were read.
     pub(super) async fn carry_out(self, store: &Datastore) -> Result<Result<(), String>, CliError> {
+        let _releasing = Releasing::here();
         match self {
             Mend::Release { request, .. } => addresses::release(store, &request).await,
             Mend::Handle(correction) => handles::correct(store, correction).await,

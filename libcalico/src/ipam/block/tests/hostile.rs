@@ -9,7 +9,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam::{BlockUse, EndpointFacts, Inventory, UsableBlock, audit, usable_block};
+use crate::ipam::{BlockUse, EndpointFacts, Inventory, Room, UsableBlock, audit, usable_block};
 use crate::store::{Entry, Revision};
 
 fn index() -> impl Strategy<Value = Value> {
@@ -149,14 +149,10 @@ fn survey(block: &Block) {
         node_selector: String::new(),
         allowed_uses: Vec::new(),
     };
-    let found = usable_block(
-        &[pool],
-        &[(block.cidr, Some(block))].into(),
-        &[block.cidr].into(),
-        &Reservations::none(),
-        &host("node1"),
-        NOW,
-    );
+    let none = Reservations::none();
+    let room = Room::of(block, &none, &host("node1"), NOW);
+    let room_of = |cidr: &Cidr| (*cidr == block.cidr).then_some(Some(room));
+    let found = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
     assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || found == UsableBlock::Claim(cidr("10.0.0.0/30")));
 }
 

@@ -1,0 +1,270 @@
+//! [`ListReader`]: a list, taken apart while it arrives.
+//!
+//! A list out of the API server's cache is not paged, and one of all blocks of a large cluster is hundreds of
+//! megabytes. Of such an answer one item is in memory at one time.
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde::de::Error;
+use serde_json::Value;
+
+use super::failure::Failure;
+
+/// Longest text around the items of a list, in bytes: kind, revision, and where the next page begins.
+const LONGEST_FRAME: usize = 1 << 16;
+/// Longest item, in bytes. A block of the most addresses there may be has a tenth of it.
+const LONGEST_ITEM: usize = 1 << 24;
+
+/// Gives each item of a list, as JSON, to a function.
+pub(super) struct ListReader<'t> {
+    tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
+    split: Split,
+}
+
+/// The state between two parts of the text.
+#[derive(Default)]
+struct Split {
+    /// The text without items.
+    frame: Vec<u8>,
+    /// The beginning of an item whose end has not arrived.
+    item: Vec<u8>,
+    place: Place,
+    /// The number of braces and brackets that are open, in the frame or in the item.
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+    /// The place in the frame where the last string begins, and where it ends.
+    string: (usize, usize),
+}
+
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Place {
+    #[default]
+    Frame,
+    BetweenItems,
+    Item,
+}
+
+impl<'t> ListReader<'t> {
+    /// Gives each item to `tell`, those of an answer that broke off too. An error of it makes the answer unreadable.
+    pub(super) fn new(tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
+        ListReader { tell, split: Split::default() }
+    }
+
+    /// Reads an answer to its end. Returns the list with no items.
+    pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, Failure> {
+        self.split = Split::default();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(Failure::from)?;
+            if let Some(part) = frame.data_ref() {
+                self.take(part).map_err(unreadable)?;
+            }
+        }
+        serde_json::from_slice(&self.split.frame).map_err(unreadable)
+    }
+
+    fn take(&mut self, part: &[u8]) -> serde_json::Result<()> {
+        let ListReader { tell, split } = self;
+        let mut rest = part;
+        while !rest.is_empty() {
+            let taken = match split.place {
+                Place::Frame => split.take_frame(rest)?,
+                Place::BetweenItems => split.take_between(rest)?,
+                Place::Item => match split.end_of_item(rest) {
+                    Some(length) if split.item.is_empty() => {
+                        tell(&rest[..length])?;
+                        length
+                    }
+                    Some(length) => {
+                        split.item.extend_from_slice(&rest[..length]);
+                        tell(&split.item)?;
+                        split.item.clear();
+                        length
+                    }
+                    None => {
+                        split.item.extend_from_slice(rest);
+                        if split.item.len() > LONGEST_ITEM {
+                            return Err(serde_json::Error::custom(format!(
+                                "an item of more than {LONGEST_ITEM} bytes"
+                            )));
+                        }
+                        rest.len()
+                    }
+                },
+            };
+            rest = &rest[taken..];
+        }
+        Ok(())
+    }
+}
+
+impl Split {
+    /// Takes what is of the frame. Returns how many bytes that is.
+    fn take_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
+        for (index, byte) in text.iter().enumerate() {
+            self.frame.push(*byte);
+            if self.in_string {
+                self.step_in_string(*byte);
+                self.string.1 = self.frame.len() - 1;
+                continue;
+            }
+            match byte {
+                b'"' => {
+                    self.in_string = true;
+                    self.string = (self.frame.len(), self.frame.len());
+                }
+                // A list at this depth is the value of the string before it.
+                b'[' if self.depth == 1 && &self.frame[self.string.0..self.string.1] == b"items" => {
+                    self.place = Place::BetweenItems;
+                    return Ok(index + 1);
+                }
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        match self.frame.len() > LONGEST_FRAME {
+            true => {
+                Err(serde_json::Error::custom(format!("more than {LONGEST_FRAME} bytes that are no item of a list")))
+            }
+            false => Ok(text.len()),
+        }
+    }
+
+    fn take_between(&mut self, text: &[u8]) -> serde_json::Result<usize> {
+        let is_separator = |byte: &u8| *byte == b',' || byte.is_ascii_whitespace();
+        let Some(next) = text.iter().position(|byte| !is_separator(byte)) else { return Ok(text.len()) };
+        self.place = match text[next] {
+            b'{' => Place::Item,
+            b']' => Place::Frame,
+            _ => return Err(serde_json::Error::custom("expected an object in the list")),
+        };
+        match self.place {
+            Place::Item => {
+                self.depth = 0;
+                Ok(next)
+            }
+            _ => {
+                self.frame.push(b']');
+                self.depth = 1;
+                Ok(next + 1)
+            }
+        }
+    }
+
+    /// Returns how many bytes of `text` are of the item that is under way; `None` if it goes on. Brackets need not be
+    /// counted: whoever reads the item finds out if they do not match.
+    fn end_of_item(&mut self, text: &[u8]) -> Option<usize> {
+        for (index, byte) in text.iter().enumerate() {
+            if self.in_string {
+                self.step_in_string(*byte);
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' => self.depth += 1,
+                b'}' => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        self.place = Place::BetweenItems;
+                        return Some(index + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn step_in_string(&mut self, byte: u8) {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = true,
+            b'"' => self.in_string = false,
+            _ => {}
+        }
+    }
+}
+
+fn unreadable(error: serde_json::Error) -> Failure {
+    Failure::Unreadable(format!("the answer cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The items of `text` that arrives in parts of `size` bytes, and what is around them.
+    fn read(text: &str, size: usize) -> (Vec<Value>, serde_json::Result<Value>) {
+        let mut items = Vec::new();
+        let mut tell = |item: &[u8]| {
+            items.push(serde_json::from_slice(item)?);
+            Ok(())
+        };
+        let mut reader = ListReader::new(&mut tell);
+        let taken = text.as_bytes().chunks(size).try_for_each(|part| reader.take(part));
+        let frame = taken.and_then(|()| serde_json::from_slice(&reader.split.frame));
+        (items, frame)
+    }
+
+    #[test]
+    fn items_are_found_wherever_the_text_is_cut() {
+        let items = json!([
+            {"metadata": {"name": "a"}, "spec": {"text": "}]\"\\", "items": [{"items": []}], "list": [[1], []]}},
+            {},
+            {"\\\"{": {"b": "\u{1f600}"}},
+        ]);
+        let inner = items.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>();
+        let around =
+            r#""apiVersion":"v1","note":"items","other":[{"items":[1]}],"metadata":{"items":[2],"continue":"c{"}"#;
+        let expected: Value = serde_json::from_str(&format!(r#"{{{around},"items":[]}}"#)).unwrap();
+        for space in ["", "\n "] {
+            let list = format!("{space}\"items\"{space}:{space}[{space}{}{space}]", inner.join(&format!("{space},")));
+            for text in [format!("{{{list},{around}}}"), format!("{{{around},{list}}}")] {
+                for size in [1, 2, 3, 7, 64, text.len()] {
+                    let (found, left) = read(&text, size);
+                    assert_eq!(Value::Array(found), items, "{text} in parts of {size}");
+                    assert_eq!(left.unwrap(), expected, "{text} in parts of {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn answers_that_are_no_list_of_objects_are_refused() {
+        for text in
+            [r#"{"items":[1]}"#, r#"{"items":[null]}"#, r#"{"items":[{}"#, r#"{"items":[{]}]}"#, "<html>", "{}x"]
+        {
+            let (_, frame) = read(text, 3);
+            assert!(frame.is_err(), "{text}");
+        }
+        for text in [r#"{"items":null}"#, "{}", r#"{"kind":"Status"}"#] {
+            assert!(read(text, 3).1.is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_end_is_given_up() {
+        let mut count = 0;
+        let mut tell = |_: &[u8]| {
+            count += 1;
+            Ok(())
+        };
+        for begin in [r#"{"a":""#, r#"{"items":[{"a":""#] {
+            let mut reader = ListReader::new(&mut tell);
+            reader.take(begin.as_bytes()).unwrap();
+            let endless = (0..2 * LONGEST_ITEM / 4096).try_for_each(|_| reader.take(&[b'x'; 4096]));
+            assert!(endless.unwrap_err().to_string().contains("more than"), "{begin}");
+        }
+        assert_eq!(count, 0);
+    }
+
+    #[test]
+    fn an_item_that_cannot_be_read_ends_the_answer() {
+        let mut tell = |item: &[u8]| serde_json::from_slice::<Value>(item).map(drop);
+        let mut reader = ListReader::new(&mut tell);
+        assert!(reader.take(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#).is_err());
+    }
+}

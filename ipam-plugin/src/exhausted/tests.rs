@@ -1,0 +1,321 @@
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::thread;
+use std::time::Duration;
+
+use libcalico::ipam::ReleaseRequest;
+use netconf::CniError;
+
+use super::*;
+use crate::cni::{self, IpamCall};
+use crate::prelude::Prelude;
+use crate::release::ReleasePrelude;
+use crate::release_addresses::release_addresses;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call};
+
+/// A pool of two blocks of two addresses, and a node with a file of notes.
+struct Scene {
+    cluster: Cluster,
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn of(store: MemoryStore) -> Self {
+        let cluster = Cluster::on(store);
+        cluster.pool("tiny", "10.66.0.0/30", 31);
+        Scene { cluster, directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// The node has taken one block and the first address of the other, and another node the last one.
+    async fn full(store: MemoryStore) -> Self {
+        let scene = Scene::of(store);
+        for container in ["a", "b", "c"] {
+            scene.add(container).await.unwrap();
+        }
+        scene.cluster.one("node2", "net.elsewhere").await.unwrap();
+        scene.cluster.store.take_surveys();
+        scene
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("cni/no_free_address")
+    }
+
+    fn call(&self, container: &str) -> IpamCall {
+        IpamCall { exhausted_file: Some(self.file()), ..call(container) }
+    }
+
+    async fn ask(&self, call: &IpamCall) -> Result<IpAddr, CniError> {
+        let (store, clock) = (&self.cluster.store, &self.cluster.clock);
+        let prelude = Prelude::read(store, &call.prelude_query()).await.unwrap();
+        Ok(cni::add(store, clock, call, prelude, None).await?.result.ips[0].address.addr())
+    }
+
+    async fn add(&self, container: &str) -> Result<IpAddr, CniError> {
+        self.ask(&self.call(container)).await
+    }
+
+    /// An ADD that must fail. Returns how many surveys of all blocks it made, and how many blocks it read whole beside
+    /// that.
+    async fn searches(&self, container: &str) -> (usize, usize) {
+        self.cluster.store.take_surveys();
+        self.add(container).await.unwrap_err();
+        self.cluster.store.take_surveys()
+    }
+
+    async fn del(&self, container: &str) {
+        let call = self.call(container);
+        let prelude = ReleasePrelude::read(&self.cluster.store, &call.handles()).await.unwrap();
+        cni::del(&self.cluster.store, &self.cluster.clock, &call, prelude).await.unwrap();
+    }
+
+    fn pass(&self, seconds: u64) {
+        self.cluster.clock.advance(Duration::from_secs(seconds));
+    }
+
+    /// As a node does that has no part in the notes of this one.
+    async fn release_elsewhere(&self, handle: &str) {
+        let handle = libcalico::ipam::HandleId::new(handle);
+        let block = self.cluster.handle(handle.as_str()).unwrap().block.into_keys().next().unwrap();
+        let ip = self.cluster.block(&block.to_string()).unwrap().addresses_of(&handle)[0];
+        let request = ReleaseRequest { ip, handle: Some(handle), sequence: None };
+        release_addresses(&self.cluster.store, &self.cluster.clock, &[request]).await.unwrap();
+    }
+}
+
+fn stores() -> [MemoryStore; 2] {
+    [MemoryStore::sequential(), MemoryStore::transactional()]
+}
+
+#[tokio::test]
+async fn a_search_that_found_nothing_is_not_repeated_while_its_note_counts() {
+    for store in stores() {
+        let scene = Scene::full(store).await;
+        let first = scene.add("x").await.unwrap_err();
+        assert_eq!(scene.cluster.store.take_surveys().0, 1);
+        let mut holds = Vec::new();
+        for _ in 0..6 {
+            let again = scene.add("y").await.unwrap_err();
+            assert_eq!((again.code, &again.msg, &again.details), (first.code, &first.msg, &first.details));
+            assert_eq!(scene.cluster.store.take_surveys(), (0, 0), "by the note, without a whole block");
+            let mut held = 0;
+            while scene.searches("z").await.0 == 0 {
+                scene.pass(1);
+                held += 1;
+            }
+            holds.push(held);
+        }
+        assert_eq!(holds, [5, 10, 20, 40, 60, 60]);
+        assert_consistent(&scene.cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_pools_reservations_or_settings_ends_the_note() {
+    for store in stores() {
+        let scene = Scene::full(store).await;
+        let store = &scene.cluster.store;
+        scene.add("x").await.unwrap_err();
+        let changes: [(&str, &dyn Fn()); 4] = [
+            ("pool", &|| store.edit(|pairs| pairs.touch("/calico/resources/v3/projectcalico.org/ippools/tiny"))),
+            ("reservation", &|| scene.cluster.reserve(&["10.99.0.0/24"])),
+            ("settings", &|| scene.cluster.configure(|config| config.max_blocks_per_host = 7)),
+            ("settings again", &|| scene.cluster.configure(|config| config.strict_affinity = true)),
+        ];
+        for (what, change) in changes {
+            change();
+            assert_eq!(scene.searches("x").await.0, 1, "{what}");
+            assert_eq!(scene.searches("x").await, (0, 0), "{what}");
+        }
+        scene.cluster.pool("more", "10.67.0.0/30", 31);
+        assert!(
+            scene.add("x").await.unwrap().to_string().starts_with("10.67.0."),
+            "a pool that was added is used at once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_this_node_released_is_found_at_once() {
+    // Of the node's first block and of its second one.
+    for container in ["a", "c"] {
+        for store in stores() {
+            let scene = Scene::full(store).await;
+            scene.add("x").await.unwrap_err();
+            scene.del(container).await;
+            scene.add("x").await.unwrap();
+            assert_eq!(scene.searches("y").await.0, 1, "the note of before counts no more");
+            assert_consistent(&scene.cluster.store.pairs(), true);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_del_of_a_container_that_holds_nothing_leaves_the_note() {
+    let scene = Scene::full(MemoryStore::sequential()).await;
+    scene.add("x").await.unwrap_err();
+    scene.del("x").await;
+    assert_eq!(scene.searches("x").await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_search_that_began_before_a_release_leaves_no_note() {
+    let scene = Scene::full(MemoryStore::sequential()).await;
+    let file = scene.file();
+    scene.cluster.store.before_each(move |_, _, _| {
+        // No address is released in fact, so that the search finds none.
+        drop(Releasing::on(Some(&file)));
+        Fault::None
+    });
+    scene.add("x").await.unwrap_err();
+    scene.cluster.store.calm();
+    assert_eq!(scene.searches("x").await.0, 1);
+    assert_eq!(scene.searches("x").await, (0, 0));
+}
+
+/// The collection gives an address of the node's own block back, which this node is not told.
+#[tokio::test]
+async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
+    for store in stores() {
+        let scene = Scene::full(store).await;
+        scene.add("x").await.unwrap_err();
+        scene.release_elsewhere("net.a").await;
+        scene.cluster.store.take_surveys();
+        scene.add("x").await.unwrap();
+        assert_eq!(scene.cluster.store.take_surveys(), (0, 1), "one own block has changed");
+        // It is full again, at another revision: it is read once more, and noted.
+        assert_eq!(scene.searches("y").await, (0, 1));
+        assert_eq!(scene.searches("y").await, (0, 0));
+        assert_consistent(&scene.cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn an_address_of_another_nodes_block_is_found_when_the_note_ends() {
+    let scene = Scene::of(MemoryStore::sequential());
+    for handle in ["net.1", "net.2", "net.3", "net.4"] {
+        scene.cluster.one("node2", handle).await.unwrap();
+    }
+    scene.add("x").await.unwrap_err();
+    scene.release_elsewhere("net.3").await;
+    assert_eq!(scene.searches("x").await, (0, 0));
+    scene.pass(5);
+    scene.add("x").await.unwrap();
+    // The pool is full again, and the first note of that is a short one.
+    assert_eq!(scene.searches("y").await.0, 1);
+    scene.pass(5);
+    assert_eq!(scene.searches("y").await.0, 1);
+}
+
+#[tokio::test]
+async fn a_note_is_of_its_pools_and_family_alone() {
+    let scene = Scene::full(MemoryStore::sequential()).await;
+    scene.cluster.pool_with("manual", "10.67.0.0/31", 31, |spec| {
+        spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
+    });
+    scene.cluster.pool("six", "fd00::/126", 127);
+    scene.add("x").await.unwrap_err();
+    let manual = |container| IpamCall { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
+    scene.ask(&manual("p")).await.unwrap();
+    scene.ask(&IpamCall { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
+    // Of two families one is short: nothing of the other stays taken.
+    scene.add("x").await.unwrap_err();
+    scene.cluster.store.take_surveys();
+    scene.ask(&IpamCall { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
+    assert_eq!(scene.cluster.store.take_surveys().0, 0);
+    assert_consistent(&scene.cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn files_that_are_no_notes_of_now_are_ignored() {
+    let scene = Scene::full(MemoryStore::sequential()).await;
+    scene.add("x").await.unwrap_err();
+    let (file, good) = (scene.file(), fs::read_to_string(scene.file()).unwrap());
+    let elsewhere = scene.directory.path().join("elsewhere");
+    fs::write(&elsewhere, &good).unwrap();
+    for text in ["", "{", "{}", "[1]", &good[..good.len() / 2], &" ".repeat(1 << 19)] {
+        fs::write(&file, text).unwrap();
+        assert_eq!(scene.searches("x").await.0, 1, "{text:.20}");
+    }
+    fs::remove_file(&file).unwrap();
+    symlink(&elsewhere, &file).unwrap();
+    assert_eq!(scene.searches("x").await.0, 1, "a link");
+    // Of another boot or another program: the node's releases since are not known.
+    for text in ["", "x", "1"] {
+        fs::write(file.with_extension("release"), text).unwrap();
+        assert_eq!(scene.searches("x").await.0, 1, "{text}");
+    }
+    // Of a clock that was set back since.
+    let note: Vec<Note> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for made in [note[0].made + 1, i64::MAX - 60, i64::MIN] {
+        fs::write(&file, serde_json::to_vec(&[Note { made, ..note[0].clone() }]).unwrap()).unwrap();
+        assert_eq!(scene.searches("x").await.0, 1, "made at {made}");
+    }
+    fs::write(&file, serde_json::to_vec(&[Note { holds: i64::MAX, ..note[0].clone() }]).unwrap()).unwrap();
+    scene.pass(60);
+    assert_eq!(scene.searches("x").await.0, 1, "for ever");
+    // A directory in the place of the file costs a search each time, and nothing else.
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!((scene.searches("x").await.0, scene.searches("x").await.0), (1, 1));
+    scene.del("a").await;
+    scene.add("x").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_block_where_an_address_rests_is_looked_at_each_time() {
+    let scene = Scene::full(MemoryStore::sequential()).await;
+    scene.cluster.configure(|config| config.ip_cooldown_seconds = 3);
+    scene.del("a").await;
+    assert_eq!(scene.searches("x").await.0, 1);
+    scene.pass(2);
+    assert_eq!(scene.searches("x").await, (0, 1));
+    scene.pass(2);
+    scene.add("x").await.unwrap();
+    assert_consistent(&scene.cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_block_that_the_node_claims_ends_notes_for_other_pools() {
+    let scene = Scene::of(MemoryStore::sequential());
+    for handle in ["net.1", "net.2", "net.3", "net.4"] {
+        scene.cluster.one("node2", handle).await.unwrap();
+    }
+    scene.add("x").await.unwrap_err();
+    let before = fs::read(scene.file().with_extension("release")).unwrap();
+    scene.cluster.pool("more", "10.67.0.0/30", 31);
+    scene.add("x").await.unwrap();
+    assert_ne!(fs::read(scene.file().with_extension("release")).unwrap(), before);
+}
+
+#[test]
+fn of_two_processes_at_once_one_searches() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let scene = runtime().block_on(Scene::full(MemoryStore::sequential()));
+    let lock_file = Some(scene.directory.path().join("ipam.lock"));
+    thread::scope(|scope| {
+        for container in ["x", "y", "z"] {
+            let call = IpamCall { lock_file: lock_file.clone(), ..scene.call(container) };
+            let scene = &scene;
+            scope.spawn(move || runtime().block_on(scene.ask(&call)).unwrap_err());
+        }
+    });
+    assert_eq!(scene.cluster.store.take_surveys().0, 1);
+}
+
+#[test]
+fn the_file_does_not_grow_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no_free_address");
+    let notes = Notes::read(&file, OffsetDateTime::UNIX_EPOCH);
+    let release = notes.begin();
+    for number in 0..100 {
+        let search = Search { key: format!("pool {number}"), state: 1 };
+        let (pools, own) = (Vec::new(), BTreeMap::new());
+        notes.keep(vec![Outcome::Exhausted { search, release, pools, own }]);
+    }
+    let left = notes_in(&file);
+    assert_eq!((left.len(), &*left[MOST - 1].search.key), (MOST, "pool 99"));
+    let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}

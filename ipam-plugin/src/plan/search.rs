@@ -1,0 +1,119 @@
+//! [`Search`]: the name of a search for a free address; and the part of the next search that its note spares.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use libcalico::ipam::{AffinityState, Owner, PoolChoice};
+use libcalico::net::{Cidr, IpVersion};
+
+use super::{FamilyPlan, shortage};
+use crate::error::Exhaustion;
+use crate::exhausted::{FullBlock, Note, Outcome, Search};
+use crate::knowledge::{Knowledge, Wants};
+use crate::prelude::Prelude;
+
+/// Returns what the search of `owner` in the chosen pools is known by.
+pub(super) fn of(owner: &Owner, version: IpVersion, choice: &PoolChoice, prelude: &Prelude) -> Search {
+    let strict = prelude.config.strict_affinity;
+    let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
+    for pool in &choice.chosen {
+        // A String takes all that is written to it.
+        _ = write!(key, ", {} in /{}", pool.cidr, pool.block_prefix);
+    }
+    let mut state = DefaultHasher::new();
+    for pool in &prelude.pools {
+        (&pool.value.metadata.name, &pool.value.metadata.uid, &pool.revision).hash(&mut state);
+    }
+    for reservation in &prelude.reservations {
+        (&reservation.value.metadata.name, &reservation.revision).hash(&mut state);
+    }
+    prelude.config_revision.hash(&mut state);
+    Search { key, state: state.finish() }
+}
+
+impl FamilyPlan<'_> {
+    /// The note of an earlier search for the same, if it counts and this plan has not searched itself.
+    pub(super) fn note(&self, known: &Knowledge) -> Option<&Note> {
+        self.request.notes.of(&self.search).filter(|_| !known.knows_all_blocks(self.version))
+    }
+
+    /// Returns the reads of own blocks that were not read yet: of those that were full by the note, their revisions.
+    pub(super) fn look_at(&self, known: &Knowledge, unknown: Vec<Cidr>) -> Wants {
+        let mut wants = Wants::default();
+        for cidr in unknown {
+            match self.noted_full(known, &cidr) {
+                Some(full) => _ = wants.full.insert(cidr, full.clone()),
+                None => _ = wants.blocks.insert(cidr),
+            }
+        }
+        wants
+    }
+
+    /// Returns what the note says of an own block that was full, if nothing is known against it.
+    pub(super) fn noted_full(&self, known: &Knowledge, cidr: &Cidr) -> Option<&FullBlock> {
+        let full = self.note(known)?.own.get(cidr)?;
+        (!known.has_changed(cidr) && self.is_confirmed(known, cidr)).then_some(full)
+    }
+
+    /// Returns true if the owner's claim to the block is in order.
+    pub(super) fn is_confirmed(&self, known: &Knowledge, cidr: &Cidr) -> bool {
+        let is_settled = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
+        known.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_settled(entry.value.state))
+    }
+
+    /// Returns the reason that the note gives; `None` without a note.
+    pub(super) fn short_by_note(&self, known: &Knowledge) -> Option<Exhaustion> {
+        self.note(known).map(|_| self.exhaustion(known))
+    }
+
+    /// Returns the reason of a search that found no address.
+    pub(super) fn exhaustion(&self, known: &Knowledge) -> Exhaustion {
+        match known.config().strict_affinity {
+            true => Exhaustion::StrictAffinity,
+            false => Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() },
+        }
+    }
+
+    /// Returns what the search came to, for the node's notes; `None` if there was none, or it did not come to its end.
+    /// `release`: what was known of this node's releases when it began.
+    pub(crate) fn outcome(
+        &self,
+        known: &Knowledge,
+        exhausted: Option<&Exhaustion>,
+        release: Option<u64>,
+    ) -> Option<Outcome> {
+        let is_exhausted = match exhausted {
+            Some(Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. }) => true,
+            Some(Exhaustion::BlockLimit { .. } | Exhaustion::AutoAllocateOff) => return None,
+            None => false,
+        };
+        let search = self.search.clone();
+        if !known.knows_all_blocks(self.version) {
+            let note = self.note(known).filter(|_| is_exhausted)?;
+            return Some(Outcome::Noted(note.clone(), self.full_blocks(known)));
+        }
+        if !is_exhausted {
+            return Some(Outcome::Found(search));
+        }
+        let pools = self.pools().iter().map(|pool| shortage::searched(known, &pool.cidr)).collect();
+        Some(Outcome::Exhausted { search, release, pools, own: self.full_blocks(known) })
+    }
+
+    /// The own blocks that stay full until they are written. One where an address rests gets it back without that.
+    fn full_blocks(&self, known: &Knowledge) -> BTreeMap<Cidr, FullBlock> {
+        let note = self.note(known);
+        let full = |cidr: Cidr| match known.readable_block(&cidr) {
+            Some(block) => {
+                let is_full = block.value.unallocated.is_empty();
+                let rests = block.value.allocated().any(|held| held.is_cooling());
+                (is_full && !rests).then(|| {
+                    let revision = block.revision.resource_version().to_owned();
+                    (cidr, FullBlock { revision, in_use: known.in_use(&cidr) })
+                })
+            }
+            None => note.and_then(|note| Some((cidr, note.own.get(&cidr)?.clone()))),
+        };
+        self.looked_at_first(known).filter_map(full).collect()
+    }
+}

@@ -1,0 +1,224 @@
+//! [`BlockGlance`]: what a search for room reads of a block. [`Room`]: what the search keeps of it.
+//!
+//! A search that finds no address has looked at every block of the cluster, and most of a block is about the pods that
+//! hold its addresses. The search reads none of that, and keeps some bytes of each block. A block that is to be changed
+//! is read whole.
+
+use serde::Deserialize;
+use time::OffsetDateTime;
+
+use super::block::null_as_empty;
+use super::candidates::may_be_reclaimed;
+use super::{Attribute, Block, Owner, Reservations};
+use crate::api::Unknown;
+use crate::net::Cidr;
+
+/// A block as a survey of all blocks tells it, in no order. Of a block that is told twice the last word counts: an
+/// answer that broke off is asked for again.
+#[derive(Debug)]
+pub enum Sighting {
+    /// A block of which no more is known than that there is one: no more was asked for, or it cannot be read.
+    Range(Cidr),
+    /// A block.
+    Block(BlockGlance),
+}
+
+impl Sighting {
+    /// The block's range.
+    pub fn cidr(&self) -> Cidr {
+        match self {
+            Sighting::Range(cidr) => *cidr,
+            Sighting::Block(glance) => glance.cidr(),
+        }
+    }
+}
+
+/// A block without what is stored about the holders of its addresses, as etcd or the API server has it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Fields")]
+pub struct BlockGlance(Block);
+
+/// The part of a block that a search for room keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Addresses that are not in the block's free list.
+    pub in_use: u32,
+    /// True if an address is free that is not reserved.
+    pub has_free: bool,
+    /// True if the block is the searcher's own.
+    pub is_own: bool,
+    /// True if it is empty and another owner's claim to it is old enough to be taken over.
+    pub may_be_reclaimed: bool,
+}
+
+impl Room {
+    /// A block that gives nothing: `in_use` of its addresses are taken.
+    pub fn none(in_use: u32) -> Self {
+        Room { in_use, has_free: false, is_own: false, may_be_reclaimed: false }
+    }
+
+    /// Returns the room that `block` has for `owner` at `now`. Addresses that have rested are to be in its free list.
+    pub fn of(block: &Block, reservations: &Reservations, owner: &Owner, now: OffsetDateTime) -> Self {
+        let in_use = block.capacity().saturating_sub(block.unallocated.len() as u128);
+        let found = block.owner();
+        let is_own = found.as_ref() == Some(owner);
+        Room {
+            in_use: u32::try_from(in_use).unwrap_or(u32::MAX),
+            has_free: block.free(reservations) > 0,
+            is_own,
+            may_be_reclaimed: found.is_some() && !is_own && block.is_empty() && may_be_reclaimed(block, now),
+        }
+    }
+}
+
+impl BlockGlance {
+    /// The block's range.
+    pub fn cidr(&self) -> Cidr {
+        self.0.cidr
+    }
+
+    /// Reads the stored value of a block.
+    ///
+    /// # Errors
+    /// The value is not that of a block.
+    pub fn decode(value: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(value)
+    }
+
+    /// Returns the room there is for `owner` at `now`, where addresses rest for `cooldown_seconds` after their release;
+    /// `None` for a block that is to be left alone: it contradicts itself, or is being deleted.
+    pub fn room(
+        self,
+        cooldown_seconds: i64,
+        reservations: &Reservations,
+        owner: &Owner,
+        now: OffsetDateTime,
+    ) -> Option<Room> {
+        let BlockGlance(mut block) = self;
+        if block.deleted || block.collect_garbage(cooldown_seconds, now).is_err() {
+            return None;
+        }
+        Some(Room::of(&block, reservations, owner, now))
+    }
+}
+
+/// The fields under the names of both: the stored value, and the `spec` of the custom resource.
+#[derive(Deserialize)]
+struct Fields {
+    cidr: Cidr,
+    #[serde(default)]
+    affinity: Option<String>,
+    #[serde(default, alias = "affinityClaimTime")]
+    affinity_claim_time: Option<String>,
+    #[serde(default, deserialize_with = "null_as_empty")]
+    allocations: Vec<Option<usize>>,
+    #[serde(default, deserialize_with = "null_as_empty")]
+    unallocated: Vec<usize>,
+    #[serde(default, deserialize_with = "null_as_empty")]
+    attributes: Vec<AttributeFields>,
+    #[serde(default)]
+    deleted: bool,
+}
+
+/// Empty blocks of Windows nodes hold addresses under a handle of their own.
+#[derive(Deserialize)]
+struct AttributeFields {
+    #[serde(default)]
+    handle_id: Option<String>,
+    #[serde(default, rename = "releasedAt")]
+    released_at: Option<String>,
+}
+
+impl From<Fields> for BlockGlance {
+    fn from(fields: Fields) -> Self {
+        let attributes = fields.attributes.into_iter().map(|AttributeFields { handle_id, released_at }| Attribute {
+            handle_id,
+            released_at,
+            ..Attribute::default()
+        });
+        BlockGlance(Block {
+            cidr: fields.cidr,
+            affinity: fields.affinity,
+            affinity_claim_time: fields.affinity_claim_time,
+            allocations: fields.allocations,
+            unallocated: fields.unallocated,
+            attributes: attributes.collect(),
+            sequence_number: 0,
+            sequence_number_for_allocation: Default::default(),
+            deleted: fields.deleted,
+            unknown: Unknown::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use time::macros::datetime;
+
+    use super::*;
+
+    const NOW: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
+
+    fn host(name: &str) -> Owner {
+        Owner::Host(name.into())
+    }
+
+    /// A block of four addresses of `node2`, claimed long ago, changed by `fields`.
+    fn stored(fields: Value) -> Value {
+        let mut block = json!({
+            "cidr": "10.0.0.0/30", "affinity": "host:node2", "affinity_claim_time": "2026-08-22T00:00:00Z",
+            "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3], "attributes": [],
+            "sequenceNumber": 1_787_380_400_123_456_789_u64, "sequenceNumberForAllocation": {}, "deleted": false,
+        });
+        block.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        block
+    }
+
+    fn taken(attribute: Value) -> Value {
+        stored(json!({"allocations": [0, 0, 0, 0], "unallocated": [], "attributes": [attribute]}))
+    }
+
+    fn room(value: &Value, cooldown: i64, reserved: &[&str]) -> Option<Room> {
+        let reservations = Reservations::new(reserved.iter().map(|range| range.parse().unwrap()));
+        let glance = BlockGlance::decode(value.to_string().as_bytes()).unwrap();
+        assert_eq!(glance.cidr(), "10.0.0.0/30".parse().unwrap());
+        glance.room(cooldown, &reservations, &host("node1"), NOW)
+    }
+
+    #[test]
+    fn a_glance_finds_the_room_that_the_whole_block_has() {
+        let held = json!({"handle_id": "net.a", "secondary": {"pod": "a", "releasedAt": "no time"}, "future": [1]});
+        let released = json!({"releasedAt": "2026-08-22T01:02:00Z"});
+        let reserved = &["10.0.0.0/30"][..];
+        for (value, cooldown, reserved, (in_use, has_free, is_own, may_be_reclaimed)) in [
+            (stored(json!({})), 0, &[][..], (0, true, false, true)),
+            (stored(json!({})), 0, reserved, (0, false, false, true)),
+            (stored(json!({"affinity": "host:node1"})), 0, &[], (0, true, true, false)),
+            (stored(json!({"affinity": null})), 0, &[], (0, true, false, false)),
+            (stored(json!({"affinity_claim_time": "2026-08-22T01:02:00Z"})), 0, &[], (0, true, false, false)),
+            (taken(held), 0, &[], (4, false, false, false)),
+            (taken(json!({"handle_id": "Windows-reserved-ipam-handle"})), 0, &[], (4, false, false, true)),
+            (taken(released.clone()), 2, &[], (0, true, false, true)),
+            (taken(released), 60, &[], (4, false, false, false)),
+        ] {
+            let expected = Room { in_use, has_free, is_own, may_be_reclaimed };
+            assert_eq!(room(&value, cooldown, reserved), Some(expected), "{value}");
+            // As the custom resource has it.
+            let mut spec = value;
+            let fields = spec.as_object_mut().unwrap();
+            let time = fields.remove("affinity_claim_time").unwrap();
+            fields.insert("affinityClaimTime".into(), time);
+            fields.retain(|_, value| !value.is_null());
+            assert_eq!(room(&spec, cooldown, reserved), Some(expected), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_being_deleted_or_contradicts_itself_has_none() {
+        for fields in [json!({"deleted": true}), json!({"allocations": [0]}), json!({"unallocated": [7]})] {
+            assert_eq!(room(&stored(fields), 0, &[]), None);
+        }
+        assert!(BlockGlance::decode(br#"{"cidr": "10.0.0.0/30", "unallocated": "all"}"#).is_err());
+    }
+}

@@ -66,6 +66,12 @@ impl ApiServer {
         self.await_ready()
     }
 
+    /// Starts the server again with other arguments.
+    pub fn restart_with(&mut self, args: &[&str]) -> Result<()> {
+        self.args = args.iter().map(|&arg| arg.to_owned()).collect();
+        self.restart()
+    }
+
     /// Starts the server again with another key for the tokens of service accounts: those of before are refused.
     pub fn rotate_token_key(&mut self) -> Result<()> {
         self.certificates.new_token_key()?;

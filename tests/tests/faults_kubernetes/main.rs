@@ -2,6 +2,8 @@
 //! of it: nothing is leaked, nothing is held twice.
 
 mod api_group;
+mod busy;
+mod cache;
 mod control_plane;
 mod each_request;
 mod listed;

@@ -1,0 +1,161 @@
+//! A TLS server in this process that answers from a script.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex as StdMutex};
+
+use hyper::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::super::*;
+
+/// What the server does with one request.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reply {
+    Ok,
+    /// A success with the metadata of an object that has this name.
+    Written(&'static str),
+    /// A success in somebody else's words.
+    Nothing,
+    Status(u16),
+    /// 429, with so many seconds to wait.
+    Busy(u32),
+    /// Closes the connection instead.
+    Cut,
+    Never,
+}
+
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) connections: usize,
+    /// `METHOD path?query token`, in order.
+    pub(super) requests: Vec<String>,
+    /// Which form of answer each asked for.
+    pub(super) accepted: Vec<String>,
+    /// Which program each came from.
+    pub(super) agents: Vec<String>,
+    /// As whom the last was to be carried out: `Impersonate-…: value`, in order of names.
+    pub(super) acts_as: Vec<String>,
+    replies: VecDeque<Reply>,
+}
+
+pub(super) struct Server {
+    pub(super) seen: Arc<StdMutex<Seen>>,
+    pub(super) kubeconfig: tempfile::TempDir,
+    pub(super) port: u16,
+    authority: String,
+}
+
+impl Server {
+    pub(super) async fn start(alpn: &[&str], replies: &[Reply]) -> Server {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
+        let mut tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+        tls.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(StdMutex::new(Seen { replies: replies.iter().copied().collect(), ..Seen::default() }));
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), Arc::clone(&seen)));
+        let server = Server { seen, kubeconfig: tempfile::tempdir().unwrap(), port, authority: cert.pem() };
+        server.set_token("first");
+        server
+    }
+
+    pub(super) fn set_token(&self, token: &str) {
+        self.set_user(json!({ "token": token }));
+    }
+
+    pub(super) fn set_user(&self, user: serde_json::Value) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "k", "cluster": {
+                "server": format!("https://localhost:{}", self.port),
+                "certificate-authority-data": data_encoding::BASE64.encode(self.authority.as_bytes()),
+            }}],
+            "users": [{ "name": "u", "user": user }],
+            "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+        });
+        std::fs::write(self.file(), config.to_string()).unwrap();
+    }
+
+    pub(super) fn file(&self) -> std::path::PathBuf {
+        Path::new(self.kubeconfig.path()).join("kubeconfig")
+    }
+
+    pub(super) fn config(&self, deadline: Duration) -> KubernetesConfig {
+        KubernetesConfig { kubeconfig: vec![self.file()], deadline, ..KubernetesConfig::default() }
+    }
+
+    pub(super) fn client(&self, deadline: Duration) -> ApiClient {
+        ApiClient::new(&self.config(deadline))
+    }
+
+    pub(super) fn requests(&self) -> Vec<String> {
+        self.seen.lock().unwrap().requests.clone()
+    }
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex<Seen>>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(stream) = acceptor.accept(stream).await else { continue };
+        seen.lock().unwrap().connections += 1;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let seen = Arc::clone(&seen);
+        let service = service_fn(move |request: Request<Incoming>| answer(request, Arc::clone(&seen)));
+        tokio::spawn(async move {
+            let io = TokioIo::new(stream);
+            // A connection that breaks is what some tests are about.
+            let _ = match http2 {
+                true => http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await,
+                false => http1::Builder::new().serve_connection(io, service).await,
+            };
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, seen: Arc<StdMutex<Seen>>) -> Result<Response<String>, std::io::Error> {
+    let token = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
+    let target = request.uri().path_and_query().unwrap();
+    let line = format!("{} {target} {token}", request.method());
+    let headers = request.headers().iter().filter(|(name, _)| name.as_str().starts_with("impersonate-"));
+    let mut acts_as: Vec<_> = headers.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    acts_as.sort();
+    let reply = {
+        let mut seen = seen.lock().unwrap();
+        seen.requests.push(line);
+        seen.acts_as = acts_as;
+        seen.agents.extend(request.headers().get("user-agent").map(|agent| agent.to_str().unwrap().to_owned()));
+        seen.accepted.extend(request.headers().get("accept").map(|form| form.to_str().unwrap().to_owned()));
+        seen.replies.pop_front().unwrap_or(Reply::Ok)
+    };
+    let (code, body) = match reply {
+        Reply::Ok => (200, json!({ "kind": "Pod" })),
+        Reply::Written(name) => (200, json!({ "metadata": { "name": name, "resourceVersion": "7" } })),
+        Reply::Nothing => (200, json!({ "status": "ok" })),
+        Reply::Status(code) => (code, json!({ "kind": "Status", "message": "as scripted" })),
+        Reply::Busy(seconds) => {
+            let status = json!({ "kind": "Status", "message": "as scripted", "reason": "TooManyRequests" });
+            let busy = Response::builder().status(429).header("retry-after", seconds);
+            return Ok(busy.body(status.to_string()).unwrap());
+        }
+        Reply::Cut => return Err(std::io::Error::other("as scripted")),
+        Reply::Never => std::future::pending::<Result<_, Infallible>>().await.unwrap(),
+    };
+    Ok(Response::builder().status(code).body(body.to_string()).unwrap())
+}

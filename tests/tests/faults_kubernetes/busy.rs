@@ -1,0 +1,147 @@
+//! The API server is busy (429): of the calls of a node one asks, none keeps a lock that others wait for, and a DEL has cut the
+//! traffic and noted its debt before it waits.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::kernel;
+use integration_tests::kubernetes::ApiServer;
+use integration_tests::manifests::deploy;
+use integration_tests::plugin::{DEADLINE, wait};
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use super::on_faulty_api;
+
+const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
+/// The process that asks has a lock on it.
+const TURNS: &str = "/var/run/calico/api-server-busy.lock";
+const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+/// How long a test waits for what must happen.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Waits until `is_so`.
+#[track_caller]
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}: not within {SOON:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Starts a verb, and returns when it waits for the API server.
+#[track_caller]
+fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
+    let begun = Instant::now();
+    let child = faulty.call(verb, pod).spawn().unwrap();
+    let files = PathBuf::from(format!("/proc/{}/fd", child.id()));
+    let waits = || {
+        let open = fs::read_dir(&files).into_iter().flatten().flatten();
+        open.filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|file| TURNS.ends_with(file.file_name().unwrap().to_str().unwrap()))
+    };
+    await_that(&format!("{verb} waits"), waits);
+    (child, begun)
+}
+
+fn debts() -> usize {
+    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten();
+    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
+}
+
+#[test]
+fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        let (leaving, first) = (faulty.pod(), faulty.pod());
+        let others = [faulty.pod(), faulty.pod()];
+        // The next ADD works ahead, with the lock of addresses.
+        faulty.run("ADD", &leaving);
+        faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
+        let mut calls = vec![waiting(faulty, "ADD", &first)];
+        let lock = File::open(IPAM_LOCK).unwrap();
+        lock.try_lock().expect("the lock of addresses is not held in a pause");
+        lock.unlock().unwrap();
+        calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
+        calls.push(waiting(faulty, "DEL", &leaving));
+        assert_eq!((&kernel::host().unwrap()["links"], debts()), (&json!({}), 1), "the DEL has sent nothing");
+        let asked = faulty.proxy.faults();
+        await_that("the first asks again", || faulty.proxy.faults() > asked);
+
+        let asked = faulty.proxy.requests();
+        let name = first.object.as_deref().unwrap();
+        let of_pods: Vec<_> = asked.iter().filter(|request| request.contains("/pods/")).collect();
+        assert!(!of_pods.is_empty() && of_pods.iter().all(|request| request.contains(name)), "{asked:#?}");
+        faulty.proxy.arm(None);
+        for (child, begun) in calls {
+            wait(child, begun, DEADLINE).unwrap().success();
+        }
+        let [second, third] = &others;
+        faulty.cluster.assert_only(&[&first, second, third]);
+        assert_eq!(debts(), 0);
+        for pod in [&first, second, third] {
+            faulty.run("DEL", pod);
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt() {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        // Before anything was read, and when the address is to be released.
+        for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
+            let pod = faulty.pod();
+            faulty.run("ADD", &pod);
+            faulty.proxy.arm(Some((point, BUSY)));
+            let (mut child, _) = waiting(faulty, "DEL", &pod);
+            assert_eq!((&kernel::host().unwrap()["links"], debts()), (&json!({}), 1), "{point:?}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            faulty.run("STATUS", &pod);
+            assert_eq!(debts(), 0, "{point:?}");
+            faulty.cluster.assert_nothing_left();
+        }
+    });
+}
+
+/// How many requests of the plugins' flow schema the server has served.
+fn served(api: &ApiServer) -> usize {
+    let metrics = api.admin().get("/metrics").unwrap().body;
+    let of_plugins = |line: &&str| {
+        line.starts_with("apiserver_flowcontrol_dispatched_requests_total{")
+            && line.contains(r#"flow_schema="calico-cni-plugin",priority_level="calico-cni-plugin""#)
+    };
+    let counts = metrics.as_str().unwrap().lines().filter(of_plugins);
+    counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as usize).sum()
+}
+
+#[test]
+fn with_flow_control_the_plugins_have_a_priority_level_of_their_own() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        let api = &control_plane.servers.api;
+        let user = api.cni_user().unwrap();
+        let kubeconfig = api.kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity).unwrap();
+        faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
+        let manifest = deploy("components/flow-control/flow-control.yaml").display().to_string();
+        api.kubectl(&["apply", "--server-side", "-f", &manifest]).unwrap();
+        await_that("the server goes by it", || {
+            user.client.get("/apis").unwrap();
+            served(api) > 0
+        });
+        let pod = faulty.pod();
+        for verb in ["ADD", "STATUS", "DEL"] {
+            let before = served(api);
+            let requests = faulty.requests(verb, &pod);
+            await_that("requests are counted", || served(api) >= before + requests);
+            assert_eq!(served(api), before + requests, "{verb}");
+        }
+        faulty.cluster.assert_nothing_left();
+    });
+}

@@ -1,0 +1,41 @@
+//! The API server's cache is of no use: what may come from it is read from the server's own store.
+
+use integration_tests::proxy::{Fault, Point, Refusal};
+use libcalico::kubernetes::ApiGroup;
+
+use super::on_faulty_api;
+
+/// Each read that the cache may answer.
+const CACHED: Point = Point::First("GET", "resourceVersion=");
+/// More such reads than any verb has.
+const MANY: usize = 20;
+
+#[test]
+fn a_cache_that_serves_nothing_makes_no_verb_fail() {
+    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+        let stays = faulty.pod();
+        faulty.run("ADD", &stays);
+        let refused = [400, 410, 500, 503, 504].map(|code| Fault::Refuse(Refusal::of(code)));
+        for fault in refused.into_iter().chain([Fault::Cut]) {
+            let pod = faulty.pod();
+            for verb in ["ADD", "STATUS", "DEL"] {
+                faulty.proxy.arm_all(&[(CACHED, fault); MANY]);
+                faulty.call(verb, &pod).run().unwrap().success();
+                assert!(faulty.proxy.fired() || verb == "DEL", "{verb} asks no cache: {:?}", faulty.proxy.requests());
+            }
+            faulty.cluster.assert_only(&[&stays]);
+        }
+        faulty.run("DEL", &stays);
+
+        control_plane.servers.api.restart_with(&["--watch-cache=false"]).unwrap();
+        let pods = [faulty.pod(), faulty.pod()];
+        faulty.run("ADD", &pods[0]);
+        faulty.conf["prevResult"] = faulty.run("ADD", &pods[1]);
+        for verb in ["CHECK", "STATUS", "DEL"] {
+            faulty.run(verb, &pods[1]);
+        }
+        faulty.conf.as_object_mut().unwrap().remove("prevResult");
+        faulty.run("DEL", &pods[0]);
+        faulty.cluster.assert_nothing_left();
+    });
+}

@@ -259,8 +259,8 @@ fn remove_abandoned(path: &Path) -> bool {
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()
 }
 
-/// Unlike any other: process ids repeat, as each container counts its own.
-pub(crate) fn draft_name(target: &Path) -> PathBuf {
+/// Returns a name for a draft of `target` that no other draft has: process ids repeat, as each container counts its own.
+pub fn draft_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let random = RandomState::new().hash_one(std::process::id());
     target.with_file_name(format!(".{name}.{random:016x}{SUFFIX}"))

@@ -150,7 +150,7 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
             (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_there(conf, datastore) => {
-            match datastore_settings::kubernetes_beside(conf, Some(DEADLINE)) {
+            match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => return Some(ApiAnswers::none("the configuration".into(), error.to_string())),
             }

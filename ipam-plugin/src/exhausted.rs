@@ -14,6 +14,7 @@ use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
 
+use libcalico::ipam::Room;
 use libcalico::net::Cidr;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -65,6 +66,18 @@ pub(crate) struct SearchedPool {
     pub(crate) in_use: u64,
     /// True if blocks of other nodes had room.
     pub(crate) has_room: bool,
+}
+
+impl SearchedPool {
+    pub(crate) fn empty(cidr: Cidr) -> Self {
+        SearchedPool { cidr, in_use: 0, has_room: false }
+    }
+
+    /// Counts a block of the pool.
+    pub(crate) fn add(&mut self, room: Room) {
+        self.in_use = self.in_use.saturating_add(room.in_use.into());
+        self.has_room |= room.has_free;
+    }
 }
 
 /// A block without a free address.

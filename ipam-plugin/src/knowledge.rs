@@ -1,17 +1,20 @@
 //! [`Knowledge`]: what an operation has read so far, and [`Wants`]: what its plan has to know before it can go on.
 
+mod survey;
+mod wants;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use futures::future::{try_join, try_join3};
-use libcalico::ipam::{
-    AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations, Room, Sighting,
-};
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, IpamConfig, Reservations, Room};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Answers, Entry, KeysTicket, Kind, ReadBatch, Revision, Store, StoreError, Survey};
+use libcalico::store::{Answers, Entry, Kind, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use crate::exhausted::FullBlock;
+use self::survey::{all_ranges, ask_ranges};
+pub(crate) use self::wants::Wants;
+use crate::exhausted::SearchedPool;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery, ReadBlock};
 
 /// What is known of one block.
@@ -27,6 +30,9 @@ pub(crate) enum Known {
     /// It is there. Rested addresses are back in its free list (IPAM-162).
     There(Box<Entry<Block>>),
 }
+
+/// A block of which a survey kept the range alone.
+static NOTHING_THERE: Known = Known::Seen(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
 
 /// What was read so far.
 #[derive(Debug, Clone)]
@@ -49,61 +55,8 @@ pub(crate) struct Knowledge {
     expected: Counts,
     /// Blocks that are not as a note says.
     changed: BTreeSet<Cidr>,
-}
-
-/// What a plan has to know.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Wants {
-    pub(crate) blocks: BTreeSet<Cidr>,
-    /// Families of which it is wanted how much room each block has.
-    pub(crate) lists: BTreeSet<IpVersion>,
-    /// Families of which the range of every block is wanted, and no more.
-    pub(crate) ranges: BTreeSet<IpVersion>,
-    /// Single claims, of other owners or younger than the prelude.
-    pub(crate) affinities: Vec<AffinityKey>,
-    /// All of the owner's claims, as they are now.
-    pub(crate) claims: bool,
-    /// The handle, where it was not read with the prelude.
-    pub(crate) handle: bool,
-    /// Full blocks, as a note says, and the revision at which they were: whether they are the same still.
-    pub(crate) full: BTreeMap<Cidr, FullBlock>,
-}
-
-impl Wants {
-    pub(crate) fn handle() -> Self {
-        Wants { handle: true, ..Wants::default() }
-    }
-
-    pub(crate) fn blocks(blocks: impl IntoIterator<Item = Cidr>) -> Self {
-        Wants { blocks: blocks.into_iter().collect(), ..Wants::default() }
-    }
-
-    pub(crate) fn list(version: IpVersion) -> Self {
-        Wants { lists: BTreeSet::from([version]), ..Wants::default() }
-    }
-
-    pub(crate) fn ranges(version: IpVersion) -> Self {
-        Wants { ranges: BTreeSet::from([version]), ..Wants::default() }
-    }
-
-    pub(crate) fn affinity(key: AffinityKey) -> Self {
-        Wants { affinities: vec![key], ..Wants::default() }
-    }
-
-    /// The same, and all of the owner's claims as they are now.
-    pub(crate) fn and_claims(self) -> Self {
-        Wants { claims: true, ..self }
-    }
-
-    pub(crate) fn merge(&mut self, other: Wants) {
-        self.blocks.extend(other.blocks);
-        self.lists.extend(other.lists);
-        self.ranges.extend(other.ranges);
-        self.affinities.extend(other.affinities);
-        self.handle |= other.handle;
-        self.claims |= other.claims;
-        self.full.extend(other.full);
-    }
+    /// The use of the pools of families of which every block was looked at.
+    searched: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Knowledge {
@@ -124,6 +77,7 @@ impl Knowledge {
             beside_claims: blocks.iter().map(|(cidr, _)| *cidr).collect(),
             before_claims: BTreeSet::new(),
             changed: BTreeSet::new(),
+            searched: BTreeMap::new(),
         };
         blocks.into_iter().try_for_each(|(cidr, answer)| knowledge.learn_block(cidr, answer))?;
         Ok(knowledge)
@@ -174,7 +128,10 @@ impl Knowledge {
     /// What is known of a block; `None` when it was not read yet.
     pub(crate) fn block(&self, cidr: &Cidr) -> Option<&Known> {
         match self.blocks.get(cidr) {
-            None if self.listed.contains(&cidr.version()) => Some(&Known::Absent),
+            None if self.listed.contains(&cidr.version()) => {
+                let is_there = self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(cidr));
+                Some(if is_there { &NOTHING_THERE } else { &Known::Absent })
+            }
             known => known,
         }
     }
@@ -309,18 +266,9 @@ impl Knowledge {
                 _ => _ = self.changed.insert(cidr),
             }
         }
-        for (version, ticket) in ranges {
-            self.ranges.insert(version, answers.listed_keys(&ticket).collect());
-        }
+        self.ranges.extend(ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())));
         self.ranges.extend(ranges_found);
-        for version in &wants.lists {
-            let seen = rooms.keys().filter(|cidr| cidr.version() == *version);
-            self.ranges.insert(*version, seen.copied().collect());
-            self.listed.insert(*version);
-        }
-        for (cidr, room) in rooms {
-            self.see(cidr, room);
-        }
+        self.learn_all(&wants.lists, rooms);
         for (key, ticket) in affinities {
             self.learn_affinity(key, answers.get(&ticket))?;
         }
@@ -328,42 +276,6 @@ impl Knowledge {
             self.before_claims = self.blocks.keys().copied().collect();
         }
         Ok(())
-    }
-
-    /// Reads the room in all blocks of `families`; `None` of a block that is to be left alone. Addresses that are
-    /// passed over may be taken when there is no other, and count as free.
-    async fn all_rooms<S: Store>(
-        &self,
-        store: &S,
-        families: &BTreeSet<IpVersion>,
-    ) -> Result<BTreeMap<Cidr, Option<Room>>, StoreError> {
-        let mut rooms = BTreeMap::new();
-        if families.is_empty() {
-            return Ok(rooms);
-        }
-        let reserved = reservations(&self.prelude);
-        let (cooldown, owner, now) = (self.config().ip_cooldown_seconds, &self.query.owner, self.now);
-        let mut tell = |seen: Sighting| {
-            let cidr = seen.cidr();
-            let room = match seen {
-                Sighting::Range(_) => None,
-                Sighting::Block(glance) => glance.room(cooldown, &reserved, owner, now),
-            };
-            rooms.insert(cidr, room);
-        };
-        store.survey(&Survey { families: families.clone(), ranges_only: false }, &mut tell).await?;
-        Ok(rooms)
-    }
-
-    /// Learns what a survey saw of a block. A block that was read and is full in both stays as it is: its own words say
-    /// more.
-    fn see(&mut self, cidr: Cidr, room: Option<Room>) {
-        let is_full = room.is_some_and(|room| !room.has_free);
-        let stays =
-            is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
-        if !stays {
-            self.blocks.insert(cidr, room.map_or(Known::Corrupt, Known::Seen));
-        }
     }
 
     fn was_read_anew(&mut self, block: &Cidr) {
@@ -509,36 +421,6 @@ impl Knowledge {
         self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
         self.blocks.insert(cidr, Known::Absent);
     }
-}
-
-/// Asks for the ranges of all blocks of `families` with a batch, where they cost no request of their own. Returns the
-/// families that have to be surveyed for it.
-fn ask_ranges<S: Store>(
-    batch: &mut ReadBatch,
-    store: &S,
-    families: BTreeSet<IpVersion>,
-) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
-    match store.has_transactions() {
-        true => (families.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect(), BTreeSet::new()),
-        false => (Vec::new(), families),
-    }
-}
-
-/// Reads the ranges of all blocks of `families`.
-async fn all_ranges<S: Store>(
-    store: &S,
-    families: BTreeSet<IpVersion>,
-) -> Result<BTreeMap<IpVersion, BTreeSet<Cidr>>, StoreError> {
-    let mut found: BTreeMap<IpVersion, BTreeSet<Cidr>> = families.iter().map(|v| (*v, BTreeSet::new())).collect();
-    if families.is_empty() {
-        return Ok(found);
-    }
-    let mut tell = |seen: Sighting| {
-        let cidr = seen.cidr();
-        found.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
-    };
-    store.survey(&Survey { families, ranges_only: true }, &mut tell).await?;
-    Ok(found)
 }
 
 fn reservations(prelude: &Prelude) -> Reservations {

@@ -1,5 +1,7 @@
 //! The binaries under test, called as a container runtime calls them: environment, stdin, a deadline.
 
+mod measured;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -14,6 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+pub use self::measured::Usage;
 
 /// Longer than any call may take, DEL with the datastore out of reach included.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -171,15 +175,17 @@ impl Call {
 
     /// Starts the plugin with all of its stdin written, for tests that kill it on the way.
     pub fn spawn(&self) -> Result<Child> {
+        let mut child = self.begin()?;
+        feed(&mut child, &self.stdin)?;
+        Ok(child)
+    }
+
+    /// Starts the plugin, which waits for its stdin.
+    fn begin(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(&self.env);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = start(&mut command).with_context(|| format!("cannot start {}", self.program.display()))?;
-        let mut pipe = child.stdin.take().context("stdin is piped")?;
-        let stdin = self.stdin.clone();
-        // On a thread of its own: input may be larger than the pipe. A plugin may answer without reading it all.
-        thread::spawn(move || pipe.write_all(&stdin));
-        Ok(child)
+        start(&mut command).with_context(|| format!("cannot start {}", self.program.display()))
     }
 
     /// Runs the plugin to its end.
@@ -187,6 +193,15 @@ impl Call {
         let started = Instant::now();
         wait(self.spawn()?, started, self.deadline).with_context(|| format!("{}", self.program.display()))
     }
+}
+
+/// Writes all of a plugin's stdin, on a thread of its own: input may be larger than the pipe. A plugin may answer
+/// without reading it all.
+fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
+    let mut pipe = child.stdin.take().context("stdin is piped")?;
+    let stdin = stdin.to_vec();
+    thread::spawn(move || pipe.write_all(&stdin));
+    Ok(())
 }
 
 /// Collects a started plugin's output and exit.

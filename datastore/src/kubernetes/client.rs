@@ -263,11 +263,7 @@ impl ApiClient {
         self.send_for(request, Some(list)).await
     }
 
-    async fn send_for(
-        &self,
-        request: &ApiRequest,
-        mut list: Option<&mut ListReader<'_>>,
-    ) -> Result<Value, Failure> {
+    async fn send_for(&self, request: &ApiRequest, mut list: Option<&mut ListReader<'_>>) -> Result<Value, Failure> {
         self.throttle.admit().await;
         let mut request = Cow::Borrowed(request);
         let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);

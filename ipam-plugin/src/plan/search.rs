@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use libcalico::ipam::{AffinityState, Owner, PoolChoice};
 use libcalico::net::{Cidr, IpVersion};
 
-use super::{FamilyPlan, shortage};
+use super::FamilyPlan;
 use crate::error::Exhaustion;
 use crate::exhausted::{FullBlock, Note, Outcome, Search};
 use crate::knowledge::{Knowledge, Wants};
@@ -96,7 +96,7 @@ impl FamilyPlan<'_> {
         if !is_exhausted {
             return Some(Outcome::Found(search));
         }
-        let pools = self.pools().iter().map(|pool| shortage::searched(known, &pool.cidr)).collect();
+        let pools = self.pools().iter().map(|pool| known.searched(&pool.cidr)).collect();
         Some(Outcome::Exhausted { search, release, pools, own: self.full_blocks(known) })
     }
 

@@ -1,7 +1,6 @@
 //! Why each pool gave no more addresses, for the person who has to mend it.
 
 use libcalico::ipam::{Refusal, RefusedPool};
-use libcalico::net::Cidr;
 
 use super::FamilyPlan;
 use crate::error::Exhaustion;
@@ -13,7 +12,7 @@ pub(super) fn refused_pools(plan: &FamilyPlan<'_>, known: &Knowledge, cause: &Ex
     let note = plan.note(known);
     let chosen = plan.choice.chosen.iter().map(|pool| {
         let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
-        let refusal = refusal_of(known, &noted.unwrap_or_else(|| searched(known, &pool.cidr)), cause);
+        let refusal = refusal_of(known, &noted.unwrap_or_else(|| known.searched(&pool.cidr)), cause);
         RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
     });
     let same_family = |refused: &&RefusedPool| !matches!(refused.refusal, Refusal::OtherFamily { .. });
@@ -34,17 +33,6 @@ fn refusal_of(known: &Knowledge, searched: &SearchedPool, cause: &Exhaustion) ->
             Refusal::Full { in_use: saturating(in_use), capacity: saturating(pool.size()) }
         }
     }
-}
-
-/// Returns the use of a pool, as far as its blocks are known.
-pub(super) fn searched(known: &Knowledge, pool: &Cidr) -> SearchedPool {
-    let rooms = known.blocks().filter(|(cidr, _)| pool.covers(cidr)).filter_map(|(_, block)| known.room(block));
-    let found = SearchedPool { cidr: *pool, in_use: 0, has_room: false };
-    rooms.fold(found, |found, room| SearchedPool {
-        in_use: found.in_use.saturating_add(room.in_use.into()),
-        has_room: found.has_room || room.has_free,
-        ..found
-    })
 }
 
 fn saturating(n: u128) -> u64 {

@@ -1,0 +1,160 @@
+//! The cost of an ADD that finds no free address in a large cluster: memory, requests, bytes.
+
+mod server;
+
+use std::path::{Path, PathBuf};
+
+use integration_tests::cluster::{Cluster, on_etcd, on_local};
+use integration_tests::content::Content;
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::plugin::{Outcome, Plugins, Usage};
+use libcalico::ipam::Block;
+use libcalico::store::Kind;
+use serde_json::{Map, Value, json};
+use server::Server;
+
+/// The most memory that an ADD may take, in KiB.
+const MOST_KIB: u64 = 16 << 10;
+
+/// The most bytes of answers that an ADD may cost which another one has just searched for, in vain.
+const MOST_BYTES: usize = 64 << 10;
+
+struct Node {
+    plugins: Plugins,
+    netns: PathBuf,
+    server: Server,
+}
+
+impl Node {
+    fn new(host: &Host, blocks: usize, pages: bool) -> Node {
+        let netns = host.ensure_pod("pod").unwrap();
+        Node { plugins: Plugins::locate().unwrap(), netns, server: Server::start(blocks, pages) }
+    }
+
+    /// An ADD of the program as it is shipped, and what it took.
+    fn add(&self, container: &str) -> (Outcome, Usage) {
+        let conf = json!({
+            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
+            "calico_api_group": "crd.projectcalico.org/v1", "nodename": "node1", "nodename_file_optional": true,
+            "kubernetes": {"k8s_api_root": self.server.url}, "policy": {"type": "k8s", "k8s_auth_token": "t"},
+            "ipam": {"type": "calico-ipam"},
+        });
+        let call = self.plugins.verb("calico", "ADD", container, &self.netns, &conf);
+        call.env("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web").run_measured().unwrap()
+    }
+}
+
+#[track_caller]
+fn assert_exhausted(outcome: &Outcome) {
+    let told = outcome.error().msg;
+    assert!(told.contains("Assigned 0 out of 1 requested IPv4 addresses"), "{outcome:?}");
+}
+
+#[track_caller]
+fn assert_small(what: &str, usage: Usage) {
+    println!("{what}: {usage:?}");
+    assert!(usage.peak_kib <= MOST_KIB, "{what}: {usage:?}");
+}
+
+/// A list of the API server's cache is in one piece, however long it is.
+#[test]
+fn an_add_that_finds_no_address_takes_no_more_memory_in_a_large_cluster() {
+    isolated(|host| {
+        for (blocks, pages) in [(2048, true), (2048, false), (40_960, false)] {
+            std::fs::remove_dir_all("/var/run/calico").ok();
+            let node = Node::new(host, blocks, pages);
+            let (outcome, usage) = node.add("x");
+            assert_exhausted(&outcome);
+            let full = format!("full: {} of", if blocks > 40_000 { 1 << 21 } else { blocks * 64 });
+            assert!(outcome.stdout.contains(&full), "{full}: {outcome:?}");
+            let (lists, bytes) = (node.server.count("/ipamblocks?"), node.server.state.lock().unwrap().bytes);
+            assert_small(&format!("{blocks} blocks, {lists} lists, {bytes} bytes"), usage);
+        }
+    });
+}
+
+#[test]
+fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
+    isolated(|host| {
+        let node = Node::new(host, 2048, true);
+        let (first, _) = node.add("x");
+        assert_exhausted(&first);
+        for container in ["y", "z"] {
+            node.server.reset();
+            let (again, usage) = node.add(container);
+            assert_eq!(again.stdout, first.stdout);
+            let state = node.server.state.lock().unwrap();
+            let lists = state.requests.iter().filter(|request| request.contains("/ipamblocks?")).count();
+            assert_eq!(lists, 0, "{:#?}", state.requests);
+            assert!(state.bytes <= MOST_BYTES, "{} bytes: {:#?}", state.bytes, state.requests);
+            println!("by the note: {} requests, {} bytes, {usage:?}", state.requests.len(), state.bytes);
+        }
+        // A pool has changed.
+        node.server.state.lock().unwrap().pools += 1;
+        node.server.reset();
+        assert_exhausted(&node.add("x").0);
+        assert!(node.server.count("/ipamblocks?") > 0);
+    });
+}
+
+/// The first call cannot know, and takes back what it did.
+#[test]
+fn nothing_is_written_ahead_once_a_call_has_seen_that_the_datastore_is_not_ready() {
+    isolated(|host| {
+        let node = Node::new(host, 2, true);
+        let recent = Path::new("/var/run/calico/cni/recent_blocks");
+        std::fs::create_dir_all(recent.parent().unwrap()).unwrap();
+        let blocks = json!({"blocks": {"k8s-pod-network default": {"with_room": ["10.0.0.0/26"]}}});
+        std::fs::write(recent, blocks.to_string()).unwrap();
+        node.server.state.lock().unwrap().ready = false;
+        let mut written = Vec::new();
+        for container in ["x", "y", "z"] {
+            node.server.reset();
+            assert_eq!(node.add(container).0.error().msg, "Calico is currently not ready to process requests");
+            written.push(node.server.count("POST "));
+        }
+        assert_eq!(written, [1, 0, 0]);
+    });
+}
+
+/// Full blocks of `node2`, as the other datastores keep them.
+fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
+    (0..count).map(|number| {
+        let cidr = format!("10.{}.{}.{}/26", number >> 10, number >> 2 & 255, (number & 3) << 6);
+        let attribute = |place: usize| {
+            let pod = format!("web-6d4cf56db6-{number:05}-{place:05}");
+            let handle = format!("k8s-pod-network.{number:032x}{place:032x}");
+            let time = "2026-08-22 01:02:03 +0000 UTC";
+            let owner = json!({"namespace": "default", "node": "node2", "pod": pod, "timestamp": time});
+            json!({"handle_id": handle, "secondary": owner})
+        };
+        let sequence: Map<String, Value> = (0..64).map(|place: usize| (place.to_string(), 1.into())).collect();
+        let block = json!({
+            "cidr": cidr, "affinity": "host:node2", "allocations": (0..64).collect::<Vec<usize>>(), "unallocated": [],
+            "attributes": (0..64).map(attribute).collect::<Vec<_>>(), "sequenceNumber": 9,
+            "sequenceNumberForAllocation": sequence, "deleted": false,
+        });
+        (Block::path(&cidr.parse().unwrap()), block)
+    })
+}
+
+fn searched(cluster: &Cluster<'_>) {
+    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.0.0.0/15", 26));
+    cluster.store.load(&full_blocks(2048).collect()).unwrap();
+    let (pod, conf) = (cluster.pod(1), cluster.conf("node1", json!({})));
+    for container in ["searched", "by the note"] {
+        let (outcome, usage) = cluster.verb("ADD", &pod, &conf).run_measured().unwrap();
+        assert_exhausted(&outcome);
+        assert_small(&format!("{} with 2048 blocks, {container}", cluster.store.name()), usage);
+    }
+}
+
+#[test]
+fn an_add_that_finds_no_address_in_etcd_reads_the_blocks_page_by_page() {
+    on_etcd(searched);
+}
+
+#[test]
+fn an_add_that_finds_no_address_in_a_file_reads_the_blocks_one_by_one() {
+    on_local(searched);
+}

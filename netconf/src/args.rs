@@ -73,8 +73,8 @@ impl CniArgs {
     /// Returns what `CNI_ARGS` says of the pod, also where [`CniArgs::parse`] refuses it: for the log alone.
     pub fn pod_as_written(text: &str) -> Pod<'_> {
         let value = |key: &str| {
-            let values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-            values.last().unwrap_or_default()
+            let mut values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+            values.next_back().unwrap_or_default()
         };
         Pod { namespace: value("K8S_POD_NAMESPACE"), name: value("K8S_POD_NAME"), uid: None }
     }

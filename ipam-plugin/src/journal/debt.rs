@@ -62,7 +62,7 @@ impl Debt {
     pub fn pod(&self) -> Option<(&str, String)> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
-        (ids.orchestrator == "k8s").then(|| (namespace.as_str(), ids.pod))
+        (ids.orchestrator == "k8s").then_some((namespace.as_str(), ids.pod))
     }
 
     /// The handle of before v3, with the pod or container that its allocations must name to be released.

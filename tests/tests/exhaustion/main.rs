@@ -52,7 +52,6 @@ fn assert_exhausted(outcome: &Outcome) {
 
 #[track_caller]
 fn assert_small(what: &str, usage: Usage) {
-    println!("{what}: {usage:?}");
     assert!(usage.peak_kib <= MOST_KIB, "{what}: {usage:?}");
 }
 
@@ -87,7 +86,6 @@ fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
             let lists = state.requests.iter().filter(|request| request.contains("/ipamblocks?")).count();
             assert_eq!(lists, 0, "{:#?}", state.requests);
             assert!(state.bytes <= MOST_BYTES, "{} bytes: {:#?}", state.bytes, state.requests);
-            println!("by the note: {} requests, {} bytes, {usage:?}", state.requests.len(), state.bytes);
         }
         // A pool has changed.
         node.server.state.lock().unwrap().pools += 1;

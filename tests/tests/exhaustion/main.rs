@@ -80,7 +80,7 @@ fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
         assert_exhausted(&first);
         for container in ["y", "z"] {
             node.server.reset();
-            let (again, usage) = node.add(container);
+            let (again, _) = node.add(container);
             assert_eq!(again.stdout, first.stdout);
             let state = node.server.state.lock().unwrap();
             let lists = state.requests.iter().filter(|request| request.contains("/ipamblocks?")).count();

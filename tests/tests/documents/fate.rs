@@ -10,8 +10,10 @@ const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_REGISTRY: &str = "there is no registry to push to";
 const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
+const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
+
 /// Commands that are not run, by document, heading and beginning, with the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 18] = [
+const NOT_RUN: [(&str, &str, &str, &str); 20] = [
     ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
     ("README.md", "When something fails", "POD=", NO_KUBELET),
     ("README.md", "When something fails", "kubectl -n kube-system exec", NO_KUBELET),
@@ -30,6 +32,8 @@ const NOT_RUN: [(&str, &str, &str, &str); 18] = [
     ("deploy/README.md", "Quick start", "helm install", "the suite deploy_helm renders the chart with these values"),
     ("deploy/README.md", "Quick start", "kubectl -n kube-system rollout status", NO_KUBELET),
     ("deploy/README.md", "Beside upstream", "kubectl -n kube-system rollout status", NO_KUBELET),
+    ("deploy/README.md", MIGRATION, "kubectl -n kube-system patch", "the suite faults_kubernetes follows a migration"),
+    ("deploy/README.md", MIGRATION, "kubectl -n kube-system rollout restart", NO_KUBELET),
     ("deploy/README.md", "Upgrade", "kubectl -n kube-system rollout status", NO_KUBELET),
     ("deploy/README.md", "Upgrade", "kubectl -n kube-system exec", NO_KUBELET),
     ("deploy/README.md", "Uninstall", "kubectl -n kube-system logs", NO_KUBELET),

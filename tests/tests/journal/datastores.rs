@@ -199,3 +199,45 @@ fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
         cluster.assert_nothing_left();
     });
 }
+
+/// `calico-ipam init` gives the datastore another identity.
+#[test]
+fn a_debt_that_the_lack_of_cluster_information_caused_is_paid_when_the_datastore_is_set_up_anew() {
+    with_etcd(|cluster| {
+        set_guid(cluster, "0123456789abcdef");
+        learn(cluster);
+        let conf = conf(cluster);
+        let pod = cluster.pod(1);
+        cluster.add(&pod, &conf);
+        cluster.store.delete(CLUSTER).unwrap();
+        cluster.delete(&pod, &conf);
+        assert_eq!(entries().len(), 1);
+        calico_ipam(cluster, &["init"]);
+        later_call(cluster, "STATUS", &pod);
+        assert!(entries().is_empty());
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn an_add_whose_own_debt_may_be_owed_to_another_datastore_fails_and_names_the_way_out() {
+    with_etcd(|cluster| {
+        set_guid(cluster, "0123456789abcdef");
+        learn(cluster);
+        let conf = conf(cluster);
+        let pod = owed_pod(cluster, 1);
+        set_guid(cluster, "");
+        let before = cluster.state();
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert_eq!(error.code, 11, "{error:?}");
+        assert!(error.details.contains(&format!("calico-ipam journal adopt {}", pod.container_id)), "{error:?}");
+        cluster.assert_unchanged(&before);
+        let other = cluster.pod(2);
+        cluster.add(&other, &conf);
+        set_guid(cluster, "0123456789abcdef");
+        cluster.add(&pod, &conf);
+        assert!(entries().is_empty());
+        [&pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        cluster.assert_nothing_left();
+    });
+}

@@ -63,8 +63,8 @@ pub async fn add(session: &mut Session) -> Result<CniResult, CniError> {
     let result = match (known.endpoints.first(), &session.facts.orchestrator) {
         (Some(_), Orchestrator::Cni(_)) => {
             drop(lock);
-            // Another ADD of the container may make the interface meanwhile. Where an interface is in the way, that one is the state
-            // before.
+            // Another ADD of the container may make the interface meanwhile. Where an interface is in the way, that one
+            // is the state before.
             if !may_be_refused {
                 session.before = Box::pin(host_interface::before(session, occupant)).await?;
             }

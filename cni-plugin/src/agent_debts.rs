@@ -17,8 +17,8 @@ use crate::session::cluster_key;
 /// How long the datastore may take for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Pays the debts of this node as far as its datastore lets it, and learns what that datastore is. Asks nobody where there is nothing
-/// to pay and nothing to learn; writes nothing while the datastore is not ready.
+/// Pays the debts of this node as far as its datastore lets it, and learns what that datastore is. Asks nobody where
+/// there is nothing to pay and nothing to learn; writes nothing while the datastore is not ready.
 ///
 /// # Errors
 /// The datastore cannot be reached, refuses, or is not ready; the configuration leads nowhere.

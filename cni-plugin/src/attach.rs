@@ -49,7 +49,8 @@ pub enum Recorded<'a> {
 pub enum AttachError {
     /// The host has a route to one of the addresses, which stays. Nothing of the interface is left.
     BusyRoute(BusyRoute),
-    /// The interface may be there: another dataplane may have made it or may make it yet, or the kernel did not delete it.
+    /// The interface may be there: another dataplane may have made it or may make it yet, or the kernel did not delete
+    /// it.
     Unknown(CniError),
     /// Any other reason. Nothing of the interface is left.
     Other(CniError),
@@ -74,8 +75,9 @@ pub fn open_netns(session: &Session) -> Result<Option<NetnsFd>, CniError> {
     }
 }
 
-/// Makes the interface for these addresses. Leaves nothing behind when it fails, unless the error says so. `netns` is what
-/// [`open_netns`] opened; `endpoint` is what will be written, which another dataplane is told about; `mac` is for the kernel's only.
+/// Makes the interface for these addresses. Leaves nothing behind when it fails, unless the error says so. `netns` is
+/// what [`open_netns`] opened; `endpoint` is what will be written, which another dataplane is told about; `mac` is for
+/// the kernel's only.
 pub async fn attach(
     session: &Session,
     netns: Option<&NetnsFd>,
@@ -115,8 +117,8 @@ pub async fn remove(session: &Session, recorded: Recorded<'_>) -> Result<Removal
     }
 }
 
-/// Whether a pod's interface that DEL would find by its name is of another attachment: the pod has one of another name, and none of
-/// the name to be deleted. A runtime deletes what it failed to add.
+/// Whether a pod's interface that DEL would find by its name is of another attachment: the pod has one of another name,
+/// and none of the name to be deleted. A runtime deletes what it failed to add.
 pub fn is_of_another_interface(session: &Session) -> Result<bool, CniError> {
     match session.call.conf.dataplane_options.grpc_socket() {
         Some(_) => Ok(false),

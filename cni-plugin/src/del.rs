@@ -1,10 +1,10 @@
 //! DEL: takes back what ADD gave, whatever of it is still there.
 //!
-//! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers ever
-//! answer for one and no two endpoints ever list it; the kernel takes its 12 to 50 ms to delete the interface meanwhile. A
-//! datastore that is out of reach, refuses this process or the write of the endpoint, or is not installed, and a node whose name
-//! nothing tells, do not keep the container: what is owed goes into the journal (design decision 7). A datastore that answers
-//! "not ready" does, as upstream.
+//! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers
+//! ever answer for one and no two endpoints ever list it; the kernel takes its 12 to 50 ms to delete the interface
+//! meanwhile. A datastore that is out of reach, refuses this process or the write of the endpoint, or is not installed,
+//! and a node whose name nothing tells, do not keep the container: what is owed goes into the journal (design decision
+//! 7). A datastore that answers "not ready" does, as upstream.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ const WHOLE_CALL: Duration = Duration::from_secs(30);
 /// The way in which a debt is noted.
 type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
 
-/// Returns the name of the node, or nothing where calico-node has not written it and the configuration does not have it: the
-/// kernel's host name may be another node's name.
+/// Returns the name of the node, or nothing where calico-node has not written it and the configuration does not have
+/// it: the kernel's host name may be another node's name.
 pub fn node_of(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(%error, "the node has the name of the configuration, if any");
@@ -59,8 +59,8 @@ pub fn hurry(store: &Datastore, api: &Api) {
 
 /// Takes everything back. Succeeds when there is nothing.
 ///
-/// A DEL does not wait for an API server that is busy before the traffic is cut and the debt noted: the runtime may kill it at
-/// any time. Then it begins anew, and waits.
+/// A DEL does not wait for an API server that is busy before the traffic is cut and the debt noted: the runtime may
+/// kill it at any time. Then it begins anew, and waits.
 pub async fn del(session: &mut Session) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = take_back(session, begun + WHOLE_CALL).await;
@@ -150,10 +150,11 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
     ours
 }
 
-/// Returns true if an endpoint of the container under another interface's name uses what is named after the container alone,
-/// its handle and for a plain container the host's end. Upstream frees the addresses of that endpoint.
+/// Returns true if an endpoint of the container under another interface's name uses what is named after the container
+/// alone, its handle and for a plain container the host's end. Upstream frees the addresses of that endpoint.
 ///
-/// `is_named`: the interface that DEL is asked for has an endpoint. `is_unread`: an endpoint of the container cannot be read.
+/// `is_named`: the interface that DEL is asked for has an endpoint. `is_unread`: an endpoint of the container cannot be
+/// read.
 fn is_of_another_interface(
     session: &Session,
     is_named: bool,
@@ -197,8 +198,8 @@ async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<
     })
 }
 
-/// The endpoint first: an address is free only when its endpoint does not list it. The endpoint is written while the blocks
-/// are read.
+/// The endpoint first: an address is free only when its endpoint does not list it. The endpoint is written while the
+/// blocks are read.
 async fn release(
     session: &Session,
     prelude: Option<ReleasePrelude>,
@@ -231,8 +232,8 @@ async fn without_datastore(session: &mut Session, cause: &CniError, record: Reco
     keep(session, cause, record)
 }
 
-/// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read, as
-/// runtimes call plugins before CNI 0.4.0. KubeVirt renames the pod's end of the interface.
+/// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read,
+/// as runtimes call plugins before CNI 0.4.0. KubeVirt renames the pod's end of the interface.
 fn made_by_add(session: &Session) -> Option<bool> {
     let call = &session.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
@@ -240,8 +241,8 @@ fn made_by_add(session: &Session) -> Option<bool> {
     Some(names(&call.ifname) && names(&session.host_ifname()))
 }
 
-/// Returns the error where the pod's end of the interface has another name: the interface was renamed since the ADD, or the
-/// runtime deletes one that the ADD never made. Only the endpoint or a `prevResult` tells these apart.
+/// Returns the error where the pod's end of the interface has another name: the interface was renamed since the ADD, or
+/// the runtime deletes one that the ADD never made. Only the endpoint or a `prevResult` tells these apart.
 fn undecided(session: &Session, cause: &CniError) -> CniError {
     let (ifname, host) = (&session.call.ifname, session.host_ifname());
     let words = format!(

@@ -36,8 +36,8 @@ pub struct EndpointWrite {
 pub struct WriteFailure {
     /// For the runtime.
     pub error: CniError,
-    /// The write broke off on its way and the datastore cannot be asked what became of it: the endpoint may be there, or
-    /// be there soon.
+    /// The write broke off on its way and the datastore cannot be asked what became of it: the endpoint may be there,
+    /// or be there soon.
     pub perhaps_written: bool,
 }
 
@@ -128,8 +128,9 @@ impl From<CniError> for WriteFailure {
     }
 }
 
-/// Returns true if an endpoint is this container's. An endpoint that names no container is anybody's, unless it is known to be
-/// of another pod of the same name than the one with the uid `unnamed` (CNI-262, [`Session::pod_uid`]), or `unnamed` is `None`.
+/// Returns true if an endpoint is this container's. An endpoint that names no container is anybody's, unless it is
+/// known to be of another pod of the same name than the one with the uid `unnamed` (CNI-262, [`Session::pod_uid`]), or
+/// `unnamed` is `None`.
 pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed: Option<&str>) -> bool {
     let (holder, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
     match holder.is_empty() {

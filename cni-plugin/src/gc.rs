@@ -1,7 +1,7 @@
 //! GC: releases what `cni.dev/valid-attachments` does not name (CNI-216), for this network and this node only.
 //!
-//! Blocks, endpoints and interfaces are read first: a failure there ends the call. A later failure does not stop the rest; all are
-//! reported together.
+//! Blocks, endpoints and interfaces are read first: a failure there ends the call. A later failure does not stop the
+//! rest; all are reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -100,7 +100,8 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
 }
 
 /// The endpoints to look at. Where they are pods, the plugin may read one by its name and not list them (DS-84): there,
-/// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next ADD.
+/// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next
+/// ADD.
 async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
     if !session.is_on_kubernetes() {
         return session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
@@ -147,15 +148,15 @@ fn is_of_another_network(
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if IPAM holds one of the endpoint's addresses for the same container in another network. An interface of upstream's
-/// or of another dataplane has no alias that tells its network.
+/// Returns true if IPAM holds one of the endpoint's addresses for the same container in another network. An interface
+/// of upstream's or of another dataplane has no alias that tells its network.
 fn lists_addresses_of_another_network(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     host_link_of(spec).1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
-/// Returns true if the container that a pod's annotation names has a leaked address which IPAM holds for this very pod. The
-/// annotation alone is what a tenant says.
+/// Returns true if the container that a pod's annotation names has a leaked address which IPAM holds for this very pod.
+/// The annotation alone is what a tenant says.
 fn leaked_of_pod(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
     let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
     leaked.held().any(|(container, address)| {
@@ -211,8 +212,8 @@ fn own_alias(session: &Session, entry: &Entry<WorkloadEndpoint>) -> InterfaceAli
     }
 }
 
-/// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers that run,
-/// none is looked for.
+/// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers
+/// that run, none is looked for.
 fn look(session: &Session, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
     let interfaces = dataplane::interfaces(suspects)?;
     let running = match session.call.conf.feature_control.gc_running_containers {

@@ -1,4 +1,5 @@
-//! Pods with a virtual machine of KubeVirt: whether the machine keeps its addresses, found out before they are looked at.
+//! Pods with a virtual machine of KubeVirt: whether the machine keeps its addresses, found out before they are looked
+//! at.
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;

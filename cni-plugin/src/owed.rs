@@ -95,8 +95,8 @@ pub fn debt(session: &Session, reason: &CniError) -> Debt {
 }
 
 impl<'a> Payer<'a> {
-    /// Prepares the payments of a call of the plugin, whose datastore has answered. The datastore is asked for its identity: the
-    /// configuration may lead to another datastore today than yesterday.
+    /// Prepares the payments of a call of the plugin, whose datastore has answered. The datastore is asked for its
+    /// identity: the configuration may lead to another datastore today than yesterday.
     async fn of_call(session: &'a Session) -> Payer<'a> {
         let Session { call, datastore_config, store, api, .. } = session;
         let creditor = creditor(store, session.datastore_name()).await;
@@ -198,8 +198,8 @@ pub fn is_owed(session: &Session) -> bool {
     session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back. A failure is logged: a
-/// payment that finds nothing does no harm, and an ADD of the same attachment pays first.
+/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back. A failure is
+/// logged: a payment that finds nothing does no harm, and an ADD of the same attachment pays first.
 pub async fn settled(session: &Session) {
     if !is_owed(session) {
         return;
@@ -215,9 +215,9 @@ pub async fn settled(session: &Session) {
     }
 }
 
-/// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the ADD gives.
-/// All debts of the pod, and of the addresses that it asks for, are tried; others are paid within the limit of an ADD, unless another
-/// process pays at this moment. Nothing is written while the datastore is not ready.
+/// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the
+/// ADD gives. All debts of the pod, and of the addresses that it asks for, are tried; others are paid within the limit
+/// of an ADD, unless another process pays at this moment. Nothing is written while the datastore is not ready.
 ///
 /// # Errors
 /// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so.
@@ -328,8 +328,8 @@ pub(crate) fn facts_of(owed: &Debt) -> EndpointFacts {
     EndpointFacts { node, container_id, endpoint, orchestrator }
 }
 
-/// Returns true if the container has an endpoint under another interface's name: handle and host's end are named after the
-/// container alone, and are that interface's then, as for a DEL that reached the datastore.
+/// Returns true if the container has an endpoint under another interface's name: handle and host's end are named after
+/// the container alone, and are that interface's then, as for a DEL that reached the datastore.
 async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, StoreError> {
     let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await?;

@@ -183,8 +183,8 @@ pub struct Known {
     pub assign: Option<Prelude>,
     /// What the handles hold, if asked for.
     pub release: Option<ReleasePrelude>,
-    /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore and
-    /// did not answer.
+    /// What the Kubernetes API says. An error when an ADD's pod or node is not there, or when it is not the datastore
+    /// and did not answer.
     pub kubernetes: Result<kubernetes::Facts, kubernetes::FactsError>,
     /// Whether Calico's objects moved to `projectcalico.org/v3`, and the configuration names the other group.
     pub has_moved: bool,

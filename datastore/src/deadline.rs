@@ -12,7 +12,8 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) struct Deadline {
     /// How long each request may take.
     each: Duration,
-    /// Until when the first answer has to come, and how long that was when it was said; without it, as long as any other.
+    /// Until when the first answer has to come, and how long that was when it was said; without it, as long as any
+    /// other.
     first: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }

@@ -1,7 +1,7 @@
 //! [`dial`]: a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
 //!
-//! Attempts begin one after the other and go on side by side, so that an address that swallows everything costs its head
-//! start and no more. The first connection wins.
+//! Attempts begin one after the other and go on side by side, so that an address that swallows everything costs its
+//! head start and no more. The first connection wins.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,8 +36,8 @@ pub(crate) fn port(server: &Uri) -> u16 {
     server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
-/// Puts the families in turns, and keeps the order of the resolver otherwise: a host that is connected by one family only
-/// reaches an address of it at the second attempt.
+/// Puts the families in turns, and keeps the order of the resolver otherwise: a host that is connected by one family
+/// only reaches an address of it at the second attempt.
 fn alternating(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
@@ -112,8 +112,8 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Connects to `answering` after `milliseconds`; all others of `all` are black holes. Returns the milliseconds at which the
-    /// attempts began, and at which there was a connection.
+    /// Connects to `answering` after `milliseconds`; all others of `all` are black holes. Returns the milliseconds at
+    /// which the attempts began, and at which there was a connection.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, begins) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {

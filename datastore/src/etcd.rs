@@ -1,7 +1,8 @@
 //! etcd version 3 as a datastore.
 //!
-//! A read batch is one transaction of ranges, a list of writes is one transaction that compares revisions (DS-36..DS-42):
-//! one round trip each. The connection is made by the first request, to the first endpoint that answers, and kept.
+//! A read batch is one transaction of ranges, a list of writes is one transaction that compares revisions
+//! (DS-36..DS-42): one round trip each. The connection is made by the first request, to the first endpoint that
+//! answers, and kept.
 
 mod compaction;
 mod connection;
@@ -79,8 +80,8 @@ impl Etcd {
         Ok(answers)
     }
 
-    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint, so it
-    /// may take no more than its share of the time; a write does so only while it cannot have been sent.
+    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint, so
+    /// it may take no more than its share of the time; a write does so only while it cannot have been sent.
     async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
         let deadline = self.deadline.until(Instant::now());
         for attempts in (1..=self.connection.endpoints()).rev() {

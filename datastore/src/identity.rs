@@ -10,8 +10,9 @@ use crate::Datastore;
 const FIRST_NAMESPACE: &str = "kube-system";
 
 impl Datastore {
-    /// Reads the identity of the datastore with one request: the uid of the namespace `kube-system`, the `clusterGUID` of etcd's
-    /// ClusterInformation, or the id in the embedded datastore's file. `None` where the datastore has no identity yet.
+    /// Reads the identity of the datastore with one request: the uid of the namespace `kube-system`, the `clusterGUID`
+    /// of etcd's ClusterInformation, or the id in the embedded datastore's file. `None` where the datastore has no
+    /// identity yet.
     ///
     /// # Errors
     /// The datastore does not answer, or refuses to tell.

@@ -1,10 +1,10 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
 //! [`Datastore`] is an etcd cluster, one SQLite file or a Kubernetes API server. The first two hold the same pairs, the
-//! paths and JSON of upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]); the
-//! third holds them as custom resources, pods and nodes. Which one a process
-//! uses comes from a [`DatastoreConfig`]. Nothing is opened before the first request, and each process has one
-//! connection; to etcd one more for each watch ([`watch`]).
+//! paths and JSON of upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]);
+//! the third holds them as custom resources, pods and nodes. Which one a process uses comes from a [`DatastoreConfig`].
+//! Nothing is opened before the first request, and each process has one connection; to etcd one more for each watch
+//! ([`watch`]).
 //!
 //! Without the feature `local` there is no SQLite: a configuration that names a file is refused.
 
@@ -77,8 +77,8 @@ impl Datastore {
         }
     }
 
-    /// Ends all requests that long after now if the server has answered none of them by then. Once it has, each request has
-    /// the time of the configuration. A file is always there.
+    /// Ends all requests that long after now if the server has answered none of them by then. Once it has, each request
+    /// has the time of the configuration. A file is always there.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
@@ -110,8 +110,8 @@ impl Datastore {
         }
     }
 
-    /// Has requests wait in turn with other processes while the API server is busy (429), beyond the time that a request may
-    /// take. Other datastores do not say so.
+    /// Has requests wait in turn with other processes while the API server is busy (429), beyond the time that a
+    /// request may take. Other datastores do not say so.
     pub fn wait_while_busy(&self, rule: WhenBusy) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
@@ -134,8 +134,8 @@ impl Datastore {
         }
     }
 
-    /// Watches a selection of a kind. Nothing is sent before the first event is asked for. `None` on a file, which cannot be
-    /// watched.
+    /// Watches a selection of a kind. Nothing is sent before the first event is asked for. `None` on a file, which
+    /// cannot be watched.
     pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatch<K>> {
         match self {
             Datastore::Etcd(etcd) => Some(CalicoWatch::Etcd(Box::new(Watch::new(etcd.source(select))))),

@@ -1,4 +1,5 @@
-//! `calico refresh-token`: keeps what was installed in the state that is wanted, for as long as the node lives (INST-49).
+//! `calico refresh-token`: keeps what was installed in the state that is wanted, for as long as the node lives
+//! (INST-49).
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -106,9 +107,9 @@ struct Refresher {
 /// Runs until SIGTERM or SIGINT, and then ends at once: nothing of the node is taken back (INST-150).
 ///
 /// The token of the plugins goes to `kubeconfig`, as the service account of `pod`; without a pod, and where
-/// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is called at
-/// most once a minute. `pay` pays what DELs owe; it never ends. When the objects of `group` move to another API group, the agent ends with
-/// an error.
+/// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is
+/// called at most once a minute. `pay` pays what DELs owe; it never ends. When the objects of `group` move to another
+/// API group, the agent ends with an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,

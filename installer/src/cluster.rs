@@ -1,7 +1,7 @@
-//! What a cluster without calico-node lacks: the ClusterInformation, without which no plugin works (INST-61), and on request
-//! the first pools (INST-62). In Kubernetes by the account of the pod, as the plugins' own may do neither; in an etcd by the
-//! plugins' way in, which is the only one, and there the Node as well, without which IPAM gives no address: in Kubernetes
-//! kubelet makes it.
+//! What a cluster without calico-node lacks: the ClusterInformation, without which no plugin works (INST-61), and on
+//! request the first pools (INST-62). In Kubernetes by the account of the pod, as the plugins' own may do neither; in
+//! an etcd by the plugins' way in, which is the only one, and there the Node as well, without which IPAM gives no
+//! address: in Kubernetes kubelet makes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,8 +92,8 @@ impl ClusterError {
     }
 }
 
-/// Adds what is missing where `conf`, which Calico's plugin reads, says that Calico's objects are; says what it leaves out.
-/// Outside of a pod there is no `account`, and an etcd needs none.
+/// Adds what is missing where `conf`, which Calico's plugin reads, says that Calico's objects are; says what it leaves
+/// out. Outside of a pod there is no `account`, and an etcd needs none.
 ///
 /// # Errors
 /// The datastore is out of reach, or refuses.
@@ -172,7 +172,8 @@ pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
 }
 
 /// The Node that has to be in etcd, by the name that the plugins go by. It refers to the node of Kubernetes, so that
-/// kube-controllers removes it with that; a node of which this environment does not tell the name is nobody's to remove.
+/// kube-controllers removes it with that; a node of which this environment does not tell the name is nobody's to
+/// remove.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::of(conf).ok()?;

@@ -1,5 +1,5 @@
-//! The network configuration in the runtime's directory: the last file to be written, as it makes the node's network ready
-//! (INST-7), and the only one that may take others away (INST-31).
+//! The network configuration in the runtime's directory: the last file to be written, as it makes the node's network
+//! ready (INST-7), and the only one that may take others away (INST-31).
 
 mod chain;
 mod former;
@@ -58,8 +58,8 @@ pub struct Conflist {
     pub text: String,
     /// What it says.
     pub conf: Map<String, Value>,
-    /// What `calico` or `calico-ipam` reads there, with the paths by which this process finds what it names; `None` without
-    /// them.
+    /// What `calico` or `calico-ipam` reads there, with the paths by which this process finds what it names; `None`
+    /// without them.
     pub calicos: Option<NetConf>,
     /// SHA-256 of the text without the pod's token, where that is in it.
     pub origin: Option<String>,
@@ -146,8 +146,8 @@ impl Conflist {
     }
 }
 
-/// What Calico's plugins read in a configuration; `None` where none of them is in there: templates of any kind are put in place,
-/// those of other plugins as well.
+/// What Calico's plugins read in a configuration; `None` where none of them is in there: templates of any kind are put
+/// in place, those of other plugins as well.
 fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
     plugin.map(node_conf::read).transpose()

@@ -168,9 +168,9 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// What the cluster lacks (INST-61). In a pod an etcd that does not answer is asked again, and then ends the run, as the
-    /// API server does for the token: kubelet begins it again, and whoever comes later does not look. A person sees the
-    /// warning, and an image of a node is made away from its etcd.
+    /// What the cluster lacks (INST-61). In a pod an etcd that does not answer is asked again, and then ends the run,
+    /// as the API server does for the token: kubelet begins it again, and whoever comes later does not look. A person
+    /// sees the warning, and an image of a node is made away from its etcd.
     fn complete_cluster(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
@@ -189,7 +189,8 @@ impl Installation<'_> {
     }
 
     /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
-    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there is no pool.
+    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there
+    /// is no pool.
     fn write_mtu(&self, conflist: &Conflist, deadline: Duration, state: &mut State) -> Result<(), String> {
         let Installation { layout, account, network, .. } = *self;
         let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))

@@ -1,9 +1,9 @@
-//! [`State`]: what was installed on this node, so that the next run knows what is ours, and `calico uninstall` what to take
-//! back (INST-40).
+//! [`State`]: what was installed on this node, so that the next run knows what is ours, and `calico uninstall` what to
+//! take back (INST-40).
 //!
-//! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there, not
-//! something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of ours whose
-//! place it takes stays noted until then ([`State::note_over`]).
+//! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there,
+//! not something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of
+//! ours whose place it takes stays noted until then ([`State::note_over`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,12 +50,13 @@ pub struct Installed {
     /// Whether another file was there before, which is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
-    /// SHA-256 of what the file was made from, where `digest` does not tell that: one that holds the pod's token is another
-    /// file after each rotation, from the same template.
+    /// SHA-256 of what the file was made from, where `digest` does not tell that: one that holds the pod's token is
+    /// another file after each rotation, from the same template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Our plugins in a network configuration, to which others add theirs; `digest` is that of our text alone. There are two while the
-    /// second is being put in place, and none after a program that does not know them has noted its own installation.
+    /// Our plugins in a network configuration, to which others add theirs; `digest` is that of our text alone. There
+    /// are two while the second is being put in place, and none after a program that does not know them has noted its
+    /// own installation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
@@ -138,8 +139,9 @@ impl State {
         files.insert(name.to_owned(), Installed { digest, replaced, ..Installed::default() });
     }
 
-    /// Notes a file that is going to take the place of what is `there`, a digest. If that is one of ours, whichever of the two
-    /// a killed run leaves is ours, until [`note`](State::note) says that the new one is there; if not, it is replaced.
+    /// Notes a file that is going to take the place of what is `there`, a digest. If that is one of ours, whichever of
+    /// the two a killed run leaves is ours, until [`note`](State::note) says that the new one is there; if not, it is
+    /// replaced.
     pub fn note_over(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
         let other = there.filter(|there| *there != digest);
         let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);

@@ -11,8 +11,8 @@
 //!
 //! Each step needs what the next ones take away, and frees what those before it used: one that fails ends the run.
 //!
-//! A file is ours if it is noted in the state and still has the digest that it was installed with; everything else stays and
-//! is named. Without `--yes` nothing is changed.
+//! A file is ours if it is noted in the state and still has the digest that it was installed with; everything else
+//! stays and is named. Without `--yes` nothing is changed.
 
 mod addresses;
 mod chained;
@@ -64,7 +64,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let tasks = plan(&found, &named);
     let mut report = Report { acted: options.yes, ..Report::default() };
     if state.files.is_empty() {
-        // The interfaces and the addresses of this node are those of pods that another installation serves, as upstream's.
+        // The interfaces and the addresses of this node are those of pods that another installation serves, as
+        // upstream's.
         report.leave("everything", format!("no run of the installer is noted in {}", state::path(layout).display()));
         others::name(layout, false, &mut report);
         return Ok(report);
@@ -119,8 +120,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     Ok(report)
 }
 
-/// What must be done before files that it needs go: the configurations, the interfaces of pods, and the addresses, which are
-/// free when nothing leads to them any more. Why the rest stays, where a step fails.
+/// What must be done before files that it needs go: the configurations, the interfaces of pods, and the addresses,
+/// which are free when nothing leads to them any more. Why the rest stays, where a step fails.
 async fn first_steps(
     configurations: &[&Task],
     chained: &chained::Chained<'_>,

@@ -1,13 +1,13 @@
-//! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come from
-//! and the node's others are read together with everything else, and its handle created at the same time.
+//! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come
+//! from and the node's others are read together with everything else, and its handle created at the same time.
 //!
-//! Which blocks these are, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not so
-//! shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and not
-//! given back until it is written. Where another process of the node has it there is no use in reading a block that is
-//! about to change.
+//! Which blocks these are, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not
+//! so shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and
+//! not given back until it is written. Where another process of the node has it there is no use in reading a block that
+//! is about to change.
 //!
-//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what the last ADD or DEL
-//! of this node wrote.
+//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what the last ADD
+//! or DEL of this node wrote.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,8 @@ use crate::early_handle::{self, Created};
 use crate::lock::HostLock;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
 
-/// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was read.
+/// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was
+/// read.
 const MACHINE_POD: &str = "virt-launcher-";
 
 /// A cache may be waited for, while pools were read at once. Whoever deletes one disables it 500 ms before (IPAM-100).

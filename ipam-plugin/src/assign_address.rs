@@ -24,9 +24,10 @@ use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, but for the
-/// namespace's selector and reservations where the request is restricted, and unless affinity is strict the block may be another node's (IPAM-134, IPAM-137). A block that does not exist is
-/// claimed. From the request's predecessor the address passes by the one write of the block; it is free at no time.
+/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, but
+/// for the namespace's selector and reservations where the request is restricted, and unless affinity is strict the
+/// block may be another node's (IPAM-134, IPAM-137). A block that does not exist is claimed. From the request's
+/// predecessor the address passes by the one write of the block; it is free at no time.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -112,7 +113,8 @@ impl<'a> WantedAddress<'a> {
         Ok(())
     }
 
-    /// The address taken in memory, and from whom; `None` when the handle has it already and may not have another (IPAM-135).
+    /// The address taken in memory, and from whom; `None` when the handle has it already and may not have another
+    /// (IPAM-135).
     fn take(&self) -> Result<Option<(Take, Option<&'a Predecessor>)>, IpamError> {
         let affinity = self.known.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, claim) = match self.known.block(&self.cidr) {

@@ -1,9 +1,9 @@
 //! Files that are there whole or not at all: written beside, then renamed into place.
 //!
-//! The draft is in the directory of the file (containerd looks again at its configuration when a file is moved away from
-//! a name in there, not when one appears, INST-161), and its name ends in no suffix that a runtime reads (INST-159). Each
-//! draft is locked while its process lives: what is not locked is left over from a process that died, and [`sweep`] removes
-//! it.
+//! The draft is in the directory of the file (containerd looks again at its configuration when a file is moved away
+//! from a name in there, not when one appears, INST-161), and its name ends in no suffix that a runtime reads
+//! (INST-159). Each draft is locked while its process lives: what is not locked is left over from a process that died,
+//! and [`sweep`] removes it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
@@ -46,8 +46,8 @@ pub enum Change {
     Unchanged,
 }
 
-/// Makes `path` a file with these contents and this mode. The file is never seen with other contents than before or after,
-/// nor with a wider mode.
+/// Makes `path` a file with these contents and this mode. The file is never seen with other contents than before or
+/// after, nor with a wider mode.
 ///
 /// # Errors
 /// The directory is missing, read-only or full.
@@ -139,8 +139,8 @@ impl Draft {
         &self.held.path
     }
 
-    /// Gives the file its mode, then has it on the disk, then closes it. It gets the security label of the file that it is
-    /// going to replace.
+    /// Gives the file its mode, then has it on the disk, then closes it. It gets the security label of the file that it
+    /// is going to replace.
     ///
     /// # Errors
     /// The system refuses.
@@ -173,8 +173,9 @@ impl Finished {
 }
 
 impl Finished {
-    /// Takes the place of the file that was read as `expected`, or of none. Returns false, with nothing changed, where another
-    /// file is there by now. The files are exchanged before the comparison: what another program wrote in between is never lost.
+    /// Takes the place of the file that was read as `expected`, or of none. Returns false, with nothing changed, where
+    /// another file is there by now. The files are exchanged before the comparison: what another program wrote in
+    /// between is never lost.
     ///
     /// # Errors
     /// The system refuses; the file that was there before still is.
@@ -259,7 +260,8 @@ fn remove_abandoned(path: &Path) -> bool {
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()
 }
 
-/// Returns a name for a draft of `target` that no other draft has: process ids repeat, as each container counts its own.
+/// Returns a name for a draft of `target` that no other draft has: process ids repeat, as each container counts its
+/// own.
 pub fn draft_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let random = RandomState::new().hash_one(std::process::id());

@@ -12,7 +12,8 @@ use crate::lock;
 /// The process that asks has a lock on it.
 pub const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 
-/// Returns how long a call may wait in all. Runtimes give a call two minutes, and one to a DEL that follows a failed ADD.
+/// Returns how long a call may wait in all. Runtimes give a call two minutes, and one to a DEL that follows a failed
+/// ADD.
 pub fn longest_wait(command: Command) -> Duration {
     match command {
         Command::Add | Command::Check | Command::Gc | Command::Version => Duration::from_secs(110),

@@ -68,8 +68,8 @@ const LEADING_OPTIONS: [&str; 12] = [
     "--kubeconfig",
 ];
 
-/// Whether the process is asked something by a person: no runtime set `CNI_COMMAND`, and the first argument is a word or
-/// an option of this command line. A configuration as argument (`{…}`) is the plugin's to ignore.
+/// Whether the process is asked something by a person: no runtime set `CNI_COMMAND`, and the first argument is a word
+/// or an option of this command line. A configuration as argument (`{…}`) is the plugin's to ignore.
 pub fn is_asked() -> bool {
     std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
         && std::env::args_os().nth(1).is_some_and(|first| is_ours(&first.to_string_lossy()))

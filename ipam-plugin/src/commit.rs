@@ -33,10 +33,10 @@ pub(crate) struct WriteList {
     pub(crate) takes: Vec<(Option<usize>, usize)>,
 }
 
-/// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim that
-/// was made is confirmed or will be: one that could not be is confirmed by the node's next allocation from the block.
-/// After an error `known` is out of date, and what does not belong to `done` has been undone as far as the datastore let
-/// us.
+/// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim
+/// that was made is confirmed or will be: one that could not be is confirmed by the node's next allocation from the
+/// block. After an error `known` is out of date, and what does not belong to `done` has been undone as far as the
+/// datastore let us.
 pub(crate) async fn commit<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -6,8 +6,8 @@ use datastore::{ConfigError, DatastoreConfig, KubernetesConfig, Settings};
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
-/// The datastore that `conf` and the environment of this process describe (CNI-15). A request may take `deadline`, or as
-/// long as the datastore's default.
+/// The datastore that `conf` and the environment of this process describe (CNI-15). A request may take `deadline`, or
+/// as long as the datastore's default.
 ///
 /// # Errors
 /// Code 7: nothing usable is configured.

@@ -1,5 +1,5 @@
-//! The host's end of a pod's interface, as far as `calico-ipam trace` looks at it. The plugin speaks with the kernel, and it depends
-//! on this crate: so the kernel is asked through [`HostLinks`].
+//! The host's end of a pod's interface, as far as `calico-ipam trace` looks at it. The plugin speaks with the kernel,
+//! and it depends on this crate: so the kernel is asked through [`HostLinks`].
 
 use serde::Serialize;
 

@@ -1,9 +1,10 @@
-//! What DELs still owe the datastore: a DEL that cannot tell its datastore takes the pod's network down and notes a debt here.
+//! What DELs still owe the datastore: a DEL that cannot tell its datastore takes the pod's network down and notes a
+//! debt here.
 //!
-//! The journal has one small file per attachment. The container's interface is gone by the time it is written, so the runtime may
-//! forget the container; the addresses and the endpoint follow when a later call, or the agent, reaches the datastore. An ADD of the
-//! same attachment pays its own entry first, under the journal's lock: otherwise a late payment could take back what the ADD has
-//! just given.
+//! The journal has one small file per attachment. The container's interface is gone by the time it is written, so the
+//! runtime may forget the container; the addresses and the endpoint follow when a later call, or the agent, reaches the
+//! datastore. An ADD of the same attachment pays its own entry first, under the journal's lock: otherwise a late
+//! payment could take back what the ADD has just given.
 
 mod debt;
 mod identities;
@@ -21,8 +22,8 @@ use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 /// Where entries live unless a test says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
-/// The extensions of entries: of an attachment's first one, and of its others. Earlier releases know one entry of an attachment, and
-/// read the first extension alone.
+/// The extensions of entries: of an attachment's first one, and of its others. Earlier releases know one entry of an
+/// attachment, and read the first extension alone.
 const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
 /// Why an entry could not be kept or read.
@@ -76,8 +77,9 @@ impl Journal {
         Journal { directory: directory.into() }
     }
 
-    /// Keeps `debt` so that it survives a crash and a power loss, with the identity of the datastore if the node has learned it. An
-    /// entry of the same attachment and the same datastore is replaced; one that is owed to another datastore stays.
+    /// Keeps `debt` so that it survives a crash and a power loss, with the identity of the datastore if the node has
+    /// learned it. An entry of the same attachment and the same datastore is replaced; one that is owed to another
+    /// datastore stays.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -89,8 +91,8 @@ impl Journal {
         self.record_by_spelling(&debt)
     }
 
-    /// Keeps `debt` like [`Journal::record`], but without what the node has learned: for a datastore that has lost its identity, and
-    /// gets another one when it is set up anew.
+    /// Keeps `debt` like [`Journal::record`], but without what the node has learned: for a datastore that has lost its
+    /// identity, and gets another one when it is set up anew.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -127,8 +129,8 @@ impl Journal {
         }
     }
 
-    /// Returns true if a debt may be owed to the datastore that is spelled `name`, as far as the node knows without asking it. A
-    /// debt of another datastore costs no call a request.
+    /// Returns true if a debt may be owed to the datastore that is spelled `name`, as far as the node knows without
+    /// asking it. A debt of another datastore costs no call a request.
     pub fn may_owe(&self, name: &str) -> bool {
         let identity = self.identity_of(name);
         let creditor = Creditor { name: name.to_owned(), identity };
@@ -210,7 +212,8 @@ impl Journal {
         debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect()
     }
 
-    /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be read.
+    /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be
+    /// read.
     fn free_file_for(&self, debt: &Debt) -> PathBuf {
         let Debt { network, container_id, ifname, datastore, identity, .. } = debt;
         let attachment = format!("{network}/{container_id}/{ifname}");
@@ -228,8 +231,8 @@ impl Journal {
 }
 
 impl Locked<'_> {
-    /// Keeps what `creditor` is, and gives its identity to all debts that have none and spell the datastore the same: the first
-    /// datastore that a spelling reaches is the one that its debts are owed to.
+    /// Keeps what `creditor` is, and gives its identity to all debts that have none and spell the datastore the same:
+    /// the first datastore that a spelling reaches is the one that its debts are owed to.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -247,8 +250,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Returns the entries that are owed to `creditor`, first those not tried for longest. An entry that cannot be read, or is owed
-    /// to another datastore, is logged and stays.
+    /// Returns the entries that are owed to `creditor`, first those not tried for longest. An entry that cannot be
+    /// read, or is owed to another datastore, is logged and stays.
     pub fn debts(&self, creditor: &Creditor) -> Vec<(PathBuf, Debt)> {
         let (owed, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, debt)| debt.is_owed_to(creditor));

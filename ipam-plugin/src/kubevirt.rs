@@ -1,8 +1,8 @@
 //! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in (IPAM-50..IPAM-55).
 //!
-//! The machine's handle holds them. The pods of the machine are noted with them: the one it runs in as active owner, the
-//! target of a live migration as alternate owner. A pod that goes takes itself off; the addresses are given back when the
-//! machine is being deleted and no pod is noted any more.
+//! The machine's handle holds them. The pods of the machine are noted with them: the one it runs in as active owner,
+//! the target of a live migration as alternate owner. A pod that goes takes itself off; the addresses are given back
+//! when the machine is being deleted and no pod is noted any more.
 
 mod detect;
 mod keep;

@@ -30,8 +30,8 @@ type Held = Arc<Mutex<Option<File>>>;
 /// The locks of addresses that this process has. A process may serve several calls.
 static HELD: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
-/// Gives back all locks of addresses that this process has, which goes on without them: it has to wait for something else, and
-/// the other processes of the node should not wait along.
+/// Gives back all locks of addresses that this process has, which goes on without them: it has to wait for something
+/// else, and the other processes of the node should not wait along.
 pub fn let_others_in() {
     for held in HELD.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;

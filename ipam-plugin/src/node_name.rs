@@ -9,7 +9,8 @@ use netconf::{CniError, Code, NetConf};
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// The name of the node (CNI-72). A nodename file that cannot be read is not an error: the name may come from elsewhere.
+/// The name of the node (CNI-72). A nodename file that cannot be read is not an error: the name may come from
+/// elsewhere.
 pub fn of(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let found = choose(conf, file.as_deref()).ok_or_else(|| {
@@ -22,8 +23,8 @@ pub fn of(conf: &NetConf) -> Result<String, CniError> {
     Ok(found.name)
 }
 
-/// The name of the node without a line in the log, for the fields of every line. `None` where nothing tells the name: the
-/// kernel's host name counts only where no file is waited for.
+/// The name of the node without a line in the log, for the fields of every line. `None` where nothing tells the name:
+/// the kernel's host name counts only where no file is waited for.
 pub(crate) fn silently(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
     let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();

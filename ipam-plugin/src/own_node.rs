@@ -1,5 +1,5 @@
-//! The Node of a machine whose datastore is the local file. Neither kubelet nor calico-node makes one there, and IPAM gives no
-//! address to a node that has none.
+//! The Node of a machine whose datastore is the local file. Neither kubelet nor calico-node makes one there, and IPAM
+//! gives no address to a node that has none.
 
 use datastore::Datastore;
 use datastore::first_use::ensure_node;

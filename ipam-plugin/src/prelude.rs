@@ -111,19 +111,19 @@ pub struct Prelude {
 impl Prelude {
     /// Adds the questions to a batch that may hold others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
-        // A claim that is gone or younger than the answer shows before anything is given away: the block names its owner, and
-        // each write compares revisions (IPAM-210). How many there are no write would find out: close to the
+        // A claim that is gone or younger than the answer shows before anything is given away: the block names its
+        // owner, and each write compares revisions (IPAM-210). How many there are no write would find out: close to the
         // limit they are read as they are now (`plan/claim.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
-        // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at again, the
-        // room that an old one lacks and its owner (`plan.rs`).
+        // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at
+        // again, the room that an old one lacks and its owner (`plan.rs`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),
         };
-        // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels a
-        // node and then gives it a pod expects the label to count.
+        // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels
+        // a node and then gives it a pod expects the label to count.
         PreludeTickets {
             config: batch.get(&TheConfig),
             node: batch.get(&ObjectKey::global(&query.node)),

@@ -60,8 +60,8 @@ pub fn fail(error: CallError) -> ExitCode {
     finish(Err(error))
 }
 
-/// Ends a call that cannot be decoded: its error goes to the runtime, and into the log with what the environment says of the
-/// attachment, in the file of the configuration if that can be read so far.
+/// Ends a call that cannot be decoded: its error goes to the runtime, and into the log with what the environment says
+/// of the attachment, in the file of the configuration if that can be read so far.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     start_log(&conf, component, Subject::of_environment(&variable));
@@ -116,8 +116,8 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     }
 }
 
-/// Begins to log as the network configuration says. `component` is the first part of the source in each line, and each ends with the
-/// fields of `subject`.
+/// Begins to log as the network configuration says. `component` is the first part of the source in each line, and each
+/// ends with the fields of `subject`.
 pub fn start_log(conf: &LogConf, component: &'static str, subject: Subject) {
     logging::init(LogConfig {
         level: match conf.log_level {

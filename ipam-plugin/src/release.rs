@@ -76,8 +76,8 @@ impl ReleasePrelude {
         Ok(ReleasePrelude { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
-    /// The same, of containers that ran on `node`: a block that one of them was about to create there, when it was killed,
-    /// takes no address for it any more.
+    /// The same, of containers that ran on `node`: a block that one of them was about to create there, when it was
+    /// killed, takes no address for it any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
         self.owner = Some(Owner::Host(node.to_owned()));
@@ -130,8 +130,8 @@ pub async fn release<S: Store, C: Clock>(
     release_unlisted(store, clock, prelude, &NoListings, &mut Turn::default()).await
 }
 
-/// [`release`] after `listings` gave the addresses up, in its `turn` among the processes of the node. Endpoints are asked when the
-/// blocks were read, so that a caller can have them written meanwhile.
+/// [`release`] after `listings` gave the addresses up, in its `turn` among the processes of the node. Endpoints are
+/// asked when the blocks were read, so that a caller can have them written meanwhile.
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,

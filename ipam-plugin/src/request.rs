@@ -29,7 +29,8 @@ pub struct AssignRequest {
     pub pools4: Vec<String>,
     /// The same for IPv6.
     pub pools6: Vec<String>,
-    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may have.
+    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may
+    /// have.
     pub restricted: BTreeSet<IpVersion>,
     /// The pod's namespace; `None` outside Kubernetes, where selectors see no labels (IPAM-96).
     pub namespace: Option<Namespace>,

@@ -1,4 +1,5 @@
-//! SELinux labels: a file that replaces another one has the label of that one, which an administrator may have given it.
+//! SELinux labels: a file that replaces another one has the label of that one, which an administrator may have given
+//! it.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ const LABEL: &str = "security.selinux";
 /// Longer than any label.
 const LONGEST: usize = 4096;
 
-/// Gives `new` the label of `old`. Where there is none, or none may be given, the file has the label that the policy has
-/// for its directory.
+/// Gives `new` the label of `old`. Where there is none, or none may be given, the file has the label that the policy
+/// has for its directory.
 pub fn keep(old: &Path, new: &Path) {
     let mut label = [0; LONGEST];
     let Ok(length) = lgetxattr(old, LABEL, &mut label[..]) else { return };

@@ -25,7 +25,8 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// Returns an Event about `object`, which is an `involvedObject` with a name. The Event is in the namespace of its object.
+/// Returns an Event about `object`, which is an `involvedObject` with a name. The Event is in the namespace of its
+/// object.
 pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &str, now: SystemTime) -> Value {
     let name = object["name"].as_str().unwrap_or_default();
     let namespace = object["namespace"].as_str().unwrap_or(NAMESPACE);

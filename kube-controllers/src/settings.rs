@@ -42,7 +42,8 @@ pub struct Settings {
     pub sync_node_labels: bool,
     /// Whether Calico's nodes go when those of Kubernetes are gone (etcd).
     pub delete_nodes: bool,
-    /// Which HostEndpoints nodes get by themselves. All templates are usable: their names differ, their selectors parse.
+    /// Which HostEndpoints nodes get by themselves. All templates are usable: their names differ, their selectors
+    /// parse.
     pub host_endpoints: AutoHostEndpoints,
     /// The Services that get addresses; `None` for a word that is not known: no Service gets or loses an address then.
     pub assign_ips: Option<AssignIps>,

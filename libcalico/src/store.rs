@@ -150,8 +150,8 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// Returns true if the same request may succeed later without being changed: the datastore is out of reach, refuses this
-    /// process for now, or is not installed yet.
+    /// Returns true if the same request may succeed later without being changed: the datastore is out of reach, refuses
+    /// this process for now, or is not installed yet.
     pub fn is_postponable(&self) -> bool {
         let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
         is_refusal || self.is_unavailable()
@@ -188,8 +188,9 @@ pub enum WriteOp {
     Create(Vec<u8>),
     /// Only if still at this revision.
     Update(Vec<u8>, Revision),
-    /// Only if still at this revision, and of the object its `status`. Where a status is written apart from the rest, the
-    /// rest stays as it is; elsewhere it is an update. Of an endpoint that is a pod: the addresses, and not the sandbox.
+    /// Only if still at this revision, and of the object its `status`. Where a status is written apart from the rest,
+    /// the rest stays as it is; elsewhere it is an update. Of an endpoint that is a pod: the addresses, and not the
+    /// sandbox.
     UpdateStatus(Vec<u8>, Revision),
     /// Only if still at this revision; without one, whatever is there (but something must be).
     Delete(Option<Revision>),

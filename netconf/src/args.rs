@@ -36,8 +36,8 @@ impl CniArgs {
     /// Parses the value of `CNI_ARGS`.
     ///
     /// # Errors
-    /// Code 4, with upstream's texts (CNI-28, CNI-29), where upstream has code 999: a piece that is not `KEY=value`, an `IP`
-    /// that is not an address, an `IgnoreUnknown` that is no boolean, or unknown keys when it is false.
+    /// Code 4, with upstream's texts (CNI-28, CNI-29), where upstream has code 999: a piece that is not `KEY=value`, an
+    /// `IP` that is not an address, an `IgnoreUnknown` that is no boolean, or unknown keys when it is false.
     pub fn parse(text: &str) -> Result<CniArgs, CniError> {
         let mut args = CniArgs::default();
         let mut ignore_unknown = true;

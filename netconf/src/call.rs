@@ -49,7 +49,8 @@ pub struct CallError {
     pub error: CniError,
     /// The version to print it with.
     pub version: Option<Version>,
-    /// How the configuration wants calls to be logged, for an error of a configuration that says so although it is refused.
+    /// How the configuration wants calls to be logged, for an error of a configuration that says so although it is
+    /// refused.
     pub log: Option<Box<LogConf>>,
 }
 

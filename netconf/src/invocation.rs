@@ -76,10 +76,11 @@ impl Plugin {
     }
 }
 
-/// Decides what the process has to do. `arguments` are those after the program's name, `build` is the version of the build.
+/// Decides what the process has to do. `arguments` are those after the program's name, `build` is the version of the
+/// build.
 ///
-/// stdin is read for operations and for VERSION only. `read_stdin` should give nothing where stdin is a terminal, so that a
-/// person gets an answer and not a process that waits.
+/// stdin is read for operations and for VERSION only. `read_stdin` should give nothing where stdin is a terminal, so
+/// that a person gets an answer and not a process that waits.
 ///
 /// # Errors
 /// As [`read_call`].

@@ -107,8 +107,8 @@ impl Plugins {
     }
 }
 
-/// Starts a program. A program that the test has just written may be busy for a moment: a process that another test started meanwhile
-/// holds the file open for writing until its own program begins.
+/// Starts a program. A program that the test has just written may be busy for a moment: a process that another test
+/// started meanwhile holds the file open for writing until its own program begins.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {

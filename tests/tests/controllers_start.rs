@@ -1,5 +1,5 @@
-//! kube-controllers from its start to its end, on both datastores: what it writes before anything else, what it follows,
-//! and how it ends.
+//! kube-controllers from its start to its end, on both datastores: what it writes before anything else, what it
+//! follows, and how it ends.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -335,8 +335,8 @@ struct Sample {
     locations: Vec<u64>,
 }
 
-/// Whether a stack can be walked from within a signal depends on the C library and on how the program is linked: on those of the
-/// program that is shipped.
+/// Whether a stack can be walked from within a signal depends on the C library and on how the program is linked: on
+/// those of the program that is shipped.
 #[test]
 fn a_profile_shows_whole_stacks() {
     on(None, |lab| {
@@ -352,7 +352,8 @@ fn a_profile_shows_whole_stacks() {
                     let _ = page(9095, "/debug/pprof/heap");
                 }
             });
-            // On a machine that has other things to do there are few samples in 2 s, and those of the C library are short.
+            // On a machine that has other things to do there are few samples in 2 s, and those of the C library are
+            // short.
             let mut samples = Vec::new();
             let found = await_that(PATIENCE, || {
                 let profile = page(9095, "/debug/pprof/profile?seconds=2")?;

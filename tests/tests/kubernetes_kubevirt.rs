@@ -1,5 +1,5 @@
-//! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its objects
-//! are written by the test.
+//! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its
+//! objects are written by the test.
 
 use std::path::Path;
 
@@ -197,7 +197,8 @@ fn a_restart_while_the_old_launcher_is_still_there() {
         let first = cluster.add(&old, &conf);
         machine.restart();
         let new = machine.pod(cluster, 2, None);
-        // The routes lead to the old launcher, which still runs. The machine keeps its addresses, and the ADD comes again.
+        // The routes lead to the old launcher, which still runs. The machine keeps its addresses, and the ADD comes
+        // again.
         let (held, routes) = (cluster.accounts().held, kernel::host().unwrap()["routes"].clone());
         let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
         assert!(error.msg.contains("another endpoint uses this address"), "{error:?}");

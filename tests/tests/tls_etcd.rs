@@ -61,7 +61,8 @@ fn a_pod_comes_and_goes_over_tls() {
     });
 }
 
-/// An ADD changes nothing, and its error names the file to mend. A DEL takes the network down, and notes the file as the reason of its debt.
+/// An ADD changes nothing, and its error names the file to mend. A DEL takes the network down, and notes the file as
+/// the reason of its debt.
 #[test]
 fn wrong_certificates_fail_an_add_and_leave_a_debt_of_a_del() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));

@@ -68,7 +68,8 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
     Ok(routes)
 }
 
-/// Removes the host's end of a pair with an alias of ours, or with the MAC address that all of Calico's have; the other end and the routes go with it.
+/// Removes the host's end of a pair with an alias of ours, or with the MAC address that all of Calico's have; the other
+/// end and the routes go with it.
 fn remove(name: &str) -> Result<bool, DataplaneError> {
     let endpoint = Endpoint {
         netns: None,

@@ -44,8 +44,9 @@ pub fn pass_over(lease: &mut Lease, route: BusyRoute) {
     lease.busy.push(route);
 }
 
-/// Releases the addresses that an ADD which succeeded has no use for: those that were found busy, and those of the pod's earlier
-/// sandbox. The endpoint must list none of them. After a failure they stay allocated, and a DEL releases them.
+/// Releases the addresses that an ADD which succeeded has no use for: those that were found busy, and those of the
+/// pod's earlier sandbox. The endpoint must list none of them. After a failure they stay allocated, and a DEL releases
+/// them.
 pub async fn release_others(session: &Session, lease: &Lease) {
     if let Some(outgoing) = &lease.outgoing {
         outgoing.release(session).await;

@@ -48,10 +48,11 @@ pub struct Lease {
     pub addresses: Vec<IpAddr>,
     /// Whether IPAM keeps them for the container: not those that a pod brings along.
     pub is_kept: bool,
-    /// The call by which `calico-ipam` chose them; `None` where they were asked for, are a virtual machine's, or come from
-    /// elsewhere.
+    /// The call by which `calico-ipam` chose them; `None` where they were asked for, are a virtual machine's, or come
+    /// from elsewhere.
     pub chooser: Option<Box<IpamCall>>,
-    /// Routes to addresses that this ADD was given and cannot use. The container holds the addresses until the ADD is over.
+    /// Routes to addresses that this ADD was given and cannot use. The container holds the addresses until the ADD is
+    /// over.
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that it does not ask for any more.
     pub outgoing: Option<Outgoing>,
@@ -71,7 +72,8 @@ pub struct Allocator {
 /// Why a release did not happen.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore is out of reach or refuses this process, or an endpoint does not give the addresses up: the debt can be noted.
+    /// The datastore is out of reach or refuses this process, or an endpoint does not give the addresses up: the debt
+    /// can be noted.
     Postponed(CniError),
     /// It answered, or a foreign plugin did, and said no.
     Refused(CniError),
@@ -112,8 +114,8 @@ pub fn handles_to_read(session: &Session) -> Vec<HandleId> {
     call_of(session).map(|call| call.handles_to_read(&session.store)).unwrap_or_default()
 }
 
-/// Gets addresses. Nothing stays allocated when it fails. `before` is the endpoint that the container or pod had, as far
-/// as is known.
+/// Gets addresses. Nothing stays allocated when it fails. `before` is the endpoint that the container or pod had, as
+/// far as is known.
 pub async fn assign(
     session: &Session,
     Allocator { call, mut lock }: Allocator,
@@ -170,7 +172,8 @@ pub async fn forget_ahead(session: &Session, prelude: Option<&mut Prelude>) {
     }
 }
 
-/// Gives back exactly what a failed ADD was given: what the container held before stays. The endpoint gives it up first.
+/// Gives back exactly what a failed ADD was given: what the container held before stays. The endpoint gives it up
+/// first.
 pub async fn give_back(session: &Session, lease: &Lease) -> Result<(), CniError> {
     let endpoints = EndpointsOf::new(&session.store, session.is_on_kubernetes(), session.facts.clone());
     let call = call_of(session);
@@ -336,7 +339,8 @@ fn gc_foreign(session: &Session) -> Result<(), CniError> {
     }
 }
 
-/// A plugin of before 1.1.0 refuses the version, the command, or that no container is named, as Debian's host-local does.
+/// A plugin of before 1.1.0 refuses the version, the command, or that no container is named, as Debian's host-local
+/// does.
 fn is_too_old(error: &CniError) -> bool {
     [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER].contains(&error.code)
 }

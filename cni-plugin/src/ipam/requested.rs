@@ -16,17 +16,17 @@ use super::Lease;
 use crate::attach::host_link_of;
 use crate::session::{Session, store_error};
 
-/// Addresses that the pod's endpoint lists of its earlier sandbox, and that the pod does not ask for any more. Released once the
-/// endpoint lists the new ones.
+/// Addresses that the pod's endpoint lists of its earlier sandbox, and that the pod does not ask for any more. Released
+/// once the endpoint lists the new ones.
 #[derive(Debug)]
 pub struct Outgoing {
     sandbox: Predecessor,
     addresses: Vec<IpAddr>,
 }
 
-/// Has the allocator keep `addresses` for the pod. Those that its earlier sandbox holds, as a rule all, pass to the new one by the
-/// write that allocates them, so that an address which the endpoint lists is never free. A pod whose virtual machine has addresses
-/// gets these, whatever it asks for.
+/// Has the allocator keep `addresses` for the pod. Those that its earlier sandbox holds, as a rule all, pass to the new
+/// one by the write that allocates them, so that an address which the endpoint lists is never free. A pod whose virtual
+/// machine has addresses gets these, whatever it asks for.
 pub(super) async fn assign(
     session: &Session,
     mut call: IpamCall,
@@ -92,8 +92,8 @@ fn earlier_sandbox(call: &IpamCall, before: &WorkloadEndpoint) -> Option<Predece
 }
 
 impl Outgoing {
-    /// Releases the addresses. What is not allocated to the sandbox and to this pod stays (CNI-246). After a failure the sandbox's
-    /// DEL releases them.
+    /// Releases the addresses. What is not allocated to the sandbox and to this pod stays (CNI-246). After a failure
+    /// the sandbox's DEL releases them.
     pub(super) async fn release(&self, session: &Session) {
         let Outgoing { sandbox, addresses } = self;
         let _releasing = Releasing::here();

@@ -13,8 +13,8 @@ use crate::session::{Known, Session};
 pub(super) enum Urgency {
     /// The debt is of the same pod, or holds an address that the ADD asks for.
     Must,
-    /// The debt may hold an address that the ADD asks for: entries of earlier releases, and of runtimes without prevResult, do
-    /// not tell their addresses.
+    /// The debt may hold an address that the ADD asks for: entries of earlier releases, and of runtimes without
+    /// prevResult, do not tell their addresses.
     Perhaps,
     /// Any other debt.
     Other,

@@ -1,5 +1,5 @@
-//! Compaction, as the Kubernetes API server does it (KC-160): who of many compacts is decided by a compare-and-swap, and what
-//! was written within the last round stays readable.
+//! Compaction, as the Kubernetes API server does it (KC-160): who of many compacts is decided by a compare-and-swap,
+//! and what was written within the last round stays readable.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;

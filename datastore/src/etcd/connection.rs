@@ -64,8 +64,8 @@ impl Connection {
         }
     }
 
-    /// Another connection to the same cluster, for what is under way for long: it notices that the other end is gone, and a
-    /// member that has lost the others ends what it can no longer know about.
+    /// Another connection to the same cluster, for what is under way for long: it notices that the other end is gone,
+    /// and a member that has lost the others ends what it can no longer know about.
     pub(super) fn for_watches(&self) -> Self {
         Self::with(&self.config, self.first.clone(), true)
     }

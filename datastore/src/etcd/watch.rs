@@ -143,8 +143,8 @@ where
                 }
             });
             let changes: Vec<_> = changes.collect();
-            // Every revision comes as a whole. The header is of the moment of sending, and more may be on its way: what was
-            // told ends with the last event, if there is any.
+            // Every revision comes as a whole. The header is of the moment of sending, and more may be on its way: what
+            // was told ends with the last event, if there is any.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
             return Ok(Some(Step { changes, position: last.unwrap_or(position) }));
         }

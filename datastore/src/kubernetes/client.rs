@@ -42,8 +42,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longer than any deadline: whoever asks for more is not waited for.
 const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
-/// How many short requests of a lasting process are under way at once where the server speaks HTTP/1.1 only. A process of
-/// moments would spend more on handshakes than it gains.
+/// How many short requests of a lasting process are under way at once where the server speaks HTTP/1.1 only. A process
+/// of moments would spend more on handshakes than it gains.
 const CLIENT_LANES: usize = 8;
 /// Goes with each request, and what comes before the slash is the field manager of each write.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
@@ -139,8 +139,8 @@ impl ApiRequest {
         self.method == Method::GET
     }
 
-    /// The form of the answer. Of what it wrote the sender lacks the metadata only, which saves the server a part of its work; a
-    /// DELETE may be answered with what is no object.
+    /// The form of the answer. Of what it wrote the sender lacks the metadata only, which saves the server a part of
+    /// its work; a DELETE may be answered with what is no object.
     fn accept(&self) -> &'static str {
         match (self.accept, &self.method) {
             (Some(form), _) => form,
@@ -165,8 +165,8 @@ impl ApiRequest {
         Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
-    /// Returns true if `metadata` is of a stored object of the name that was sent. What is between this process and the API server
-    /// may answer with another success.
+    /// Returns true if `metadata` is of a stored object of the name that was sent. What is between this process and the
+    /// API server may answer with another success.
     fn names(&self, metadata: &Value) -> bool {
         let told = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -195,8 +195,8 @@ impl ApiClient {
         Self::with_lanes(config, 1)
     }
 
-    /// The same for a process that lasts: it reads certificates and kubeconfig again when they change, and has several connections
-    /// where the server speaks HTTP/1.1 only.
+    /// The same for a process that lasts: it reads certificates and kubeconfig again when they change, and has several
+    /// connections where the server speaks HTTP/1.1 only.
     pub(super) fn lasting(config: &KubernetesConfig) -> Self {
         Self::with_lanes(config, CLIENT_LANES)
     }
@@ -246,9 +246,10 @@ impl ApiClient {
         self.opened().await.map(|opened| opened.server).map_err(|error| Failure::NoAccess(error.to_string()))
     }
 
-    /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely did
-    /// nothing or is one that only reads. Waiting in turn for a server that is busy is not part of the deadline. A read that the server's cache does not serve is sent once more to the server's own
-    /// store, and has the whole deadline again.
+    /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely
+    /// did nothing or is one that only reads. Waiting in turn for a server that is busy is not part of the deadline. A
+    /// read that the server's cache does not serve is sent once more to the server's own store, and has the whole
+    /// deadline again.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
         self.send_for(request, None).await
     }
@@ -424,8 +425,8 @@ impl ApiClient {
 }
 
 /// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
-/// server speaks HTTP/2, renews the token of a pod, and reads certificates again when they change. Each request but those of an
-/// [`ApiSource`](super::ApiSource) ends within the deadline of `settings`.
+/// server speaks HTTP/2, renews the token of a pod, and reads certificates again when they change. Each request but
+/// those of an [`ApiSource`](super::ApiSource) ends within the deadline of `settings`.
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
     let api = Arc::new(ApiClient::lasting(settings));
     let namespace = api.opened().await?.client.default_namespace().to_owned();
@@ -468,7 +469,8 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 
-/// How long to wait before a request is sent again: at random, so that many that were refused together do not come back together.
+/// How long to wait before a request is sent again: at random, so that many that were refused together do not come back
+/// together.
 #[derive(Debug)]
 struct Wait {
     least: Duration,

@@ -12,8 +12,8 @@ use super::config::KubernetesConfig;
 /// How often the files are looked at.
 const PERIOD: Duration = Duration::from_secs(50);
 
-/// The kubeconfig, client certificates and authorities, as they were when they were looked at last. A token is not among them: it is
-/// renewed without a new connection.
+/// The kubeconfig, client certificates and authorities, as they were when they were looked at last. A token is not
+/// among them: it is renewed without a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,

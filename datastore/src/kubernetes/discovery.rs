@@ -3,11 +3,11 @@
 //! Upstream asks in each process, and takes `crd.projectcalico.org/v1` when the question fails: two plugins of one node
 //! could then write to different places. Here a question that fails is an error.
 //!
-//! What is remembered must not outlive the rule, which is that v3 is it only where v1 is not: nodes that remember and nodes that
-//! ask would give out each other's addresses. v1 keeps the rule by itself: as long as it answers it is the right one, whatever
-//! else came, and when it does not the answers say so. v3 does not: it answers also after v1 came beside it, and on another
-//! cluster behind the same URL, where Calico's API server serves it from v1. So a process that remembers v3 asks for v1, beside
-//! its first reads: a request more, and no round trip.
+//! What is remembered must not outlive the rule, which is that v3 is it only where v1 is not: nodes that remember and
+//! nodes that ask would give out each other's addresses. v1 keeps the rule by itself: as long as it answers it is the
+//! right one, whatever else came, and when it does not the answers say so. v3 does not: it answers also after v1 came
+//! beside it, and on another cluster behind the same URL, where Calico's API server serves it from v1. So a process
+//! that remembers v3 asks for v1, beside its first reads: a request more, and no round trip.
 //!
 //! A third rule is for the time in which upstream's migration has opened v3 and v1 is still there, see [`migration`].
 
@@ -73,8 +73,8 @@ impl Memory {
     }
 }
 
-/// In place, and not made durable: whoever finds half of it, or none, after a power failure or beside another who writes, finds
-/// no JSON, and asks the API server as if there were no file.
+/// In place, and not made durable: whoever finds half of it, or none, after a power failure or beside another who
+/// writes, finds no JSON, and asks the API server as if there were no file.
 fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;

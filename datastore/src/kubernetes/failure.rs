@@ -59,8 +59,8 @@ impl Refusal {
         Refusal { status, retry_after, credential: String::new() }
     }
 
-    /// Busy or on its way down or up: the same request may do better later. Nothing was carried out. A proxy that says 503
-    /// in its own words, with or without `Retry-After`, may mean a server that broke off.
+    /// Busy or on its way down or up: the same request may do better later. Nothing was carried out. A proxy that says
+    /// 503 in its own words, with or without `Retry-After`, may mean a server that broke off.
     pub(super) fn is_busy(&self) -> bool {
         self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
@@ -97,8 +97,8 @@ impl From<kube::Error> for Failure {
 }
 
 impl Failure {
-    /// Returns true if a read that the server's cache may answer is to be sent to the server's own store: the cache has not
-    /// that revision (400, 410), fails (5xx), or broke off. Other refusals are answers.
+    /// Returns true if a read that the server's cache may answer is to be sent to the server's own store: the cache has
+    /// not that revision (400, 410), fails (5xx), or broke off. Other refusals are answers.
     pub(super) fn is_of_cache(&self) -> bool {
         match self {
             Failure::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),

@@ -1,4 +1,5 @@
-//! [`Language`]: the API group in which this process talks to the API server, and whether it still is the right one (DS-22).
+//! [`Language`]: the API group in which this process talks to the API server, and whether it still is the right one
+//! (DS-22).
 
 use std::sync::Arc;
 
@@ -135,8 +136,8 @@ impl Language {
         Ok((group, false))
     }
 
-    /// Forgets the group if an earlier process found it out: the next request asks for it. Of several that were under way
-    /// together the first does.
+    /// Forgets the group if an earlier process found it out: the next request asks for it. Of several that were under
+    /// way together the first does.
     pub(super) async fn forget(&self) {
         let mut slot = self.spoken.lock().await;
         if slot.as_ref().is_some_and(|spoken| spoken.from_memory) {

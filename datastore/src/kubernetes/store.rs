@@ -26,9 +26,9 @@ use super::pages;
 use super::turns::WhenBusy;
 use super::watch::{ApiSource, CalicoObjects, Clients};
 
-/// How long the API server's cache may take to see a revision, before its own store is asked. The server itself would wait for
-/// 3 s. The cache may also be far behind, or the revision one of another cluster, or of this one before it was taken back to a
-/// backup.
+/// How long the API server's cache may take to see a revision, before its own store is asked. The server itself would
+/// wait for 3 s. The cache may also be far behind, or the revision one of another cluster, or of this one before it was
+/// taken back to a backup.
 const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Calico's data in a Kubernetes cluster.
@@ -122,8 +122,8 @@ impl Kubernetes {
         self.language.forget().await;
     }
 
-    /// The answers to `ranges`; `None` when a remembered group is not the right one, or the API server has nothing of it. That it lacks one kind of
-    /// several is no more than that: older definitions have fewer.
+    /// The answers to `ranges`; `None` when a remembered group is not the right one, or the API server has nothing of
+    /// it. That it lacks one kind of several is no more than that: older definitions have fewer.
     async fn read_with(&self, spoken: &Spoken, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let transcoder = &spoken.transcoder;
         let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
@@ -177,8 +177,8 @@ impl Kubernetes {
         Ok(Some(Answers::new(answers)))
     }
 
-    /// A 404 that is not the API server's word on one object says that it lacks the kind, as older definitions do, or KubeVirt's.
-    /// Its discovery must say so too.
+    /// A 404 that is not the API server's word on one object says that it lacks the kind, as older definitions do, or
+    /// KubeVirt's. Its discovery must say so too.
     pub(super) async fn expect_missing(&self, query: &Query) -> Result<(), StoreError> {
         let (resource, path) = match query {
             Query::Nothing => return Ok(()),
@@ -197,8 +197,8 @@ impl Kubernetes {
         failure.explain(key, &self.client.server().await, writing)
     }
 
-    /// The objects that a query names. What need not be the latest is answered from the API server's cache, without a round
-    /// trip to its own store: a third of the work.
+    /// The objects that a query names. What need not be the latest is answered from the API server's cache, without a
+    /// round trip to its own store: a third of the work.
     async fn ask(&self, asked: &Asked<'_>) -> Result<Found, StoreError> {
         let Asked { query, freshness, .. } = asked;
         let (answer, path) = match query {
@@ -370,8 +370,8 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            // Not confirmed: whatever gives out an address was read before, which confirms. A handle that is made ahead of the reads
-            // need not wait, and stays behind in v3 at worst.
+            // Not confirmed: whatever gives out an address was read before, which confirms. A handle that is made ahead
+            // of the reads need not wait, and stays behind in v3 at worst.
             let spoken = self.language.spoken().await.map_err(refuse(index))?;
             revisions.push(self.write_one(&spoken.transcoder, write).await.map_err(refuse(index))?);
         }

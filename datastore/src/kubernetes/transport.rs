@@ -1,8 +1,9 @@
 //! The connection to the API server for all requests of a process: HTTP/2 where the server speaks it, else HTTP/1.1.
 //!
-//! kube's own client speaks HTTP/1.1 only, which needs a connection, and with it a handshake, for each request that is to
-//! be under way with others. This service stands below `kube::Client` in its place. Over HTTP/1.1 short requests take turns
-//! on a fixed number of connections, and each watch has one to itself: it would keep the others waiting for ever.
+//! kube's own client speaks HTTP/1.1 only, which needs a connection, and with it a handshake, for each request that is
+//! to be under way with others. This service stands below `kube::Client` in its place. Over HTTP/1.1 short requests
+//! take turns on a fixed number of connections, and each watch has one to itself: it would keep the others waiting for
+//! ever.
 
 mod lanes;
 

@@ -1,8 +1,8 @@
 //! [`Turns`]: how the plugin processes of a node wait for an API server that is busy (429).
 //!
-//! One request of the node is sent while the server is busy. Its process holds a lock on a file, which the kernel takes back
-//! when the process ends; the others wait for the lock. The file also says until when the server does not want to be asked,
-//! for a process that gets the lock before that.
+//! One request of the node is sent while the server is busy. Its process holds a lock on a file, which the kernel takes
+//! back when the process ends; the others wait for the lock. The file also says until when the server does not want to
+//! be asked, for a process that gets the lock before that.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;
@@ -77,8 +77,8 @@ impl Turns {
         self.was_busy.load(Ordering::Relaxed)
     }
 
-    /// Lets a request go that was not sent yet: at once as long as nobody of the node waits for the server, otherwise in its
-    /// turn.
+    /// Lets a request go that was not sent yet: at once as long as nobody of the node waits for the server, otherwise
+    /// in its turn.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, Late> {
         let Some(rule) = self.rule() else { return Ok(None) };
         if self.own.try_lock().is_ok() && !self.is_waited_for(&rule.file) {
@@ -88,8 +88,8 @@ impl Turns {
         self.take(&rule).await.map(Some)
     }
 
-    /// Waits because the server wants to be asked again in `pause` at the earliest. Returns the turn for that, or `None` when the
-    /// time for waiting is over.
+    /// Waits because the server wants to be asked again in `pause` at the earliest. Returns the turn for that, or
+    /// `None` when the time for waiting is over.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -152,7 +152,8 @@ impl Turns {
         self.noted(&file).is_some() || matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    /// Writes down that the server does not want to be asked for as long as `pause`: a time of the system's clock in ns.
+    /// Writes down that the server does not want to be asked for as long as `pause`: a time of the system's clock in
+    /// ns.
     fn note(&self, path: &Path, pause: Duration) -> io::Result<()> {
         let until = (self.now() + pause.min(LONGEST_NOTE)).duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
         open(path)?.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)

@@ -1,7 +1,7 @@
 //! [`ApiSource`]: the objects of one kind of the API server, page by page, and what happens after that.
 //!
-//! A page or an event is cut into the texts of its objects first, and each text is decoded by itself: what is not wanted
-//! never becomes a value, and an object that cannot be read spoils no other.
+//! A page or an event is cut into the texts of its objects first, and each text is decoded by itself: what is not
+//! wanted never becomes a value, and an object that cannot be read spoils no other.
 
 mod calico;
 mod decode;

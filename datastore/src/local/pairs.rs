@@ -79,7 +79,8 @@ pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
-    // As bytes: whether they are text is found out where they are decoded, so that a damaged value concerns its entry alone.
+    // As bytes: whether they are text is found out where they are decoded, so that a damaged value concerns its entry
+    // alone.
     let value = row.get_ref(1)?.as_bytes()?.to_vec();
     Ok(RawEntry { path: row.get(0)?, value, revision: Revision(revision.to_string()) })
 }

@@ -10,8 +10,8 @@ use libcalico::store::StoreError;
 /// The version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// `counter` is the revision of the latest transaction; a row's `revision` is that of its latest write. The table has row
-/// ids, because a tree keyed by path would read whole values on its way down: blocks do not fit into its cells.
+/// `counter` is the revision of the latest transaction; a row's `revision` is that of its latest write. The table has
+/// row ids, because a tree keyed by path would read whole values on its way down: blocks do not fit into its cells.
 const TABLES: &str = "
     CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
     CREATE TABLE counter (revision INTEGER NOT NULL);
@@ -19,7 +19,8 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// The file's id. Files of earlier releases have no such table until [`identity`] adds it; earlier releases ignore the table.
+/// The file's id. Files of earlier releases have no such table until [`identity`] adds it; earlier releases ignore the
+/// table.
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
 /// Why a new file did not become a datastore.

@@ -18,8 +18,8 @@ const SHORT_LIFE: Duration = Duration::from_millis(250);
 const REFUSALS: u32 = 5;
 /// How often a kind that is not there is looked for.
 const ABSENT_PAUSE: Duration = Duration::from_secs(10);
-/// How long a kind that was there must be missing until its objects count as gone: a server that starts may not know all
-/// kinds yet.
+/// How long a kind that was there must be missing until its objects count as gone: a server that starts may not know
+/// all kinds yet.
 const DOUBT: Duration = Duration::from_secs(30);
 
 /// Everything of one kind, and then each change, without end.

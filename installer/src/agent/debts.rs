@@ -62,8 +62,8 @@ impl Plugins {
     }
 }
 
-/// Has `pay` pay debts with the plugins' credentials, once a minute, less often while none of those that are left can be paid. A
-/// node whose configuration is not Calico's, or is not there, has none to pay. Never ends.
+/// Has `pay` pay debts with the plugins' credentials, once a minute, less often while none of those that are left can
+/// be paid. A node whose configuration is not Calico's, or is not there, has none to pay. Never ends.
 pub(crate) async fn look_after(
     file: &Path,
     layout: &Layout,
@@ -103,8 +103,8 @@ pub(crate) async fn look_after(
     }
 }
 
-/// Has `pay` learn what the datastore is, and pay, once: for an installation after which no agent stays. A datastore that takes longer
-/// than `patience`, or refuses, is left to later calls of the plugin.
+/// Has `pay` learn what the datastore is, and pay, once: for an installation after which no agent stays. A datastore
+/// that takes longer than `patience`, or refuses, is left to later calls of the plugin.
 pub(crate) async fn once(
     file: &Path,
     layout: &Layout,
@@ -125,7 +125,8 @@ pub(crate) async fn once(
     }
 }
 
-/// Returns the next pause. A datastore that is away costs one request a minute; debts that cannot be paid cost several each time.
+/// Returns the next pause. A datastore that is away costs one request a minute; debts that cannot be paid cost several
+/// each time.
 fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usize) -> Duration {
     match outcome {
         Ok(Pass { paid: 0, left: left @ 1.., .. }) if *left <= left_before.max(1) => (pause * 2).min(LONGEST_PAUSE),

@@ -1,5 +1,5 @@
-//! `calico install`, the same as `calico component cni install`: exit status 0, or 1 for every failure (INST-34), or 2 for
-//! arguments that make no sense.
+//! `calico install`, the same as `calico component cni install`: exit status 0, or 1 for every failure (INST-34), or 2
+//! for arguments that make no sense.
 
 use std::path::Path;
 use std::process::ExitCode;

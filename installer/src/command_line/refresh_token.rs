@@ -1,5 +1,5 @@
-//! `calico refresh-token`, the same as `calico component cni agent`: `calico install` with SLEEP=true, without installing
-//! first.
+//! `calico refresh-token`, the same as `calico component cni agent`: `calico install` with SLEEP=true, without
+//! installing first.
 
 use std::process::ExitCode;
 

@@ -35,14 +35,14 @@ impl<'a> Upkeep<'a> {
         Upkeep { keeps: Some(true), ..Upkeep::of_anyones(installation) }
     }
 
-    /// For who finds out whether it was installed from this environment. What another one installed is somebody else's to look
-    /// after.
+    /// For who finds out whether it was installed from this environment. What another one installed is somebody else's
+    /// to look after.
     pub fn of_anyones(installation: Installation<'a>) -> Upkeep<'a> {
         Upkeep { installation, keeps: None, said: None, quarrel: Quarrel::default() }
     }
 
-    /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is asked,
-    /// but for the MTU of pods as long as it is not known.
+    /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is
+    /// asked, but for the MTU of pods as long as it is not known.
     pub fn keep(&mut self) -> Kept {
         let missing = match self.keeps() {
             Ok(false) => return Kept::default(),
@@ -125,8 +125,9 @@ struct Missing {
 }
 
 impl Installation<'_> {
-    /// Whether the configuration that is noted as installed is the one that this environment makes. What is noted in a file that
-    /// cannot be read is not known, unlike for [`load_state`](Self::load_state): this is asked again, an install is not.
+    /// Whether the configuration that is noted as installed is the one that this environment makes. What is noted in a
+    /// file that cannot be read is not known, unlike for [`load_state`](Self::load_state): this is asked again, an
+    /// install is not.
     fn is_noted(&self) -> Result<bool, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;

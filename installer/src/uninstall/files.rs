@@ -105,8 +105,8 @@ pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -
     named
 }
 
-/// Returns the programs that a configuration names: each plugin, the IPAM plugin of each, and those of the configurations that
-/// Multus holds as `delegates`.
+/// Returns the programs that a configuration names: each plugin, the IPAM plugin of each, and those of the
+/// configurations that Multus holds as `delegates`.
 fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     let mut named = Vec::new();
     for plugin in template::plugins(conf) {
@@ -119,8 +119,8 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     named
 }
 
-/// Renames a configuration away, by which the runtime notices (INST-161). It is removed when all else is. Whether no runtime
-/// reads it any more, if it is to go.
+/// Renames a configuration away, by which the runtime notices (INST-161). It is removed when all else is. Whether no
+/// runtime reads it any more, if it is to go.
 pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.path) {
         return true;

@@ -14,8 +14,9 @@ use crate::state::State;
 use crate::uninstall::{Task, Verdict};
 use crate::{atomic_file, journal};
 
-/// Removes what nobody reads once the plugin is gone: which API group the cluster has, and a journal in which nothing is owed.
-/// Goes by the plugin's programs: where one stays, so does this. `state` is what is still noted after the programs were removed.
+/// Removes what nobody reads once the plugin is gone: which API group the cluster has, and a journal in which nothing
+/// is owed. Goes by the plugin's programs: where one stays, so does this. `state` is what is still noted after the
+/// programs were removed.
 pub(super) fn remove(tasks: &[Task], state: &State, layout: &Layout, acts: bool, report: &mut Report) {
     if !goes(tasks, state, acts) {
         return;

@@ -166,8 +166,8 @@ async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
     }
 }
 
-/// Between the answers for the block and for the claims somebody gave the block up and claimed it back, as calico-node does for
-/// a tunnel, without the node's lock. The claim is not taken for one that another node won.
+/// Between the answers for the block and for the claims somebody gave the block up and claimed it back, as calico-node
+/// does for a tunnel, without the node's lock. The claim is not taken for one that another node won.
 #[tokio::test]
 async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     let node = Node::new();

@@ -74,8 +74,8 @@ impl ConnectionArgs {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Decides for a datastore. An option wins over everything, the rest is as for the plugin. Where nothing is said, the
-    /// default file is used if it is there.
+    /// Decides for a datastore. An option wins over everything, the rest is as for the plugin. Where nothing is said,
+    /// the default file is used if it is there.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
         let conf = self.conf()?;
         let said = self.said();

@@ -1,4 +1,5 @@
-//! `journal`: the debts of DELs that could not tell their datastore, and `journal adopt`, which gives debts to another datastore.
+//! `journal`: the debts of DELs that could not tell their datastore, and `journal adopt`, which gives debts to another
+//! datastore.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,9 +17,9 @@ use crate::journal::{Creditor, DEFAULT_DIRECTORY, Debt, Entry, Journal, short_ag
 
 /// List what DELs of this node owe a datastore that they could not reach, or give debts to another datastore
 ///
-/// A DEL that cannot reach its datastore, or that the datastore refuses, takes the pod's network down and notes a debt: an
-/// endpoint to delete and addresses to release. The next call of the plugin pays, and the agent of the node pays within a
-/// minute. A debt is paid only to the datastore that it is owed to.
+/// A DEL that cannot reach its datastore, or that the datastore refuses, takes the pod's network down and notes a debt:
+/// an endpoint to delete and addresses to release. The next call of the plugin pays, and the agent of the node pays
+/// within a minute. A debt is paid only to the datastore that it is owed to.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -46,8 +47,9 @@ enum JournalCommand {
 
 /// Give debts to the datastore that this command reaches, which then gets its addresses back
 ///
-/// For debts whose datastore was moved, so that its identity changed: without this they stay. What the datastore has for these
-/// containers is then taken back, and nothing else. A debt of a container that has its interface again is refused.
+/// For debts whose datastore was moved, so that its identity changed: without this they stay. What the datastore has
+/// for these containers is then taken back, and nothing else. A debt of a container that has its interface again is
+/// refused.
 #[derive(Debug, Args)]
 struct AdoptArgs {
     /// Container ids, or what they begin with

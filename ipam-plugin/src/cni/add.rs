@@ -22,8 +22,8 @@ use crate::kubevirt::{self, MachineError, TakenOver};
 use crate::lock::HostLock;
 use crate::prelude::Prelude;
 
-/// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it, waits
-/// 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
+/// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it,
+/// waits 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
 const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
 /// What an ADD was given.
@@ -61,8 +61,8 @@ pub async fn add<S: Store, C: Clock>(
     Ok(Given { result: result(&found), replaced })
 }
 
-/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53). With them
-/// the owner whose place the pod takes.
+/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
+/// With them the owner whose place the pod takes.
 async fn kept<S: Store, C: Clock>(
     store: &S,
     clock: &C,

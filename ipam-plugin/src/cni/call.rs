@@ -47,7 +47,8 @@ pub struct IpamCall {
     pub ipv4_pools: Vec<String>,
     /// The same for IPv6.
     pub ipv6_pools: Vec<String>,
-    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may have.
+    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may
+    /// have.
     pub restricted: BTreeSet<IpVersion>,
     /// The address asked for with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,

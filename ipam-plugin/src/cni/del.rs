@@ -15,8 +15,8 @@ use crate::release::{
 };
 use crate::release_addresses::release_chosen;
 
-/// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is success.
-/// A virtual machine that keeps its addresses loses this pod as their owner.
+/// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is
+/// success. A virtual machine that keeps its addresses loses this pod as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -11,8 +11,8 @@ use crate::plan::FamilyPlan;
 use crate::prelude::Prelude;
 
 /// Whether the datastore answers and is ready, the node exists, and each wanted family has a pool for it. One read. A
-/// pool being full is not looked for: it needs all blocks, and a DEL may change it any moment. `prepare` puts in what an ADD
-/// would make.
+/// pool being full is not looked for: it needs all blocks, and a DEL may change it any moment. `prepare` puts in what
+/// an ADD would make.
 pub async fn status<S: Store>(store: &S, call: &IpamCall, prepare: impl FnOnce(&mut Prelude)) -> Result<(), CniError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));

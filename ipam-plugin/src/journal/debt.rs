@@ -21,11 +21,12 @@ pub struct Debt {
     pub node: String,
     /// The datastore as the configuration of the DEL spelled it, see [`name_of`]; never contains credentials.
     pub datastore: String,
-    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node has not learned it: the debt
-    /// then belongs to the first datastore that a call with this spelling reaches.
+    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node has not learned it:
+    /// the debt then belongs to the first datastore that a call with this spelling reaches.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's. The node in the name is of no account.
+    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's. The node in the name is of
+    /// no account.
     pub endpoint: (String, String),
     /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -90,8 +91,8 @@ impl Debt {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns true if the debt is to be paid to this datastore. A debt with an identity is paid to no datastore that does not
-    /// tell the same one.
+    /// Returns true if the debt is to be paid to this datastore. A debt with an identity is paid to no datastore that
+    /// does not tell the same one.
     pub fn is_owed_to(&self, creditor: &Creditor) -> bool {
         match self.identity.is_empty() {
             true => self.datastore == creditor.name,

@@ -1,7 +1,8 @@
-//! What the node has learned about the datastores of its configurations: one small file per spelling, beside the entries.
+//! What the node has learned about the datastores of its configurations: one small file per spelling, beside the
+//! entries.
 //!
-//! A DEL that cannot reach its datastore takes the identity from here, so that its debt stays payable when endpoints or paths
-//! are corrected.
+//! A DEL that cannot reach its datastore takes the identity from here, so that its debt stays payable when endpoints or
+//! paths are corrected.
 
 use std::fs;
 use std::io::ErrorKind;

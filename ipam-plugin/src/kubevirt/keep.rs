@@ -27,8 +27,8 @@ pub struct TakenOver {
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Makes a pod an owner of every address that its machine holds: the active owner, or the alternate one for the target of a
-/// migration (IPAM-53).
+/// Makes a pod an owner of every address that its machine holds: the active owner, or the alternate one for the target
+/// of a migration (IPAM-53).
 pub async fn take_over<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -51,8 +51,8 @@ pub async fn take_over<S: Store, C: Clock>(
     Ok(TakenOver { addresses, handle: handle_read, replaced })
 }
 
-/// Puts the owner that [`take_over`] replaced back in the place of a pod whose ADD failed. The machine keeps its addresses: the
-/// pod that was there before may run.
+/// Puts the owner that [`take_over`] replaced back in the place of a pod whose ADD failed. The machine keeps its
+/// addresses: the pod that was there before may run.
 pub async fn give_back<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -70,8 +70,8 @@ fn slot_of(machine: &MachinePod) -> OwnerSlot {
 }
 
 /// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
-/// are given back (IPAM-55), unless another pod takes them over meanwhile. A machine that holds nothing is success. `node` is the
-/// one that the pod ran on.
+/// are given back (IPAM-55), unless another pod takes them over meanwhile. A machine that holds nothing is success.
+/// `node` is the one that the pod ran on.
 pub async fn leave<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -95,8 +95,8 @@ pub async fn leave<S: Store, C: Clock, L: Listings>(
     Ok(())
 }
 
-/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are then,
-/// with the handle.
+/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are
+/// then, with the handle.
 async fn change<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -13,8 +13,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::Subject;
 
-/// Formats events. The fields of an event are followed by those of the spans around it, and outside of all spans by those of
-/// the attachment that the process works for.
+/// Formats events. The fields of an event are followed by those of the spans around it, and outside of all spans by
+/// those of the attachment that the process works for.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,

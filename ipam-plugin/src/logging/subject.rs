@@ -15,8 +15,8 @@ const LONGEST: usize = 253;
 /// The node in the name of an endpoint where nothing tells the node.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// The attachment that a call, or the payment of a debt, is about. A field that does not apply is empty: a plain container
-/// is of no pod.
+/// The attachment that a call, or the payment of a debt, is about. A field that does not apply is empty: a plain
+/// container is of no pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     /// `CNI_CONTAINERID`.
@@ -86,8 +86,8 @@ impl Subject {
         self
     }
 
-    /// Makes the span of work for this attachment within a call for the container `within`, or within none if that is empty:
-    /// lines in the span have the fields of this attachment in place of the call's.
+    /// Makes the span of work for this attachment within a call for the container `within`, or within none if that is
+    /// empty: lines in the span have the fields of this attachment in place of the call's.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);

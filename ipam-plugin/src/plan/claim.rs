@@ -20,8 +20,8 @@ const UNSEEN_CLAIMS: usize = 4;
 impl FamilyPlan<'_> {
     /// What it takes to get addresses from another block; `None` when every block is taken.
     ///
-    /// Close to the limit the claims are read as they are now, beside whatever else has to be: no write would find out that there
-    /// are more than a cache shows.
+    /// Close to the limit the claims are read as they are now, beside whatever else has to be: no write would find out
+    /// that there are more than a cache shows.
     pub(super) fn claim_and_take(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let step = self.claim(known, remaining)?;
         if !known.claims_lag() || self.owned(known) + UNSEEN_CLAIMS < self.block_limit(known) {

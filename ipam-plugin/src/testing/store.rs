@@ -30,8 +30,8 @@ pub(crate) enum Fault {
     Cut(usize),
     /// Without transactions: this many writes take effect and are answered, and one more takes effect and is not.
     CutAnswer(usize),
-    /// The connection breaks while the server is at work. Without transactions: `applied` writes have taken effect, and the
-    /// next one does after so many more requests, or when all is calm. With them: so does the list.
+    /// The connection breaks while the server is at work. Without transactions: `applied` writes have taken effect, and
+    /// the next one does after so many more requests, or when all is calm. With them: so does the list.
     Late {
         /// Writes before the one that is under way.
         applied: usize,

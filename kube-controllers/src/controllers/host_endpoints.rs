@@ -1,7 +1,8 @@
 //! HostEndpoints that nodes get by themselves (KC-480..KC-489), in either datastore.
 //!
 //! Which there are to be is [`libcalico::host_endpoints`]' to say; here they are compared with what is there. Only
-//! endpoints with our label are ever changed or deleted, and those of a node that seems gone only when it is not stored.
+//! endpoints with our label are ever changed or deleted, and those of a node that seems gone only when it is not
+//! stored.
 
 mod memory;
 mod patterns;

@@ -1,9 +1,10 @@
-//! Mirrors: objects of Calico's in etcd, each made of one object of Kubernetes'. Three controllers are mirrors; what tells
-//! them apart is [`Mirrored`].
+//! Mirrors: objects of Calico's in etcd, each made of one object of Kubernetes'. Three controllers are mirrors; what
+//! tells them apart is [`Mirrored`].
 //!
 //! A mirror is known by its name alone (KC-222): every object whose name begins with the controller's prefix is the
-//! controller's, whoever wrote it. Only what differs is written. An update changes `spec` and keeps what others put into
-//! the metadata (KC-224); a deletion asks Kubernetes first, for a watch may lag behind what another replica has written.
+//! controller's, whoever wrote it. Only what differs is written. An update changes `spec` and keeps what others put
+//! into the metadata (KC-224); a deletion asks Kubernetes first, for a watch may lag behind what another replica has
+//! written.
 
 mod known;
 mod reconcile;

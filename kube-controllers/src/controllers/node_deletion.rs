@@ -1,7 +1,8 @@
 //! Nodes of Calico whose node of Kubernetes is gone go too, with all that is theirs (etcd; KC-470..KC-472).
 //!
-//! A node is a key of its own: a thousand deletions are a thousand small pieces of work and no full pass, and each is tried
-//! again until it is done (B-26). Those that wait together share one look at the names of all endpoints. Nodes that Kubernetes never had are left alone.
+//! A node is a key of its own: a thousand deletions are a thousand small pieces of work and no full pass, and each is
+//! tried again until it is done (B-26). Those that wait together share one look at the names of all endpoints. Nodes
+//! that Kubernetes never had are left alone.
 
 mod endpoints;
 mod memory;
@@ -68,8 +69,9 @@ impl Controller for NodeDeletion {
     }
 }
 
-/// Until the pods of a node that is gone are looked at again. A kubelet that registers anew keeps its pods, and Kubernetes deletes
-/// those of a node that stays away after a minute; upstream takes their addresses at once (KC-472), while they may run.
+/// Until the pods of a node that is gone are looked at again. A kubelet that registers anew keeps its pods, and
+/// Kubernetes deletes those of a node that stays away after a minute; upstream takes their addresses at once (KC-472),
+/// while they may run.
 const PODS_GO: Duration = Duration::from_secs(20);
 
 struct Deleter {

@@ -1,8 +1,9 @@
 //! Policies under the names of an older Calico are stored under their own (KC-280 … KC-287).
 //!
-//! Calico before 3.32 put `default.` before the name of a policy of the default tier. Old nodes look for the old names, so
-//! nothing is renamed before `calico-node` runs everywhere in its new version. Nobody waits for that but this controller,
-//! and it looks only while there is something to rename (B-04, B-46). Until then the old names go on working.
+//! Calico before 3.32 put `default.` before the name of a policy of the default tier. Old nodes look for the old names,
+//! so nothing is renamed before `calico-node` runs everywhere in its new version. Nobody waits for that but this
+//! controller, and it looks only while there is something to rename (B-04, B-46). Until then the old names go on
+//! working.
 
 mod rollout;
 #[cfg(test)]
@@ -206,8 +207,8 @@ impl Misnamed {
     }
 }
 
-/// Those of one kind, looked for page by page: of the others nothing is kept. A kind that the API server does not have has
-/// none, and one that cannot be read is nobody's to rename.
+/// Those of one kind, looked for page by page: of the others nothing is kept. A kind that the API server does not have
+/// has none, and one that cannot be read is nobody's to rename.
 async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
     let mut found = Vec::new();

@@ -1,8 +1,9 @@
 //! Endpoints of pods in etcd: labels and service accounts follow the pod (KC-260 … KC-267), and an endpoint that has
 //! outlived its pod or node is deleted (O-1).
 //!
-//! In Kubernetes an endpoint is its pod, and there is nothing to do. Pods and endpoints are told by their feeds; of either
-//! little more than a fingerprint of the labels is kept, and whatever is written or deleted is read afresh before.
+//! In Kubernetes an endpoint is its pod, and there is nothing to do. Pods and endpoints are told by their feeds; of
+//! either little more than a fingerprint of the labels is kept, and whatever is written or deleted is read afresh
+//! before.
 
 mod labels;
 mod orphans;

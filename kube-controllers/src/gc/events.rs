@@ -1,5 +1,5 @@
-//! Events: what garbage collection took from a node, one for each node and pass; and an address that a pod uses and IPAM does not
-//! have for it, one for each pod and address.
+//! Events: what garbage collection took from a node, one for each node and pass; and an address that a pod uses and
+//! IPAM does not have for it, one for each pod and address.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +46,8 @@ impl Events {
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
     }
 
-    /// Tells of a conflict of the pod with this uid. Returns whether it is told, or cannot be by this role: there is one event for
-    /// each pod and address, whoever leads.
+    /// Tells of a conflict of the pod with this uid. Returns whether it is told, or cannot be by this role: there is
+    /// one event for each pod and address, whoever leads.
     pub(super) async fn tell_conflict(
         &self,
         client: &kube::Client,
@@ -122,8 +122,8 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
 /// Length of the part of a pod's name that the name of an Event begins with, in bytes.
 const LONGEST_NAME: usize = 200;
 
-/// Returns the Event about a conflict. Its name is that of the pod and the address: another replica, or this one after a restart,
-/// finds that the Event exists.
+/// Returns the Event about a conflict. Its name is that of the pod and the address: another replica, or this one after
+/// a restart, finds that the Event exists.
 fn conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });

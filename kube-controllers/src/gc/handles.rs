@@ -1,7 +1,7 @@
 //! Handles against blocks: those that count what no block holds, or do not count what one holds (IPAM-230).
 //!
-//! No watch is kept: an orphan costs nobody an address. All handles are listed from time to time, page by page, and only
-//! what is wrong is remembered.
+//! No watch is kept: an orphan costs nobody an address. All handles are listed from time to time, page by page, and
+//! only what is wrong is remembered.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

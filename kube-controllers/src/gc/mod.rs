@@ -3,9 +3,9 @@
 //! ```text
 //! feeds ─▶ index ─examine▶ confirmed leaks ─▶ a fresh look at the API ─▶ one write per block, one per handle
 //! ```
-//! What the feeds tell goes into an index at once (`listen.rs`). When they fall silent, or a time has come, a pass judges what
-//! changed (`pass.rs`). What is leaked for certain by the caches is looked up in the API (`live.rs`) before it is released.
-//! Every replica judges; only the one that leads writes (`gate.rs`).
+//! What the feeds tell goes into an index at once (`listen.rs`). When they fall silent, or a time has come, a pass
+//! judges what changed (`pass.rs`). What is leaked for certain by the caches is looked up in the API (`live.rs`) before
+//! it is released. Every replica judges; only the one that leads writes (`gate.rs`).
 
 mod claims;
 mod clock;

@@ -99,8 +99,8 @@ impl Collector {
             return;
         }
         let (leadership, watchdog) = (self.context.leadership.clone(), self.context.metrics.watchdog().clone());
-        // A list of writes is several requests, and each may be repeated: none is sent when the right to write has ended.
-        // What tells of the end of that right wakes the pass, and is no move of what it does.
+        // A list of writes is several requests, and each may be repeated: none is sent when the right to write has
+        // ended. What tells of the end of that right wakes the pass, and is no move of what it does.
         let acting = watchdog.observe("a pass of garbage collection".into(), self.act(&settings));
         _ = leadership.while_held(acting).await;
     }

@@ -7,8 +7,8 @@ use uuid::Uuid;
 /// Where kubelet tells a pod its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The name of the pod (that is its host name) and something random: a container that was restarted is another process, and
-/// must not take the Lease of the one before it for its own.
+/// The name of the pod (that is its host name) and something random: a container that was restarted is another process,
+/// and must not take the Lease of the one before it for its own.
 pub fn identity() -> String {
     format!("{}_{}", name_of_pod(), Uuid::new_v4())
 }

@@ -1,10 +1,10 @@
 //! The election of the replica that writes, by a Lease as client-go does it.
 //!
-//! The holder renews the Lease again and again. Another replica takes it when it has not changed for as long as it says; each
-//! goes by its own clock from what it sees. A time in the Lease counts only to spare the wait of a replica that takes a Lease
-//! which nobody holds. Every write names the version that was read,
-//! so that of two who want it one succeeds. The holder stops writing some seconds before another may take the Lease: the
-//! requests that are under way by then have ended.
+//! The holder renews the Lease again and again. Another replica takes it when it has not changed for as long as it
+//! says; each goes by its own clock from what it sees. A time in the Lease counts only to spare the wait of a replica
+//! that takes a Lease which nobody holds. Every write names the version that was read, so that of two who want it one
+//! succeeds. The holder stops writing some seconds before another may take the Lease: the requests that are under way
+//! by then have ended.
 
 mod election;
 mod elector;
@@ -50,8 +50,8 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// How long to wait between two attempts to take or renew it.
     pub retry: Duration,
-    /// How often a replica that writes without a Lease looks whether the role allows one by now, and how long a look, or any
-    /// other attempt, may take. Half of `renew_deadline`.
+    /// How often a replica that writes without a Lease looks whether the role allows one by now, and how long a look,
+    /// or any other attempt, may take. Half of `renew_deadline`.
     pub look: Duration,
     /// How long a write that was begun in time may go on.
     pub write: Duration,
@@ -81,8 +81,8 @@ impl Default for Timing {
     }
 }
 
-/// Stands for election until `stop`, then gives the Lease back; the task has ended when that is done. Stop it when all who
-/// write have ended.
+/// Stands for election until `stop`, then gives the Lease back; the task has ended when that is done. Stop it when all
+/// who write have ended.
 pub fn start(
     kubernetes: kube::Client,
     config: Config,

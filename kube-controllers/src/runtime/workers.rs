@@ -21,7 +21,8 @@ use super::{Leadership, Queue, Watchdog};
 use crate::context::Context;
 use crate::telemetry::Work;
 
-/// How long the key under way may take after the process was told to stop: a write that was sent has its answer by then.
+/// How long the key under way may take after the process was told to stop: a write that was sent has its answer by
+/// then.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Failures in a row that are no news: two writers met, a server was restarted.
 const EXPECTED_FAILURES: u32 = 5;
@@ -73,8 +74,9 @@ impl From<WatchFailure> for Failure {
 
 /// Works on `queue` with `workers` tasks, at least one, while this replica leads, until `context.stop`.
 ///
-/// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way goes no further
-/// than its next await ([`Leadership::while_held`]), and its key waits again. After `context.stop` nothing more is taken, and the keys under way have 5 s.
+/// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way goes no
+/// further than its next await ([`Leadership::while_held`]), and its key waits again. After `context.stop` nothing more
+/// is taken, and the keys under way have 5 s.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
     let (work, watchdog) = (context.metrics.work(R::NAME), context.metrics.watchdog().clone());
     let crew = Crew { reconciler, queue, backoff: Mutex::default(), work, watchdog };

@@ -14,8 +14,8 @@ use super::variables::{
 };
 use super::{ControllerName, Gc, GcLimits, controllers, value};
 
-/// What the environment says. A variable that is set to nothing says nothing. Those that KubeControllersConfiguration can
-/// say too keep their text: it goes into its status.
+/// What the environment says. A variable that is set to nothing says nothing. Those that KubeControllersConfiguration
+/// can say too keep their text: it goes into its status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Environment {
     pub(super) log_severity: Option<Said<LogSeverity>>,

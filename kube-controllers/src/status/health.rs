@@ -16,8 +16,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const SHORT_PAUSE: Duration = Duration::from_secs(2);
 
 /// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`; afterwards neither is required any
-/// more. `datastore` makes sure that the datastore is initialised and answers; `api_server` asks for `/healthz` and fails
-/// with what is to stand after `Error reaching apiserver: `.
+/// more. `datastore` makes sure that the datastore is initialised and answers; `api_server` asks for `/healthz` and
+/// fails with what is to stand after `Error reaching apiserver: `.
 pub async fn watch_health<D, A, E, F>(status: Status, datastore: D, api_server: A, stop: CancellationToken)
 where
     D: AsyncFn() -> Result<(), E>,

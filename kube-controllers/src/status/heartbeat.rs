@@ -1,7 +1,7 @@
 //! Signs of life, for a liveness that is not readiness (B-16).
 //!
-//! Upstream's `check-status -l` is `-r`: when the API server is away for a minute, kubelet restarts a process that is well.
-//! Where the process gives signs of life (`STATUS_LIVENESS=heartbeat`), `-l` goes by these and by nothing else.
+//! Upstream's `check-status -l` is `-r`: when the API server is away for a minute, kubelet restarts a process that is
+//! well. Where the process gives signs of life (`STATUS_LIVENESS=heartbeat`), `-l` goes by these and by nothing else.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Whether the process is ready, as probes ask: over HTTP ([`crate::http`]) and through a file that `check-status` reads.
+//! Whether the process is ready, as probes ask: over HTTP ([`crate::http`]) and through a file that `check-status`
+//! reads.
 
 pub mod check;
 mod file;

@@ -1,8 +1,8 @@
 //! What the process tells about itself at `/metrics`.
 //!
 //! Names that the field knows keep them: `workqueue_*` and `leader_election_master_status` are client-go's, `process_*`
-//! every exporter's. Our own begin with `kube_controllers_`. The name of one metric must not stand in the help of another:
-//! scripts search the text for names (KC-153).
+//! every exporter's. Our own begin with `kube_controllers_`. The name of one metric must not stand in the help of
+//! another: scripts search the text for names (KC-153).
 
 mod feed;
 mod migration;
@@ -74,8 +74,8 @@ impl Metrics {
         self.of_controllers().unregister(Box::new(collector))
     }
 
-    /// Takes back all that [`Metrics::register`] added, and with it what it holds: these controllers have ended, and others
-    /// begin.
+    /// Takes back all that [`Metrics::register`] added, and with it what it holds: these controllers have ended, and
+    /// others begin.
     pub fn forget_controllers(&self) {
         *self.of_controllers() = Registry::new();
     }

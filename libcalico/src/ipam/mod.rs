@@ -9,9 +9,10 @@
 //! * claim a block: affinity pending, block, affinity confirmed; give it up: affinity pendingDeletion, block, affinity.
 //!
 //! The algebra: operations on one [`Block`] and one [`Handle`]; which pools serve a request ([`choose_pools`]); which
-//! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved ([`Reservations`]);
-//! what a search for room reads of all blocks ([`BlockGlance`]); how full pools are ([`utilization()`]); whether an
-//! address is held ([`holding()`]), what is wrong ([`audit()`]) and what is collected (`gc`).
+//! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved
+//! ([`Reservations`]); what a search for room reads of all blocks ([`BlockGlance`]); how full pools are
+//! ([`utilization()`]); whether an address is held ([`holding()`]), what is wrong ([`audit()`]) and what is collected
+//! (`gc`).
 
 mod affinity;
 mod audit;

@@ -77,8 +77,8 @@ impl ReadBatch {
         GetTicket(self.ranges.len() - 1, PhantomData)
     }
 
-    /// Adds the read of one object that may be answered out of a cache, unless that has not yet seen `revision`, which an
-    /// object of the same kind got: for what a compare-and-swap is to follow.
+    /// Adds the read of one object that may be answered out of a cache, unless that has not yet seen `revision`, which
+    /// an object of the same kind got: for what a compare-and-swap is to follow.
     pub fn get_since<K: Kind>(&mut self, key: &K::Key, revision: &Revision) -> GetTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
@@ -150,8 +150,8 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Those of the objects that are there. One that cannot be read is told to `unreadable`, by its path and why, and holds up none of
-    /// the others.
+    /// Those of the objects that are there. One that cannot be read is told to `unreadable`, by its path and why, and
+    /// holds up none of the others.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],

@@ -1,5 +1,5 @@
-//! The configuration of a DEL. What only an ADD needs may be wrong there: a pod that runs can be deleted whatever has become of the
-//! configuration.
+//! The configuration of a DEL. What only an ADD needs may be wrong there: a pod that runs can be deleted whatever has
+//! become of the configuration.
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use super::{DOING, NetConf};
 use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Keys, in lower case, that tell whose attachment it is, where its endpoint and addresses are kept, and which dataplane has the
-/// interface. Of `ipam` its `type` alone tells that.
+/// Keys, in lower case, that tell whose attachment it is, where its endpoint and addresses are kept, and which
+/// dataplane has the interface. Of `ipam` its `type` alone tells that.
 const NEEDED: [&str; 12] = [
     "name",
     "cniversion",
@@ -28,7 +28,8 @@ const NEEDED: [&str; 12] = [
 const OF_DATASTORE: [&str; 2] = ["etcd_", "datastore_"];
 
 impl NetConf {
-    /// Decodes the configuration of a DEL, and returns what is wrong with keys that it does not need: these have their defaults.
+    /// Decodes the configuration of a DEL, and returns what is wrong with keys that it does not need: these have their
+    /// defaults.
     ///
     /// # Errors
     /// Code 6 or 7: a key that DEL needs.

@@ -36,7 +36,8 @@ pub use windows::WindowsConf;
 use crate::decode::{self, DecodeError, FromNode, Node};
 use crate::{CniError, CniResult, Code, Version};
 
-/// The network configuration: one plugin object of a network configuration list, with the list's `name` and `cniVersion`.
+/// The network configuration: one plugin object of a network configuration list, with the list's `name` and
+/// `cniVersion`.
 ///
 /// Keys may be written in any letter case, `null` stands for the default, keys that are not listed here are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,8 +48,8 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(rename = "cniVersion"))]
     pub cni_version: String,
 
-    /// Name of the network: letters, digits and `_.-`, first a letter or digit. Also the prefix of IPAM handles, and the
-    /// name of the profile when `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Name of the network: letters, digits and `_.-`, first a letter or digit. Also the prefix of IPAM handles, and
+    /// the name of the profile when `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
     pub name: String,
 
@@ -104,8 +105,8 @@ pub struct NetConf {
     /// Capabilities that the runtime should fill `runtimeConfig` for. Read by the runtime, not by the plugin.
     pub capabilities: BTreeMap<String, bool>,
 
-    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime. Any
-    /// version of the specification. Read by ADD, CHECK.
+    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime.
+    /// Any version of the specification. Read by ADD, CHECK.
     #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
     pub prev_result: Option<Value>,
 

@@ -1,5 +1,5 @@
-//! What becomes of each command of the documents: it is run, it is a target that the Makefile has, or it is named here with
-//! the reason why no test runs it.
+//! What becomes of each command of the documents: it is run, it is a target that the Makefile has, or it is named here
+//! with the reason why no test runs it.
 
 use crate::commands::Chapter;
 

@@ -1,5 +1,5 @@
-//! The commands of README.md, of the pages in docs/ and of deploy/README.md, as they stand there: run on a private host, on the
-//! local file and on an API server, or named with the reason why not.
+//! The commands of README.md, of the pages in docs/ and of deploy/README.md, as they stand there: run on a private
+//! host, on the local file and on an API server, or named with the reason why not.
 
 mod commands;
 mod fate;

@@ -65,8 +65,8 @@ impl Person {
         Ok(fs::write(self.checkout.join(name), text)?)
     }
 
-    /// Types commands that prepare the surroundings of a chapter, and those of the chapter that are run, as `written` changes
-    /// them: placeholders become names. `None` leaves a command out.
+    /// Types commands that prepare the surroundings of a chapter, and those of the chapter that are run, as `written`
+    /// changes them: placeholders become names. `None` leaves a command out.
     pub(crate) fn types(
         &self,
         before: &str,

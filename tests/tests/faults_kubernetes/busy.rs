@@ -1,5 +1,5 @@
-//! The API server is busy (429): of the calls of a node one asks, none keeps a lock that others wait for, and a DEL has cut the
-//! traffic and noted its debt before it waits.
+//! The API server is busy (429): of the calls of a node one asks, none keeps a lock that others wait for, and a DEL has
+//! cut the traffic and noted its debt before it waits.
 
 use std::fs::{self, File};
 use std::path::PathBuf;

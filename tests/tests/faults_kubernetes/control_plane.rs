@@ -126,7 +126,8 @@ fn an_expired_token_is_told_and_a_renewed_one_is_found() {
     });
 }
 
-/// A proxy on the way that speaks HTTP/1.1 only: one request at a time, and each answer may be the last of its connection.
+/// A proxy on the way that speaks HTTP/1.1 only: one request at a time, and each answer may be the last of its
+/// connection.
 #[test]
 fn over_http1_a_connection_may_break_at_each_request() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {

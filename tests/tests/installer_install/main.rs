@@ -1,5 +1,5 @@
-//! `calico install` as a process: real files and mounts, real inotify, a real API server. The rows of INST 9.1, items 1 to 4
-//! of INST-186, and what a run that fails leaves behind.
+//! `calico install` as a process: real files and mounts, real inotify, a real API server. The rows of INST 9.1, items 1
+//! to 4 of INST-186, and what a run that fails leaves behind.
 
 mod chained;
 mod conflist;

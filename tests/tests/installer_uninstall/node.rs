@@ -154,7 +154,8 @@ fn addresses_of_pods_that_are_connected_are_not_given_back() {
     });
 }
 
-/// As the DaemonSet of `deploy/uninstall` is by itself. What cannot be cut off keeps its addresses, and its programs for DEL.
+/// As the DaemonSet of `deploy/uninstall` is by itself. What cannot be cut off keeps its addresses, and its programs
+/// for DEL.
 #[test]
 fn without_the_capability_pods_keep_their_addresses() {
     isolated(|host| {
@@ -232,7 +233,8 @@ fn what_is_left_in_calicos_directories_is_named() {
     });
 }
 
-/// What leads to the addresses stays as long as they are asked for and not given back. The configuration is away all the same.
+/// What leads to the addresses stays as long as they are asked for and not given back. The configuration is away all
+/// the same.
 #[test]
 fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
     isolated(|host| {

@@ -1,7 +1,7 @@
 //! The same with an API server that is out of reach.
 //!
-//! A call looks for it until its deadline, so one outage serves many cases: pods are deleted side by side, and each case
-//! brings the entry of one of them back.
+//! A call looks for it until its deadline, so one outage serves many cases: pods are deleted side by side, and each
+//! case brings the entry of one of them back.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

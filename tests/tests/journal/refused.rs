@@ -1,4 +1,5 @@
-//! The datastore answers and does not serve, or nothing tells which node this is: DEL takes the network away and notes the debt.
+//! The datastore answers and does not serve, or nothing tells which node this is: DEL takes the network away and notes
+//! the debt.
 
 use std::fs;
 

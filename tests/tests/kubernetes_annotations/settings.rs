@@ -50,7 +50,8 @@ fn policy_is_waited_for() {
     });
 }
 
-/// Adds a pod that waits at a gate, does something meanwhile, lets it through and judges how it ended; the pod is deleted after.
+/// Adds a pod that waits at a gate, does something meanwhile, lets it through and judges how it ended; the pod is
+/// deleted after.
 fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: impl FnOnce(&Outcome)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gate = format!("http://{}/ready", listener.local_addr().unwrap());

@@ -362,7 +362,8 @@ fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
     }
 }
 
-/// It takes connections, as the kernel does in its place, and never says a word: nothing was sent, and nothing was done.
+/// It takes connections, as the kernel does in its place, and never says a word: nothing was sent, and nothing was
+/// done.
 #[tokio::test]
 async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

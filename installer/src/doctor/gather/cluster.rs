@@ -1,5 +1,5 @@
-//! The datastore and the API server, asked with the credentials of the plugins. Nothing is written: what needs a write to be
-//! known is asked by one whose condition never holds.
+//! The datastore and the API server, asked with the credentials of the plugins. Nothing is written: what needs a write
+//! to be known is asked by one whose condition never holds.
 
 use std::time::{Duration, Instant};
 

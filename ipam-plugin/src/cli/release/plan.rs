@@ -93,8 +93,8 @@ pub(super) fn of_addresses(asked: &[IpAddr], reading: &Reading, force: bool) -> 
     asked.into_iter().map(step).collect()
 }
 
-/// Mends what a report tells, as far as it is still so. Blocks come first: of one that contradicts itself nothing else is
-/// mended. Then handles: releasing an address changes its handle.
+/// Mends what a report tells, as far as it is still so. Blocks come first: of one that contradicts itself nothing else
+/// is mended. Then handles: releasing an address changes its handle.
 pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<Step> {
     let leaks = Leaks::of(reading);
     let current = reading.audit(Duration::ZERO);

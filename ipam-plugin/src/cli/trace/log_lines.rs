@@ -61,8 +61,8 @@ impl<'a> Wanted<'a> {
         Ok(())
     }
 
-    /// Returns true if the line is of the pod, or of a container that an earlier line names for the pod: upstream's lines of
-    /// a DEL name the container alone.
+    /// Returns true if the line is of the pod, or of a container that an earlier line names for the pod: upstream's
+    /// lines of a DEL name the container alone.
     fn is_wanted(&mut self, line: &str) -> bool {
         let fields = Fields::of(line);
         let of_pod = fields.get("Pod") == Some(self.pod) && fields.get("Namespace") == Some(self.namespace);
@@ -92,7 +92,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The quoted fields at the end of a line, by which it tells the attachment. The words before them may be another pod's.
+/// The quoted fields at the end of a line, by which it tells the attachment. The words before them may be another
+/// pod's.
 struct Fields<'l>(Vec<(&'l str, &'l str)>);
 
 impl<'l> Fields<'l> {

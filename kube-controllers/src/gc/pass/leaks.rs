@@ -20,7 +20,8 @@ const AT_ONCE: usize = 10_000;
 
 impl Collector {
     pub(super) async fn release_leaks(&mut self, mode: Gc) {
-        // What is due is so at one time: a leak that is put off in this pass does not come back in it, however long it takes.
+        // What is due is so at one time: a leak that is put off in this pass does not come back in it, however long it
+        // takes.
         let began = self.now();
         loop {
             let suspects = self.known.index().suspects(began, AT_ONCE);
@@ -55,7 +56,8 @@ impl Collector {
                 pod = suspect.holder.pod().map(display), %keeper, "not released");
             index.kept(suspect, *keeper, now);
         }
-        // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it failed.
+        // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it
+        // failed.
         plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
         drop(index);
         (plan, live)

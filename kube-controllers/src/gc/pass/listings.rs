@@ -1,5 +1,5 @@
-//! Endpoints that still list a leaked address, where they are objects of etcd. An address becomes free only when its endpoint no
-//! longer lists it; on Kubernetes the endpoint is the pod, which was asked.
+//! Endpoints that still list a leaked address, where they are objects of etcd. An address becomes free only when its
+//! endpoint no longer lists it; on Kubernetes the endpoint is the pod, which was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,8 +35,8 @@ struct Named<'s> {
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
 impl Collector {
-    /// Deletes the endpoints that list addresses of the plan and whose pods do not run there any more. Takes out of the plan what
-    /// an endpoint lists still, with all of its handle.
+    /// Deletes the endpoints that list addresses of the plan and whose pods do not run there any more. Takes out of the
+    /// plan what an endpoint lists still, with all of its handle.
     pub(super) async fn unlist(&self, plan: &mut Plan, live: &Live) {
         if self.context.mode != Mode::Etcd {
             return;
@@ -110,8 +110,8 @@ impl Collector {
                     return false;
                 }
             };
-            // The pod, or its successor of the same name, has another sandbox by now, to which the address may have passed. The
-            // handle of a virtual machine is that of no container.
+            // The pod, or its successor of the same name, has another sandbox by now, to which the address may have
+            // passed. The handle of a virtual machine is that of no container.
             if suspect.holder.kind == ClaimKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
                 return false;
             }
@@ -135,7 +135,8 @@ impl Collector {
     }
 }
 
-/// Returns the pod that the allocation of a suspect is for, or of a virtual machine's address the pods that are its owners.
+/// Returns the pod that the allocation of a suspect is for, or of a virtual machine's address the pods that are its
+/// owners.
 fn named<'s>(suspect: &'s Suspect, live: &Live) -> Vec<Named<'s>> {
     let pod = suspect.questions().pod.map(|(namespace, name)| Named {
         namespace,

@@ -127,7 +127,8 @@ impl Index {
         }
     }
 
-    /// A node that is gone departs, and its tunnels' addresses go once nothing else that is filed under it stays (KC-439).
+    /// A node that is gone departs, and its tunnels' addresses go once nothing else that is filed under it stays
+    /// (KC-439).
     fn examine_node(&mut self, node: Row, now: Duration, changes: &mut Vec<Change>) {
         let Some(row) = self.nodes.get_mut(node) else { return };
         row.dirty = false;
@@ -209,8 +210,8 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Confirmed leaks, at most about `limit`: of a handle all addresses or none (KC-445, B-09), and none of a handle that
-    /// failed a moment ago (B-18).
+    /// Confirmed leaks, at most about `limit`: of a handle all addresses or none (KC-445, B-09), and none of a handle
+    /// that failed a moment ago (B-18).
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
@@ -275,7 +276,8 @@ impl Index {
         same.next()
     }
 
-    /// It stays. What could not be looked at is tried again later, longer each time; what somebody has is no leak any more.
+    /// It stays. What could not be looked at is tried again later, longer each time; what somebody has is no leak any
+    /// more.
     pub fn kept(&mut self, suspect: &Suspect, keeper: Keeper, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
         if keeper == Keeper::Unseen {
@@ -309,8 +311,8 @@ impl Index {
         self.untrack(row);
     }
 
-    /// When something is to be done although nothing changes: a candidate's or an empty block's time has come, or something
-    /// that failed is to be tried again. What is to be done now already is not in it.
+    /// When something is to be done although nothing changes: a candidate's or an empty block's time has come, or
+    /// something that failed is to be tried again. What is to be done now already is not in it.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
         next.chain(self.next_conflict(now)).min()

@@ -249,8 +249,9 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     plan
 }
 
-/// Of what is to be released from `block`, the requests for what is still as it was judged, and what changed since. To be
-/// asked again whenever the block was read again: one request that does not match would refuse all others (IPAM-144).
+/// Of what is to be released from `block`, the requests for what is still as it was judged, and what changed since. To
+/// be asked again whenever the block was read again: one request that does not match would refuse all others
+/// (IPAM-144).
 pub fn still_leaked<'s>(block: &Block, suspects: &'s [Suspect]) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
     let same = |suspect: &Suspect| block.allocation(suspect.address).is_some_and(|held| suspect.is(&held));
     let (same, changed): (Vec<_>, Vec<_>) = suspects.iter().partition(|suspect| same(suspect));

@@ -11,6 +11,7 @@ mod login;
 mod migration;
 mod pages;
 mod reply;
+mod request;
 mod store;
 mod streaming;
 mod survey;

@@ -19,9 +19,10 @@ use libcalico::kubernetes::{ApiGroup, GROUPS, Resource, Served, has_kind, kinds_
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::client::{ApiClient, ApiRequest};
+use super::client::ApiClient;
 use super::failure::Failure;
 use super::migration;
+use super::request::ApiRequest;
 
 const V1: &str = "crd.projectcalico.org";
 const V3: &str = "projectcalico.org";

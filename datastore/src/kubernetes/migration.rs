@@ -10,8 +10,9 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::client::{ApiClient, ApiRequest};
+use super::client::ApiClient;
 use super::failure::Failure;
+use super::request::ApiRequest;
 
 /// Annotations of a ClusterInformation in v3 that the migration made or locked. An abort takes them away.
 const MARKS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];

@@ -6,8 +6,9 @@ use libcalico::kubernetes::{List, escaped};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::client::{ApiClient, ApiRequest, Cache};
+use super::client::ApiClient;
 use super::failure::Failure;
+use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
 /// The first page may be as old as the server's cache. All of a large list comes with it, which takes time.

@@ -17,12 +17,13 @@ use libcalico::store::{
 };
 use serde_json::Value;
 
-use super::client::{ApiClient, ApiRequest, Cache};
+use super::client::ApiClient;
 use super::config::KubernetesConfig;
 use super::discovery::{self, Memory};
 use super::failure::{Failure, Refusal};
 use super::language::{Language, Spoken};
 use super::pages;
+use super::request::{ApiRequest, Cache};
 use super::turns::WhenBusy;
 use super::watch::{ApiSource, CalicoObjects, Clients};
 

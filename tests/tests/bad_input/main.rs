@@ -96,6 +96,10 @@ fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
+            // The other IPAM plugin reads them, and a DEL has its answer.
+            if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
+                continue;
+            }
             let stdin = with_value(&conf, path, &value);
             let outcome = cluster.verb(verb, pod, &conf).stdin(stdin.as_str()).run().unwrap();
             let error: Option<CniError> = serde_json::from_str(&outcome.stdout).ok();

@@ -4,12 +4,14 @@ mod server;
 
 use std::path::Path;
 
+use hyper::Method;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use self::server::{Reply, Server};
 use super::*;
+use crate::kubernetes::request::{Cache, JSON, METADATA};
 
 const LONG: Duration = Duration::from_secs(20);
 

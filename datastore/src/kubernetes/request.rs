@@ -1,0 +1,139 @@
+//! [`ApiRequest`]: one request to the API server, and the reading of its answer.
+
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::{Method, Request};
+use kube::client::Body;
+use libcalico::kubernetes::json_bytes;
+use serde::Deserialize;
+use serde::de::Error as _;
+use serde_json::Value;
+
+use super::failure::Failure;
+use super::reply::{Metadata, Reply};
+
+pub(super) const JSON: &str = "application/json";
+/// Of an object its metadata alone, where the server knows how; each has since Kubernetes 1.15.
+pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(super) struct ApiRequest {
+    pub(super) method: Method,
+    /// Path and query, `/api/v1/nodes/n1`.
+    pub(super) target: String,
+    /// The form of the answer, if not plain JSON.
+    pub(super) accept: Option<&'static str>,
+    /// Content type and body.
+    pub(super) body: Option<(&'static str, Bytes)>,
+    /// Present in a read that the server's cache may answer.
+    pub(super) cache: Option<Cache>,
+}
+
+/// Leave to answer a read from the server's cache. A read that the cache does not serve is sent again without it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cache {
+    /// The `resourceVersion` that the cache must have seen; 0 for any.
+    pub(super) version: u64,
+    /// How long the cache may take, if that is less than half of a request's time.
+    pub(super) patience: Duration,
+}
+
+/// What a write answers with.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    kind: String,
+    /// A text in a `Status`, which answers a DELETE; any other object has an object here or nothing.
+    #[serde(default)]
+    status: Value,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+impl ApiRequest {
+    /// Reads.
+    pub(super) fn get(target: impl Into<String>) -> Self {
+        ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
+    }
+
+    /// Reads an object's metadata alone, where the server knows how.
+    pub(super) fn get_metadata(target: impl Into<String>) -> Self {
+        ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
+    }
+
+    /// Sends a JSON object.
+    pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
+        let body = Some((JSON, json_bytes(object).into()));
+        ApiRequest { method, target: target.into(), accept: None, body, cache: None }
+    }
+
+    /// Allows the server's cache to answer.
+    pub(super) fn or_cached(self, cache: Option<Cache>) -> Self {
+        ApiRequest { cache, ..self }
+    }
+
+    /// The path and the query that are sent.
+    pub(super) fn url(&self) -> String {
+        let Some(Cache { version, .. }) = self.cache else { return self.target.clone() };
+        let separator = if self.target.contains('?') { '&' } else { '?' };
+        format!("{}{separator}resourceVersion={version}", self.target)
+    }
+
+    /// Returns true if the request changes nothing.
+    pub(super) fn is_reading(&self) -> bool {
+        self.method == Method::GET
+    }
+
+    /// The form of the answer. Of what it wrote the sender lacks the metadata only, which saves the server a part of
+    /// its work; a DELETE may be answered with what is no object.
+    fn accept(&self) -> &'static str {
+        match (self.accept, &self.method) {
+            (Some(form), _) => form,
+            (None, &Method::POST | &Method::PUT | &Method::PATCH) => METADATA,
+            _ => JSON,
+        }
+    }
+
+    /// Reads the answer. An older server answers a write with the whole object.
+    pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
+        if self.is_reading() {
+            return serde_json::from_slice(answer).map(|Reply(object)| object);
+        }
+        let Written { kind, status, metadata: Metadata(metadata) } = serde_json::from_slice(answer)?;
+        let is_status = kind == "Status" && status == "Success";
+        let is_answer = self.names(&metadata) || (self.method == Method::DELETE && is_status);
+        if !is_answer {
+            return Err(serde_json::Error::custom(
+                "it is not the object that was written; look at what answers between this process and the API server",
+            ));
+        }
+        Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
+    }
+
+    /// Returns true if `metadata` is of a stored object of the name that was sent. What is between this process and the
+    /// API server may answer with another success.
+    fn names(&self, metadata: &Value) -> bool {
+        let told = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
+        let path = self.target.split('?').next().unwrap_or_default();
+        let is_last = |path: &str, name: &str| path.rsplit('/').next() == Some(name);
+        let is_named = |name: &str| {
+            self.method == Method::POST
+                || is_last(path, name)
+                || path.strip_suffix("/status").is_some_and(|object| is_last(object, name))
+        };
+        told("resourceVersion").is_some() && told("name").is_some_and(is_named)
+    }
+
+    /// Makes the request as it is sent.
+    pub(super) fn build(&self) -> Result<Request<Body>, Failure> {
+        let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
+        if let Some((content_type, _)) = &self.body {
+            request = request.header(CONTENT_TYPE, *content_type);
+        }
+        let body = self.body.as_ref().map_or_else(Body::empty, |(_, bytes)| Body::from(bytes.clone()));
+        request.body(body).map_err(|e| Failure::NotSent(e.to_string()))
+    }
+}

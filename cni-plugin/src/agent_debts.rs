@@ -14,7 +14,7 @@ use crate::del;
 use crate::owed::{MOST, Outcome, Payer};
 use crate::session::cluster_key;
 
-/// How long the datastore may take for one request.
+/// The time of the datastore for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pays the debts of this node as far as its datastore lets it, and learns what that datastore is. Asks nobody where

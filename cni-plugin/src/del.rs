@@ -28,9 +28,9 @@ use crate::kubernetes::{Facts, FactsError};
 use crate::session::{Question, Session, ensure_nodename_file, naming_error, reading_cluster};
 use crate::{endpoint, kubevirt, owed};
 
-/// How long a datastore that says nothing at all is waited for.
+/// The time in which a datastore must answer anything at all.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// How long the datastore may take for all that a call asks of it. Runtimes give a DEL a minute, and kill it then.
+/// The time of the datastore for all that a call asks of it. Runtimes give a DEL a minute, and kill it then.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
 
 /// The way in which a debt is noted.

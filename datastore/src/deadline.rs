@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 /// The time of requests to one server.
 #[derive(Debug)]
 pub(crate) struct Deadline {
-    /// How long each request may take.
+    /// The time of each request.
     each: Duration,
     /// Until when the first answer has to come, and how long that was when it was said; without it, as long as any
     /// other.

@@ -1,4 +1,4 @@
-//! What a datastore is, whatever a configuration calls it: endpoints and paths change, the datastore stays the same.
+//! The identity of a datastore, which stays the same when a configuration names other endpoints or paths.
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::kubernetes::Namespace;

@@ -1,10 +1,10 @@
-//! What DELs still owe the datastore: a DEL that cannot tell its datastore takes the pod's network down and notes a
-//! debt here.
+//! The journal of debts: a DEL that cannot reach its datastore takes the pod's network down, and notes here what is left
+//! to be taken back.
 //!
 //! The journal has one small file per attachment. The container's interface is gone by the time it is written, so the
 //! runtime may forget the container; the addresses and the endpoint follow when a later call, or the agent, reaches the
-//! datastore. An ADD of the same attachment pays its own entry first, under the journal's lock: otherwise a late
-//! payment could take back what the ADD has just given.
+//! datastore. An ADD of the same attachment pays its own entry first, under the journal's lock: otherwise a late payment
+//! could take back what the ADD has just given.
 
 mod debt;
 mod identities;
@@ -19,24 +19,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::atomic_file::{self, AtomicFileError, is_draft};
 use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 
-/// Where entries live unless a test says otherwise.
+/// The directory of entries, unless a test names another.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
 /// The extensions of entries: of an attachment's first one, and of its others. Earlier releases know one entry of an
 /// attachment, and read the first extension alone.
 const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
-/// Why an entry could not be kept or read.
+/// A failure to keep or to read an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file or the directory.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried: `create`, `write` …
+        /// The attempt: `create`, `write` …
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's words.
         source: io::Error,
     },
     /// An entry that cannot be put in place.
@@ -67,7 +67,7 @@ pub struct Entry {
     pub path: PathBuf,
     /// When the file was last touched: a debt that could not be paid goes behind the others by this time.
     pub touched: SystemTime,
-    /// What it says, or why it cannot be read.
+    /// Its debt, or the reason for which it cannot be read.
     pub debt: Result<Debt, io::Error>,
 }
 
@@ -120,7 +120,7 @@ impl Journal {
         !self.debts_of(network, container_id, ifname).is_empty()
     }
 
-    /// Whether there is anything to do, owed or left behind: one system call on the usual path, where the directory is
+    /// Returns true if nothing is owed or left behind: one system call on the usual path, where the directory is
     /// absent or empty.
     pub fn is_empty(&self) -> bool {
         match fs::read_dir(&self.directory) {

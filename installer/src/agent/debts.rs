@@ -32,18 +32,18 @@ pub struct Plugins {
     pub datastore: String,
     /// The directory of their journal.
     pub journal: PathBuf,
-    /// Whether the datastore is to be asked for its identity although no DEL owes anything.
+    /// Whether to ask the datastore for its identity although no DEL owes anything.
     pub learns: bool,
 }
 
-/// What a pass came to.
+/// The outcome of a pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pass {
     /// The datastore has told its identity.
     pub learned: bool,
-    /// How many debts were paid.
+    /// Debts that were paid.
     pub paid: usize,
-    /// How many are left.
+    /// Debts to this datastore that are left.
     pub left: usize,
 }
 

@@ -20,7 +20,7 @@ use crate::settings::variables::GROUPS;
 
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
-/// How long the datastore may take to tell what it is.
+/// The time in which the datastore must tell its identity.
 const LEARNING: Duration = Duration::from_secs(5);
 
 /// Runs it with these arguments. `pay` is for the agent that may stay.

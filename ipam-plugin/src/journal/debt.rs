@@ -8,7 +8,7 @@ use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
 use serde::{Deserialize, Serialize};
 
-/// What is owed for one attachment.
+/// The endpoint and the addresses of one attachment, which a DEL could not take back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Debt {
     /// Network name.
@@ -39,7 +39,7 @@ pub struct Debt {
     /// When the debt was noted, in seconds since 1970; zero in entries of earlier releases.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub noted: u64,
-    /// Why the DEL could not pay.
+    /// The reason for which the DEL could not pay.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }

@@ -1,5 +1,5 @@
-//! What the node has learned about the datastores of its configurations: one small file per spelling, beside the
-//! entries.
+//! The identities that the node has learned for the datastores of its configurations: one small file per spelling,
+//! beside the entries.
 //!
 //! A DEL that cannot reach its datastore takes the identity from here, so that its debt stays payable when endpoints or
 //! paths are corrected.
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{Creditor, JournalError};
 use crate::atomic_file;
 
-/// What the names of these files end in. An entry ends in `.json`.
+/// The extension of these files. Entries have others.
 const SUFFIX: &str = "datastore";
 
 /// The content of a file.

@@ -24,7 +24,7 @@ const NEEDED: [&str; 12] = [
     "hostname",
 ];
 
-/// What keys that say where the datastore is begin with.
+/// The beginnings of keys that say where the datastore is.
 const OF_DATASTORE: [&str; 2] = ["etcd_", "datastore_"];
 
 impl NetConf {

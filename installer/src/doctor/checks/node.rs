@@ -4,7 +4,7 @@ use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH,
 use crate::doctor::finding::Finding;
 use crate::host_network::Interface;
 
-/// How many debts are told in full.
+/// The number of debts that are told in full.
 const DEBTS_TOLD: usize = 5;
 
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
@@ -122,7 +122,7 @@ pub(super) fn settings(facts: &Facts) -> Finding {
     Finding::ok(NAME, known.join(" "))
 }
 
-/// What DELs could not tell the datastore.
+/// Debts of DELs that did not reach the datastore, or were refused.
 pub(super) fn journal(facts: &Facts) -> Finding {
     match &facts.journal {
         Err(reason) => Finding::skipped("journal", reason.clone()),

@@ -13,7 +13,7 @@ const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_ma
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that are not run, by document, heading and beginning, with the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 20] = [
+const NOT_RUN: [(&str, &str, &str, &str); 21] = [
     ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
     ("README.md", "When something fails", "POD=", NO_KUBELET),
     ("README.md", "When something fails", "kubectl -n kube-system exec", NO_KUBELET),
@@ -32,6 +32,12 @@ const NOT_RUN: [(&str, &str, &str, &str); 20] = [
     ("deploy/README.md", "Quick start", "helm install", "the suite deploy_helm renders the chart with these values"),
     ("deploy/README.md", "Quick start", "kubectl -n kube-system rollout status", NO_KUBELET),
     ("deploy/README.md", "Beside upstream", "kubectl -n kube-system rollout status", NO_KUBELET),
+    (
+        "deploy/README.md",
+        "A busy API server",
+        "kubectl get --raw /metrics",
+        "the suite faults_kubernetes counts what the priority level serves",
+    ),
     ("deploy/README.md", MIGRATION, "kubectl -n kube-system patch", "the suite faults_kubernetes follows a migration"),
     ("deploy/README.md", MIGRATION, "kubectl -n kube-system rollout restart", NO_KUBELET),
     ("deploy/README.md", "Upgrade", "kubectl -n kube-system rollout status", NO_KUBELET),

@@ -70,7 +70,9 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
         lock.unlock().unwrap();
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
-        assert_eq!((&kernel::host().unwrap()["links"], debts()), (&json!({}), 1), "the DEL has sent nothing");
+        // A call also opens the file to leave word, before it waits.
+        await_that("the DEL notes its debt", || debts() == 1);
+        assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
         let asked = faulty.proxy.faults();
         await_that("the first asks again", || faulty.proxy.faults() > asked);
 
@@ -101,7 +103,8 @@ fn del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt() {
             faulty.run("ADD", &pod);
             faulty.proxy.arm(Some((point, BUSY)));
             let (mut child, _) = waiting(faulty, "DEL", &pod);
-            assert_eq!((&kernel::host().unwrap()["links"], debts()), (&json!({}), 1), "{point:?}");
+            await_that("the DEL notes its debt", || debts() == 1);
+            assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
             child.kill().unwrap();
             child.wait().unwrap();
             faulty.run("STATUS", &pod);

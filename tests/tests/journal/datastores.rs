@@ -106,9 +106,14 @@ fn a_debt_without_identity_is_paid_to_the_first_datastore_that_its_spelling_reac
 fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
-    pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+    let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
     etcd(cluster).stop();
-    pods.iter().for_each(|pod| cluster.delete(pod, &conf));
+    for (pod, result) in pods.iter().zip(results) {
+        // As a runtime calls DEL.
+        let mut conf = conf.clone();
+        conf["prevResult"] = result;
+        cluster.delete(pod, &conf);
+    }
     etcd(cluster).restart().unwrap();
     assert_eq!(entries().len(), pods.len());
     pods

@@ -147,7 +147,7 @@ fn the_lines_of_a_payment_name_the_debts_container() {
         let debt = of(&owed.container_id, &format!(" PaidBy=\"{}\"", newcomer.container_id));
         let call = of(&newcomer.container_id, "");
         let (paying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&debt));
-        for words in ["deleted the endpoint", "settled what an earlier DEL could not"] {
+        for words in ["deleted the endpoint", "took back the endpoint and the addresses"] {
             assert!(paying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
         }
         others.iter().for_each(|line| assert!(line.ends_with(&call), "{line}"));

@@ -262,10 +262,12 @@ fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
                 text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
             )
             .unwrap();
+            // Where both groups are there, the ClusterInformation of each tells whether upstream's migration has moved the
+            // objects.
             assert_eq!(
                 list(&process()).await,
-                (4, ApiGroup::CrdV1),
-                "v1 and the list of v3, the groups, the list of v1"
+                (8, ApiGroup::CrdV1),
+                "v1, both ClusterInformations and the list of v3; the groups and both again; the list of v1"
             );
         });
     });

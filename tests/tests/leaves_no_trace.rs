@@ -15,8 +15,8 @@ fn session(cluster: &Cluster<'_>) {
     let mut check = conf.clone();
     check["prevResult"] = cluster.add(&pod, &conf);
     cluster.verb("CHECK", &pod, &check).run().unwrap().success();
-    let unknown_node = cluster.conf("node2", json!({}));
-    cluster.verb("ADD", &cluster.pod(2), &unknown_node).run().unwrap().error();
+    let refused = cluster.conf("node1", json!({ "num_queues": 5000 }));
+    cluster.verb("ADD", &cluster.pod(2), &refused).run().unwrap().error();
     assert!(log.is_file());
     let running = servers(Some(std::process::id()));
     assert_eq!(running.len(), usize::from(cluster.store.name() == "etcd"), "{running:?}");

@@ -132,7 +132,8 @@ fn a_debt_of_a_namesake_of_anothers_handle_leaves_that_address() {
         server(cluster).stop();
         namesakes.iter().for_each(|namesake| namesake.delete(cluster, &conf));
         let entries = || {
-            fs::read_dir(JOURNAL).unwrap().filter(|e| e.as_ref().is_ok_and(|e| e.path().extension().is_some())).count()
+            let files = fs::read_dir(JOURNAL).unwrap().flatten().map(|file| file.path());
+            files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).count()
         };
         assert_eq!(entries(), namesakes.len());
         server(cluster).restart().unwrap();

@@ -63,7 +63,7 @@ fn programs_and_files() {
         );
         let journal = container.path("var/lib/calico/cni-journal");
         let owe = || {
-            fs::create_dir(&journal).unwrap();
+            fs::create_dir_all(&journal).unwrap();
             fs::write(journal.join("00000000-0000-5000-8000-000000000000.json"), "{}").unwrap();
         };
         Break { found: &["warn journal"], words: ("journal", "1 DELs") }

@@ -130,8 +130,7 @@ async fn take_back(session: &mut Session, until: Instant) -> Result<(), CniError
     match released {
         Ok(()) => {
             // Debts that are not paid in time are left to the next call.
-            _ = timeout_at(until, owed::settled(session)).await;
-            _ = timeout_at(until, owed::settle_some(session)).await;
+            _ = timeout_at(until, owed::settle_after_del(session)).await;
             Ok(())
         }
         Err(ReleaseError::Postponed(error)) => keep(session, &error, Journal::record),

@@ -198,23 +198,6 @@ pub fn is_owed(session: &Session) -> bool {
     session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back. A failure is
-/// logged: a payment that finds nothing does no harm, and an ADD of the same attachment pays first.
-pub async fn settled(session: &Session) {
-    if !is_owed(session) {
-        return;
-    }
-    let payer = Payer::of_call(session).await;
-    let forgotten = session.journal.try_lock().and_then(|locked| {
-        let Some(locked) = locked else { return Ok(()) };
-        let own = payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(session, owed));
-        own.into_iter().try_for_each(|(entry, _)| locked.settle(&entry))
-    });
-    if let Err(error) = forgotten {
-        tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
-    }
-}
-
 /// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the
 /// ADD gives. All debts of the pod, and of the addresses that it asks for, are tried; others are paid within the limit
 /// of an ADD, unless another process pays at this moment. Nothing is written while the datastore is not ready.
@@ -281,8 +264,19 @@ fn is_own(session: &Session, owed: &Debt) -> bool {
     owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Tries to pay a bounded number of entries; failures are logged, and stay for a later time.
+/// Tries to pay a bounded number of debts. A failure is logged, and the debt stays for a later time.
 pub async fn settle_some(session: &Session) {
+    settle(session, false).await;
+}
+
+/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back, and then tries
+/// to pay others' debts. An entry that stays does no harm: its payment finds nothing, and an ADD of the same attachment
+/// pays first.
+pub async fn settle_after_del(session: &Session) {
+    settle(session, true).await;
+}
+
+async fn settle(session: &Session, forgets_own: bool) {
     // The usual path: one system call.
     if session.journal.is_empty() {
         return;
@@ -295,10 +289,18 @@ pub async fn settle_some(session: &Session) {
         }
     };
     locked.remove_abandoned();
-    if !session.journal.may_owe(&session.datastore_name()) {
+    let forgets_own = forgets_own && is_owed(session);
+    if !forgets_own && !session.journal.may_owe(&session.datastore_name()) {
         return;
     }
     let payer = Payer::of_call(session).await;
+    if forgets_own {
+        for (entry, _) in payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(session, owed)) {
+            if let Err(error) = locked.settle(&entry) {
+                tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
+            }
+        }
+    }
     session.unless_busy(payer.pay_some(&locked, MOST)).await;
 }
 

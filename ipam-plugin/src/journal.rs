@@ -16,6 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
+
 use crate::atomic_file::{self, AtomicFileError, is_draft};
 use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 
@@ -329,8 +331,8 @@ fn read(path: &Path) -> io::Result<Debt> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
 }
 
-fn write(path: &Path, debt: &Debt) -> Result<(), JournalError> {
-    let text = serde_json::to_vec_pretty(debt).map_err(|error| JournalError::File {
+fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {
+    let text = serde_json::to_vec_pretty(content).map_err(|error| JournalError::File {
         action: "encode",
         path: path.to_owned(),
         source: error.into(),

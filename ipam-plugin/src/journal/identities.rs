@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Creditor, JournalError};
-use crate::atomic_file;
 
 /// The extension of these files. Entries have others.
 const SUFFIX: &str = "datastore";
@@ -33,11 +32,7 @@ pub(super) fn recall(directory: &Path, name: &str) -> String {
 /// Keeps what `creditor` is. The file is written only if it says something else.
 pub(super) fn keep(directory: &Path, creditor: &Creditor) -> Result<(), JournalError> {
     let Creditor { name, identity } = creditor.clone();
-    let path = file_of(directory, &name);
-    let text = serde_json::to_vec_pretty(&Learned { datastore: name, identity })
-        .map_err(|error| JournalError::File { action: "encode", path: path.clone(), source: error.into() })?;
-    atomic_file::replace(&path, &text, 0o600)?;
-    Ok(())
+    super::write(&file_of(directory, &name), &Learned { datastore: name, identity })
 }
 
 /// Forgets all that was learned, for a journal that is to be removed.

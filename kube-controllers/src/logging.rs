@@ -1,5 +1,7 @@
 //! The log: lines of Calico's form on stderr (KC-103), of a severity that may change.
 
+pub mod captured;
+
 use std::io;
 
 use ipam_plugin::logging::line::{Fields, LineFormat};

@@ -1,8 +1,7 @@
 //! Garbage collection at work in a thread of its own, whose clock a test puts forward.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,10 +10,11 @@ use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use kube_controllers::context::{Context, Controller, Mode};
 use kube_controllers::feed::Feeds;
 use kube_controllers::gc::{Clock, GarbageCollection};
+use kube_controllers::logging::captured::Captured;
+use kube_controllers::readiness;
 use kube_controllers::runtime::{Leadership, Tenure};
 use kube_controllers::settings::{Environment, LogSeverity, Settings, default_configuration, merge};
 use kube_controllers::telemetry::Metrics;
-use kube_controllers::{logging, readiness};
 use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,24 +37,9 @@ pub struct Collecting {
     /// Whether it leads.
     pub tenure: watch::Sender<Tenure>,
     metrics: Metrics,
-    log: Arc<Log>,
+    log: Captured,
     clock: Clock,
     thread: Option<JoinHandle<()>>,
-}
-
-/// The lines that the collection has logged, as kube-controllers write them at severity `Debug`.
-#[derive(Default)]
-struct Log(Mutex<Vec<u8>>);
-
-impl io::Write for &Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 impl Collecting {
@@ -68,11 +53,9 @@ impl Collecting {
         let (tenure, leads) = watch::channel(Tenure::Always);
         let metrics = Metrics::new();
         let (token, shown) = (stop.clone(), metrics.clone());
-        let (sender, clock) = std::sync::mpsc::channel();
-        let log = Arc::<Log>::default();
-        let (subscriber, _) = logging::subscriber(LogSeverity::Debug, log.clone());
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
-            let _logs = tracing::subscriber::set_default(subscriber);
+            let (log, _logging) = Captured::on_this_thread(LogSeverity::Debug);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
@@ -88,13 +71,13 @@ impl Collecting {
                 };
                 let mut feeds = Feeds::default();
                 let collection = GarbageCollection::new(&context, &mut feeds);
-                sender.send(collection.clock()).unwrap();
+                sender.send((collection.clock(), log)).unwrap();
                 let running = feeds.start(&context);
                 tokio::join!(collection.run(context), lock);
                 running.stopped().await;
             });
         });
-        let clock = clock.recv().unwrap();
+        let (clock, log) = receiver.recv().unwrap();
         Collecting { stop, settings, tenure, metrics, log, clock, thread: Some(thread) }
     }
 
@@ -113,7 +96,7 @@ impl Collecting {
 
     /// Returns the lines that were logged so far.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&self.log.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        self.log.text()
     }
 
     /// What a scrape shows.

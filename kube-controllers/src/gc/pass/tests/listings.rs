@@ -9,6 +9,7 @@ use libcalico::store::{Kind, Store, Write, WriteOp};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::logging::captured::Captured;
 use crate::settings::LogSeverity;
 
 const ADDRESS: &str = "10.0.0.1";
@@ -63,40 +64,14 @@ async fn collect(kubernetes: kube::Client, calico: &Arc<Datastore>, (index, bloc
     block.allocated().any(|held| held.ip.to_string() == ADDRESS)
 }
 
-/// What is logged on this thread, line by line.
-#[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// The lines with this text, without what comes before it.
-    fn lines(&self, text: &str) -> Vec<String> {
-        let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        all.lines().filter_map(|line| line.find(text).map(|at| line[at..].to_owned())).collect()
-    }
-}
-
 #[tokio::test]
 async fn release_is_logged_before_each_write_with_address_handle_node_pod_and_reason() {
-    let log = Log::default();
-    let writer = log.clone();
-    let (subscriber, _severity) = crate::logging::subscriber(LogSeverity::Info, move || writer.clone());
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
     let of_pod = endpoint("node-a", "gone", "gone");
     calico.create(&of_pod.key(), &of_pod).await.unwrap();
     assert!(!collect(answering(&[]), &calico, leaky()).await);
-    let lines = log.lines("releas");
+    let lines = log.from("releas");
     let [endpoint, address, done] = &lines[..] else { panic!("{lines:?}") };
     assert!(endpoint.starts_with("releasing a leaked address: deleting the endpoint"), "{endpoint}");
     assert!(
@@ -112,17 +87,14 @@ async fn release_is_logged_before_each_write_with_address_handle_node_pod_and_re
 
 #[tokio::test]
 async fn candidate_is_logged_at_info_with_its_pod() {
-    let log = Log::default();
-    let writer = log.clone();
-    let (subscriber, _severity) = crate::logging::subscriber(LogSeverity::Info, move || writer.clone());
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
     let collector = collector(answering(&[]), calico, leaky().0, Leadership::always());
     let suspect = collector.known.index().suspects(Duration::MAX, 1).remove(0);
     let Suspect { block, address, handle, holder, node, .. } = suspect;
     let kind = ChangeKind::Candidate(Evidence::PodGone);
     collector.note(&[Change { kind, block, address, handle, holder, node }]);
-    let [line] = &log.lines("an address looks leaked")[..] else { panic!("{:?}", log.lines("")) };
+    let [line] = &log.from("an address looks leaked")[..] else { panic!("{:?}", log.text()) };
     for field in ["address=10.0.0.1", "handle=net.gone", "node=node-a", "pod=ns/gone", "reason=its pod is gone"] {
         assert!(line.contains(field), "{field}: {line}");
     }

@@ -115,7 +115,14 @@ impl Index {
             Some(Owner::Virtual(_)) => BlockOwner::Virtual,
             Some(Owner::Host(name)) => BlockOwner::Node(self.node_row(&name)),
         };
-        let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else { return };
+        let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
+            // A list does not tell a block that was released and claimed again from the released block. The affinities of a
+            // gone node that claimed a block again must be released again.
+            if !self.balance.is_departing(owner.node()) {
+                self.node_changed(owner.node());
+            }
+            return;
+        };
         let tracked = block.tracked.clone();
         self.count_all(row, &tracked, -1);
         self.disown(row);

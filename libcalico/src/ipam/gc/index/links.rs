@@ -121,7 +121,7 @@ impl Index {
     }
 
     /// What a node holds changed: if it is gone, its tunnels and affinities may go now.
-    fn node_changed(&mut self, node: Row) {
+    pub(super) fn node_changed(&mut self, node: Row) {
         if self.is_gone(node) {
             self.mark_node(node);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::*;
-use super::cluster::{Cluster, GRACE};
+use super::cluster::{Cluster, GRACE, Queue};
 use super::scenarios::{after_grace, cluster, examine};
 use crate::ipam::{
     AffinityKey, AffinityState, Block, BlockAffinity, Evidence, Handle, HandleId, HandleRepair, Owner, SuspectHandle,
@@ -29,6 +29,21 @@ fn a_gone_nodes_addresses_tunnels_and_affinities_go_at_once_and_in_this_order() 
     let size = cluster.index.size();
     assert_eq!((size.nodes, size.addresses, size.blocks), (1, 0, 1));
     assert_eq!(cluster.index.reclaimed().count(), 0, "its counters go with it");
+}
+
+#[test]
+fn a_block_that_a_gone_node_claims_again_between_two_lists_is_released_again() {
+    let mut cluster = Cluster::new(0);
+    cluster.claim("10.0.0.8/29", "gone");
+    cluster.hear_all();
+    cluster.pass();
+    assert!(cluster.blocks.is_empty());
+    // The deletion is never heard of: the list that follows has the new block in place of the released one.
+    cluster.claim("10.0.0.8/29", "gone");
+    cluster.relist(Queue::Blocks);
+    cluster.pass();
+    assert!(cluster.blocks.is_empty());
+    cluster.check();
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! From any history of a cluster, nothing in use is freed, and everything leaked is freed after its grace period.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::super::*;
 use super::cluster::{Cluster, GRACE, QUEUES};
-use crate::ipam::{Ended, OwnerSlot};
+use crate::ipam::{Block, Ended, OwnerSlot};
 
 #[derive(Debug, Clone)]
 enum Action {
@@ -129,6 +129,15 @@ fn known(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
     (samples, nodes, size.addresses, size.blocks, size.subjects, index.tracked_addresses())
 }
 
+type Attributes = BTreeMap<String, String>;
+
+/// Returns the owners that addresses note. A machine whose active owner was cleared is filed under the node of the
+/// alternate one.
+fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
+    let held = cluster.blocks.values().flat_map(Block::allocated);
+    held.filter_map(|held| held.attribute).flat_map(|noted| [&noted.active_owner, &noted.alternate_owner])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -175,10 +184,8 @@ proptest! {
             });
             // So does a node its tunnel's, and one that is gone while an address of another kind is left on it.
             let pinned = |node: &String| {
-                let held = cluster.blocks.values().flat_map(|block| block.allocated());
-                let mut noted = held.filter_map(|held| held.attributes());
-                cluster.nodes.contains(node)
-                    || noted.any(|noted| noted.get("node") == Some(node) && !noted.contains_key("type"))
+                let on_node = |owner: &Attributes| owner.get("node") == Some(node) && !owner.contains_key("type");
+                cluster.nodes.contains(node) || owners(&cluster).any(on_node)
             };
             let tunnel = noted("type").is_some_and(|kind| kind == "ipipTunnelAddress");
             let tunnel = tunnel && noted("node").is_some_and(pinned);
@@ -187,14 +194,9 @@ proptest! {
         // Nor is a block that is a gone node's, unless somebody has an address in it.
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
-            let named = |node: &str| {
-                // A machine whose active owner was cleared is filed under the node of the alternate one.
-                let held = cluster.blocks.values().flat_map(|block| block.allocated());
-                let mut owners = held.filter_map(|held| held.attribute).flat_map(|noted| [&noted.active_owner, &noted.alternate_owner]);
-                owners.any(|owner| owner.get("node").is_some_and(|of| of == node))
-            };
             if let Some(owner) = owner {
-                prop_assert!(!block.is_empty() || named(owner.name()), "{} is left to {owner}", block.cidr);
+                let named = owners(&cluster).any(|noted| noted.get("node").is_some_and(|node| node == owner.name()));
+                prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }
         }
         // A second look at everything changes nothing.

@@ -44,28 +44,37 @@ rounds() {
     fi
 }
 
+run() {
+    local name=$1 directory=$2 executable=$3 load=$4 round=$5 outcome=ok
+    local log=target/flaky/${name//\//-}.$load.$round.log
+    (cd "$directory" && CARGO_MANIFEST_DIR=$directory "$executable" </dev/null) >"$log" 2>&1 || outcome=FAILED
+    [ $outcome != ok ] || rm -f "$log"
+    echo "$name $load $round $outcome" | tee -a "$results"
+}
+
+be_busy() {
+    for _ in 1 2 3 4; do
+        (while :; do :; done) &
+        busy+=($!)
+    done
+}
+
+# Every program has its first round before any has its second: a run that is ended early has tried them all alike.
 end=$((SECONDS + ${FLAKY_SECONDS:-86400}))
-for load in alone busy; do
-    while read -r name directory source executable; do
-        [[ $name =~ ${FLAKY_ONLY:-.} ]] || continue
-        place=$source
-        [[ ! $source =~ /(main|lib)\.rs$ ]] || place=$(dirname "$source")
-        for round in $(seq "$(rounds "$name" "$place")"); do
-            grep -q "^$name $load $round " "$results" && continue
+for round in $(seq 10); do
+    for load in alone busy; do
+        [ $load = alone ] || be_busy
+        while read -r name directory source executable; do
+            [[ $name =~ ${FLAKY_ONLY:-.} ]] || continue
+            place=$source
+            [[ ! $source =~ /(main|lib)\.rs$ ]] || place=$(dirname "$source")
+            [ "$round" -le "$(rounds "$name" "$place")" ] || continue
+            ! grep -q "^$name $load $round " "$results" || continue
             [ $SECONDS -lt $end ] || break 3
-            if [ $load = busy ] && [ ${#busy[@]} = 0 ]; then
-                for _ in 1 2 3 4; do
-                    (while :; do :; done) &
-                    busy+=($!)
-                done
-            fi
-            outcome=ok
-            log=target/flaky/${name//\//-}.$load.$round.log
-            (cd "$directory" && CARGO_MANIFEST_DIR=$directory "$executable" </dev/null) >"$log" 2>&1 || outcome=FAILED
-            [ $outcome != ok ] || rm -f "$log"
-            echo "$name $load $round $outcome" | tee -a "$results"
-        done
-    done <target/flaky/programs
+            run "$name" "$directory" "$executable" $load "$round"
+        done <target/flaky/programs
+        stop_busy
+    done
 done
 stop_busy
 

@@ -219,6 +219,10 @@ impl Store for Datastore {
         }
     }
 
+    fn has_given_up(&self) -> bool {
+        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.has_given_up())
+    }
+
     fn has_transactions(&self) -> bool {
         match self {
             Datastore::Etcd(etcd) => etcd.has_transactions(),

@@ -44,6 +44,10 @@ impl<S: Store, G: WriteGate> Store for Gated<'_, S, G> {
         self.store.has_transactions()
     }
 
+    fn has_given_up(&self) -> bool {
+        self.store.has_given_up()
+    }
+
     /// Where writes are requests of their own, each is asked for.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         if self.store.has_transactions() {

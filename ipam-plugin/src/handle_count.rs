@@ -27,7 +27,7 @@ pub(crate) async fn decrement_after<S: Store, C: Clock>(
             Ok(()) => return,
             Err(error) => error,
         };
-        let again = error.is_race() || error.is_unavailable();
+        let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !budget.pause().await {
             tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");
             return;

@@ -45,7 +45,7 @@ pub(crate) async fn settle<S: Store, C: Clock>(
             },
             Err(error) => error,
         };
-        if budget.pause().await {
+        if !store.has_given_up() && budget.pause().await {
             tracing::debug!(%error, "cannot yet tell what became of a write");
         } else {
             tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");

@@ -271,6 +271,12 @@ pub trait Store: Send + Sync {
     /// by sending side by side what does not depend on each other.
     fn has_transactions(&self) -> bool;
 
+    /// Returns true if each request fails at once from now on: this process has no time left to wait for a server that
+    /// is busy. To try again would be in vain.
+    fn has_given_up(&self) -> bool {
+        false
+    }
+
     /// Applies writes in order. A store with transactions applies all or none; another stops at the first that fails.
     /// The order given must therefore be legal at every intermediate state (IPAM-221). Returns the new revisions (of a
     /// delete: the revision deleted at, or the empty one).

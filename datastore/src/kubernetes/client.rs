@@ -103,6 +103,11 @@ impl ApiClient {
         self.turns.was_busy()
     }
 
+    /// Returns true if requests that have to wait for a busy server fail at once.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.turns.are_over()
+    }
+
     /// How many requests have been sent so far, repeated ones included.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)

@@ -366,6 +366,10 @@ impl Store for Kubernetes {
         false
     }
 
+    fn has_given_up(&self) -> bool {
+        self.client.has_given_up()
+    }
+
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         crate::check_distinct(writes)?;
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };

@@ -51,8 +51,9 @@ struct Clock {
 /// The right to ask a server that is busy. The next one has it when this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
-    _own: MutexGuard<'t, ()>,
-    /// Absent where the file cannot be used: then the processes of the node do not know of each other.
+    own: MutexGuard<'t, ()>,
+    /// Locked while the server is busy. Absent where the file cannot be used: then the processes of the node do not know
+    /// of each other.
     file: Option<File>,
 }
 
@@ -77,15 +78,25 @@ impl Turns {
         self.was_busy.load(Ordering::Relaxed)
     }
 
-    /// Lets a request go that was not sent yet: at once as long as nobody of the node waits for the server, otherwise
-    /// in its turn.
+    /// Returns true if a request that has to wait fails at once.
+    pub(super) fn are_over(&self) -> bool {
+        self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
+    }
+
+    /// Lets a request go that was not sent yet: at once as long as no request of the node waits for the server, otherwise
+    /// in its turn. A process that had to wait sends its requests one by one from then on: all of them at once may be
+    /// more than the server admits.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, Late> {
         let Some(rule) = self.rule() else { return Ok(None) };
-        if self.own.try_lock().is_ok() && !self.is_waited_for(&rule.file) {
+        if !self.was_busy() && self.own.try_lock().is_ok() && !self.is_waited_for(&rule.file) {
             return Ok(None);
         }
+        let own = timeout_at(rule.until, self.own.lock()).await.map_err(|_| Late)?;
+        if self.was_busy() && !self.is_waited_for(&rule.file) {
+            return Ok(Some(Turn { own, file: None }));
+        }
         self.begin_to_wait(&rule);
-        self.take(&rule).await.map(Some)
+        self.take(&rule, own).await.map(Some)
     }
 
     /// Waits because the server wants to be asked again in `pause` at the earliest. Returns the turn for that, or
@@ -101,8 +112,12 @@ impl Turns {
             return None;
         }
         let turn = match turn {
-            Some(turn) => turn,
-            None => self.take(&rule).await.ok()?,
+            Some(turn) if turn.file.is_some() => turn,
+            Some(turn) => self.take(&rule, turn.own).await.ok()?,
+            None => {
+                let own = timeout_at(rule.until, self.own.lock()).await.ok()?;
+                self.take(&rule, own).await.ok()?
+            }
         };
         if due >= rule.until {
             drop(turn);
@@ -124,9 +139,9 @@ impl Turns {
         (rule.before_waiting)();
     }
 
-    async fn take(&self, rule: &WhenBusy) -> Result<Turn<'_>, Late> {
+    /// Waits for the lock on the file, and until the server wants to be asked.
+    async fn take<'t>(&self, rule: &WhenBusy, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, Late> {
         let taking = async {
-            let own = self.own.lock().await;
             let file = open(&rule.file)
                 .inspect_err(|error| {
                     tracing::warn!(file = %rule.file.display(), %error, "this process does not wait for others of the node");
@@ -136,7 +151,7 @@ impl Turns {
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOOK).await;
             }
-            let turn = Turn { _own: own, file };
+            let turn = Turn { own, file };
             while let Some(rest) = turn.file.as_ref().and_then(|file| self.noted(file)) {
                 sleep(rest).await;
             }

@@ -51,6 +51,15 @@ async fn what_may_have_been_taken_off_already_is_not_taken_off_again() {
 }
 
 #[tokio::test]
+async fn decrement_on_a_store_that_has_given_up_is_tried_once() {
+    let cluster = cluster(MemoryStore::sequential());
+    cluster.store.before_each(|_, _, _| Fault::Refused);
+    cluster.store.give_up();
+    decrement(&cluster.store, &cluster.clock, &HandleId::new("net.a"), &[(cidr(BLOCK), 1)]).await;
+    assert_eq!(cluster.store.take_counts(), (1, 0));
+}
+
+#[tokio::test]
 async fn somebody_elses_change_in_between_leaves_it_counting_too_much() {
     let cluster = cluster(MemoryStore::sequential());
     let (id, mut handle) = (HandleId::new("net.a"), Handle::default());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::ipam::Block;
 use libcalico::store::{
@@ -45,6 +46,7 @@ type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
 /// The store.
 pub(crate) struct MemoryStore {
     transactional: bool,
+    given_up: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -78,7 +80,12 @@ impl MemoryStore {
         let (pairs, under_way) = (Pairs::default(), Vec::new());
         let state =
             State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, under_way };
-        MemoryStore { transactional, state: Mutex::new(state) }
+        MemoryStore { transactional, given_up: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// Says from now on that to try again is in vain.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
     }
 
     /// Calls `hook` before each request with its number (from 0), its writes if it is one, and the pairs.
@@ -277,6 +284,10 @@ impl Store for MemoryStore {
 
     fn has_transactions(&self) -> bool {
         self.transactional
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

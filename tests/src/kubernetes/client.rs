@@ -1,11 +1,13 @@
 //! A small client of the API server: one request, one answer, no retries, no cache.
 
+use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use ureq::http::{Method, Request};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use ureq::{AsSendBody, SendBody};
 
 use super::api_server::ENDPOINT;
 use super::identity::Identity;
@@ -50,14 +52,24 @@ impl Client {
 
     /// One request for a path of the server.
     pub fn request(&self, method: Method, path: &str, content_type: &str, body: &str) -> Result<Answer> {
+        let content_type = Some(content_type).filter(|_| !body.is_empty());
+        self.send(method, path, content_type, body.to_owned())
+    }
+
+    /// Posts a body that is read as it is sent.
+    pub fn upload(&self, path: &str, mut body: impl Read) -> Result<Answer> {
+        self.send(Method::POST, path, Some("application/json"), SendBody::from_reader(&mut body))
+    }
+
+    fn send(&self, method: Method, path: &str, content_type: Option<&str>, body: impl AsSendBody) -> Result<Answer> {
         let mut request = Request::builder().method(&method).uri(format!("{ENDPOINT}{path}"));
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        if !body.is_empty() {
+        if let Some(content_type) = content_type {
             request = request.header("content-type", content_type);
         }
-        let sent = self.agent.run(request.body(body.to_owned())?);
+        let sent = self.agent.run(request.body(body)?);
         let mut answer = sent.with_context(|| format!("{method} {path}"))?;
         let text = answer.body_mut().read_to_string().with_context(|| format!("{method} {path}"))?;
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));

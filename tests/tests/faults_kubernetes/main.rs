@@ -7,6 +7,7 @@ mod cache;
 mod control_plane;
 mod each_request;
 mod listed;
+mod load;
 mod objects;
 
 use std::sync::Arc;

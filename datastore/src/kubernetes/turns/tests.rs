@@ -91,6 +91,8 @@ async fn a_node_asks_a_busy_server_as_often_as_one_process_does() {
         let directory = tempfile::tempdir().unwrap();
         let alone = Server::new(seconds(60), seconds(advice));
         assert!(node(&directory, CALL)[0].call(&alone).await);
+        // The other node: what the first has noted is still ahead on the system's clock, which is not paused.
+        let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(60), seconds(advice));
         assert_eq!(crowd(&server, &node(&directory, CALL)).await, vec![true; NODE]);
         assert_eq!(server.refused(), alone.refused(), "{advice} s");
@@ -108,6 +110,18 @@ async fn of_requests_that_are_refused_together_one_is_repeated_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let process = &node(&directory, CALL)[0];
+    assert!(process.ask(&Server::new(seconds(1), seconds(1))).await);
+    let server = Server::new(Duration::ZERO, seconds(1));
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
+    let asked: Vec<_> = server.asked.borrow().iter().map(|(_, at)| at.as_millis()).collect();
+    assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
+    assert!(!process.turns.is_waited_for(&process.turns.rule().unwrap().file), "other processes need not wait");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_waits_until_its_limit_and_not_less() {
     for advice in [1, 32, 3600] {
         let directory = tempfile::tempdir().unwrap();
@@ -118,6 +132,7 @@ async fn a_call_waits_until_its_limit_and_not_less() {
         for (done, after) in join_all(ends).await {
             assert!(!done && after >= CALL && after < CALL + seconds(1), "{advice} s: {after:?}");
         }
+        assert!(node.iter().all(|process| process.turns.are_over()));
     }
 }
 
@@ -144,10 +159,10 @@ async fn a_call_that_may_not_wait_fails_at_once_and_leaves_word() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::new(seconds(5), seconds(8));
     let (hasty, patient) = (node(&directory, Duration::ZERO), node(&directory, CALL));
-    assert!(!hasty[0].turns.was_busy());
+    assert!(!hasty[0].turns.was_busy() && !hasty[0].turns.are_over());
     assert!(!hasty[0].ask(&server).await && !hasty[1].ask(&server).await);
     assert_eq!(server.began.elapsed().as_secs(), 0);
-    assert!(hasty[0].turns.was_busy() && hasty[1].turns.was_busy());
+    assert!(hasty[0].turns.are_over() && hasty[1].turns.are_over());
     assert!(patient[2].ask(&server).await);
     let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
     assert_eq!(asked, [(0, 0), (2, 8)], "nobody asked before the server wanted to be asked");

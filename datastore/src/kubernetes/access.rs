@@ -6,7 +6,7 @@ use kube::Config;
 use kube::client::ConfigExt;
 use kube::config::{AuthInfo, Context, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::config::{KubernetesConfig, Overrides};
+use super::config::{KubernetesConfig, Overrides, without_user};
 use super::login::Login;
 use crate::error_chain::chain;
 
@@ -117,6 +117,7 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessEr
         (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
     };
     apply(&mut config, overrides)?;
+    config.cluster_url = url(&without_user(&config.cluster_url.to_string()))?;
     let login = Login::of(&config.auth_info, &place, overrides)?;
     Ok(Access { config, login })
 }

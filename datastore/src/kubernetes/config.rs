@@ -91,7 +91,7 @@ impl KubernetesConfig {
         let overrides = Overrides {
             context: some(source.get("", "K8S_CURRENT_CONTEXT")),
             // The path below the API's root is of no use here, and upstream cuts it off too (DS-12).
-            server: server.map(|url| url.split_once("/api/").map_or(url.clone(), |(root, _)| root.into())),
+            server: server.map(|url| without_user(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
             token: some(source.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
             authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
             certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
@@ -126,6 +126,18 @@ fn rate(settings: &Settings, source: &Source<'_>) -> Result<Option<Rate>, Config
     let burst = number(settings.burst, "K8S_CLIENT_BURST", DEFAULT_BURST)?;
     // A negative rate is none.
     Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
+}
+
+/// Returns the URL without a user and a password in front of its host. This client does not log in by them, and the URL
+/// is in errors, logs and the journal.
+pub(super) fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    match authority.rsplit_once('@') {
+        Some((_, host)) if !scheme.is_empty() => format!("{scheme}://{host}{path}"),
+        Some((_, host)) => format!("{host}{path}"),
+        None => url.to_owned(),
+    }
 }
 
 /// As Go reads numbers, which may have a fraction here, and a base in front (DS-4).

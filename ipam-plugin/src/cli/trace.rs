@@ -147,8 +147,8 @@ async fn look(args: &TraceArgs, store: Result<&Datastore, String>, places: &Plac
     let mut lack = |part, reason: String| missing.push(Missing { part, reason });
 
     let mut wanted = Wanted::new(namespace, pod, args.lines);
-    if let Err(error) = wanted.read(&places.log_file) {
-        lack("log", format!("{}: {error}", places.log_file.display()));
+    for (file, error) in wanted.read(&places.log_file) {
+        lack("log", format!("{}: {error}", file.display()));
     }
     let stored = match store {
         Ok(store) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{Node, WorkloadEndpoint};
-use libcalico::ipam::{Allocation, Block, Claim, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of};
+use libcalico::ipam::{Allocation, Attribute, Block, Claim, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
@@ -65,7 +65,13 @@ impl<'a> Listed<'a> {
     /// Requests for the addresses of a block that are to be given back, each as it is held now.
     fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         let wanted = block.allocated().filter(|held| !held.is_cooling() && self.is_wanted(held));
-        wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
+        let request = |held: Allocation<'_>| {
+            let handle = held.handle();
+            tracing::info!(address = %held.ip, handle = handle.as_ref().map(display), node = self.node,
+                pod = held.attribute.and_then(pod), reason = "its node is gone", "releasing an address");
+            ReleaseRequest { ip: held.ip, handle, sequence: held.sequence }
+        };
+        wanted.map(request).collect()
     }
 
     fn is_wanted(&self, held: &Allocation<'_>) -> bool {
@@ -91,6 +97,14 @@ impl<'a> Listed<'a> {
     }
 }
 
+/// Returns the pod that an allocation names.
+fn pod(attribute: &Attribute) -> Option<String> {
+    match Claim::of(attribute).0 {
+        Claim::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
+        _ => None,
+    }
+}
+
 /// Tells whether the handle is of the endpoint's container, on whatever network, or the one of before v3.
 fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
     let (namespace, spec) = (&endpoint.metadata.namespace, &endpoint.spec);
@@ -103,6 +117,8 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
 pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let prelude = ReleasePrelude::read(store, &handles).await?;
+    tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is gone",
+        "releasing addresses of tunnels");
     Ok(release(store, clock, prelude).await?.addresses)
 }
 

@@ -26,9 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const CALM: Duration = Duration::from_secs(3);
 /// Connections are cut so many times at least, a second apart.
 const CUTS: u32 = 6;
-/// Of a hundred requests five fail, each in another way than the one before.
+/// Of a hundred requests ten fail, each in another way than the one before.
 const FAILING: (Point, Fault) = (
-    Point::EachNth(20),
+    Point::EachNth(10),
     Fault::InTurn(&[
         Fault::Refuse(Refusal { code: 500, retry_after: None }),
         Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
@@ -114,6 +114,7 @@ impl Lives<'_> {
         life::happenings(&self.world());
         self.becomes_as_expected(&program, || ());
         let faults: Vec<usize> = program.proxies().map(|proxy| proxy.faults()).collect();
+        // A busy machine does more in one request: there were 140 to 200.
         assert!(faults.iter().all(|faults| *faults > 0) && faults.iter().sum::<usize>() >= 5, "{faults:?}");
         program.proxies().for_each(|proxy| proxy.arm(None));
         assert!(program.controllers.terminate().unwrap().success());

@@ -4,16 +4,19 @@
 use crate::commands::Chapter;
 
 /// The documents.
-pub(crate) const DOCUMENTS: [&str; 3] = ["README.md", "docs/threat-model.md", "deploy/README.md"];
+pub(crate) const DOCUMENTS: [&str; 4] = ["README.md", "docs/threat-model.md", "deploy/README.md", CONTROLLERS];
+
+const CONTROLLERS: &str = "kube-controllers/README.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
+const NO_PPROF: &str = "pprof is not installed here: unit tests of kube-controllers read the profiles";
 const NO_REGISTRY: &str = "there is no registry to push to";
 const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that are not run, by document, heading and beginning, with the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 21] = [
+const NOT_RUN: [(&str, &str, &str, &str); 26] = [
     ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
     ("README.md", "When something fails", "POD=", NO_KUBELET),
     ("README.md", "When something fails", "kubectl -n kube-system exec", NO_KUBELET),
@@ -45,6 +48,16 @@ const NOT_RUN: [(&str, &str, &str, &str); 21] = [
     ("deploy/README.md", "Uninstall", "kubectl -n kube-system logs", NO_KUBELET),
     ("deploy/README.md", "Images", "tar -C target/images", "`make e2e` imports the images into containerd"),
     ("deploy/README.md", "Images", "deploy/images/build.sh", "the suite deploy_images builds images"),
+    (
+        CONTROLLERS,
+        "kube-controllers",
+        "KUBECONFIG=",
+        "it goes on until it is stopped: the suite controllers_start runs it",
+    ),
+    (CONTROLLERS, "kube-controllers", "check-status", "the suite controllers_start runs this beside kube-controllers"),
+    (CONTROLLERS, "Profiles", "kubectl -n kube-system port-forward", NO_KUBELET),
+    (CONTROLLERS, "Profiles", "pprof kube-controllers.debug", NO_PPROF),
+    (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
 ];
 
 /// Chapters whose indented blocks are no commands.

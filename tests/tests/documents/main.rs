@@ -23,7 +23,7 @@ const DEPLOY: &str = "deploy/README.md";
 const ON_THE_LOCAL_FILE: [(&str, &str); 1] = [(README, "Use it by hand")];
 
 /// Headings of the chapters that are run on an API server, in this order.
-const ON_AN_API_SERVER: [(&str, &str); 7] = [
+const ON_AN_API_SERVER: [(&str, &str); 8] = [
     (README, "Install on a cluster"),
     (README, "Against an existing cluster, by hand"),
     (README, "When something fails"),
@@ -31,6 +31,7 @@ const ON_AN_API_SERVER: [(&str, &str); 7] = [
     (DEPLOY, "Upgrade"),
     (DEPLOY, "Uninstall"),
     (DEPLOY, "Beside upstream"),
+    ("kube-controllers/README.md", "kube-controllers"),
 ];
 
 fn chapters() -> Vec<Chapter> {
@@ -174,7 +175,7 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
         };
         let as_is = |command: &str| command.to_owned();
 
-        let [install, by_hand, fails, quick_start, upgrade, uninstall, beside] = ON_AN_API_SERVER;
+        let [install, by_hand, fails, quick_start, upgrade, uninstall, beside, controllers] = ON_AN_API_SERVER;
         typed(install, PROGRAMS, &as_is);
 
         person.write("conf.json", file(chapter(&chapters, by_hand), "json")).unwrap();
@@ -202,6 +203,7 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
             export REGISTRY=ghcr.io/me/calico";
         let printed = typed(beside, upstreams, &as_is);
         assert!(printed.contains("+        image: ghcr.io/me/calico/cni"), "{printed}");
+        typed(controllers, "", &as_is);
     });
 }
 

@@ -57,6 +57,20 @@ async fn a_kubeconfig_that_cannot_be_parsed_is_not_quoted() {
 }
 
 #[tokio::test]
+async fn user_and_password_of_a_servers_url_are_dropped() {
+    let content = with(json!({}), json!({})).replace("https://localhost:1", "https://me:secret@localhost:1/api-of/x");
+    let access = read_text(&content).await.ok().unwrap();
+    assert_eq!(access.config.cluster_url.to_string(), "https://localhost:1/api-of/x");
+    for (url, without) in [
+        ("https://me:secret@[::1]:6443", "https://[::1]:6443"),
+        ("me@host", "host"),
+        ("https://host/path@x", "https://host/path@x"),
+    ] {
+        assert_eq!(without_user(url), without);
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_cannot_be_followed_is_told() {
     for (content, says) in [
         (with(json!({}), json!({ "proxy-url": "http://me:secret@127.0.0.1:9" })), "proxy-url of cluster k"),

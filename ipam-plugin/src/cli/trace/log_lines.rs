@@ -27,24 +27,21 @@ impl<'a> Wanted<'a> {
         Wanted { namespace, pod, containers: BTreeSet::new(), most, lines: VecDeque::new(), left_out: 0 }
     }
 
-    /// Reads a log file, after the files that it was rotated to.
-    ///
-    /// # Errors
-    /// A file cannot be read, or there is none at all. What was found before stays.
-    pub(super) fn read(&mut self, path: &Path) -> io::Result<()> {
+    /// Reads a log file, after the files that it was rotated to. Returns the files that cannot be read; the log file is
+    /// among them if there is no file at all.
+    pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
         let rotated: Vec<PathBuf> =
             (1..=MOST_FILES).map(|number| rotated_path(path, number)).take_while(|rotated| rotated.exists()).collect();
-        for rotated in rotated.iter().rev() {
-            match self.read_one(rotated) {
+        let mut unread = Vec::new();
+        for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
+            match self.read_one(file) {
                 // Another process rotates right now.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                outcome => outcome?,
+                Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
+                Err(error) => unread.push((file.to_owned(), error)),
+                Ok(()) => {}
             }
         }
-        match self.read_one(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => Ok(()),
-            outcome => outcome,
-        }
+        unread
     }
 
     fn read_one(&mut self, path: &Path) -> io::Result<()> {
@@ -132,7 +129,7 @@ mod tests {
             fs::write(directory.path().join(name), text).unwrap();
         }
         let mut wanted = Wanted::new("default", "web", most);
-        wanted.read(&directory.path().join("cni.log")).unwrap();
+        assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
         wanted.into_lines()
     }
 
@@ -171,9 +168,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cni.log");
         let mut wanted = Wanted::new("default", "web", 9);
-        assert_eq!(wanted.read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(wanted.read(&path)[0].1.kind(), ErrorKind::NotFound);
         fs::write(&path, [b"\xff\x00", OF_WEB.as_bytes()].concat()).unwrap();
-        wanted.read(&path).unwrap();
+        assert!(wanted.read(&path).is_empty());
         assert_eq!(wanted.into_lines().0, [format!("\u{fffd}\0{OF_WEB}")]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_and_the_others_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cni.log");
+        fs::write(&path, OF_WEB).unwrap();
+        // A directory can be opened and not read, by any user.
+        fs::create_dir(directory.path().join("cni.log.1")).unwrap();
+        let mut wanted = Wanted::new("default", "web", 9);
+        let unread: Vec<_> = wanted.read(&path).into_iter().map(|(file, _)| file).collect();
+        assert_eq!(unread, [directory.path().join("cni.log.1")]);
+        assert_eq!(wanted.into_lines().0, [OF_WEB]);
     }
 }

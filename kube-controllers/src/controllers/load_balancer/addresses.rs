@@ -56,6 +56,7 @@ impl Addresses {
     /// Gives back everything that `handle` holds. That it holds nothing is success (B-32).
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), Failure> {
         let prelude = ReleasePrelude::read(&*self.store, std::slice::from_ref(handle)).await?;
+        tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), prelude).await;
         let released = released.map_err(|error| failure(&error))?;
         tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
@@ -64,6 +65,9 @@ impl Addresses {
 
     /// Gives back single addresses.
     pub(super) async fn release(&self, held: &[Held]) -> Result<(), Failure> {
+        for Held { ip, handle, .. } in held {
+            tracing::info!(address = %ip, %handle, reason = "the Service has another", "releasing an address of a Service");
+        }
         let requests: Vec<_> = held.iter().map(Held::release).collect();
         let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;
         released.map(drop).map_err(|error| failure(&error))

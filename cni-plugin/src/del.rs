@@ -69,7 +69,14 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     }
     let until = begun + busy_server::longest_wait(Command::Del);
     session.wait_while_busy(until);
-    timeout_at(until, take_back(session, until)).await.unwrap_or(first)
+    match timeout_at(until, take_back(session, until)).await {
+        // The debt is noted: the runtime need not try again.
+        Ok(Err(error)) if first.is_ok() => {
+            tracing::warn!(%error, "the rest of this DEL is left to the debt that is noted");
+            first
+        }
+        second => second.unwrap_or(first),
+    }
 }
 
 /// Does so by `until`. What is left then is noted.

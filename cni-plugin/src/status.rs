@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ipam_plugin::own_node;
+use ipam_plugin::{busy_server, own_node};
 use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
@@ -13,7 +13,7 @@ use crate::{ipam, mtu, owed};
 /// All that one STATUS may take: a datastore that is slower than this cannot serve an ADD.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Succeeds only if an ADD could be served. Every failure has code 50.
+/// Succeeds only if an ADD could be served, which waits for an API server that is busy. Every failure has code 50.
 pub async fn status(session: &mut Session) -> Result<(), CniError> {
     let until = Instant::now() + DEADLINE;
     let interface = &session.call.conf.interface;
@@ -29,7 +29,7 @@ pub async fn status(session: &mut Session) -> Result<(), CniError> {
         }
         ipam::status(session, call.as_ref(), known.assign.as_ref())
     });
-    ready.map_err(|error| not_available(&error))?;
+    busy_server::status(ready, &session.store, &session.api).map_err(|error| not_available(&error))?;
     // What is not paid in the time that is left waits for the next call.
     let _ = timeout_at(until, owed::settle_some(session)).await;
     Ok(())

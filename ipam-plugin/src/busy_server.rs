@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use datastore::{Datastore, WhenBusy};
-use netconf::Command;
+use netconf::{CniError, Command};
 use tokio::time::Instant;
 
 use crate::kubernetes_api::Api;
@@ -29,6 +29,18 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
         api.wait_while_busy(rule.clone());
     }
     store.wait_while_busy(rule);
+}
+
+/// Returns what a STATUS says: success also if it failed because a server is busy, for which an ADD would wait. After a
+/// failure runtimes report the node as not ready, and Kubernetes takes its pods away.
+pub fn status(found: Result<(), CniError>, store: &Datastore, api: &Api) -> Result<(), CniError> {
+    match found {
+        Err(error) if was_met(store, api) => {
+            tracing::warn!(%error, "the API server is busy; an ADD would wait for it");
+            Ok(())
+        }
+        found => found,
+    }
 }
 
 /// Returns true if a server was busy, and a request waited for it or failed.

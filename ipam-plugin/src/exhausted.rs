@@ -141,9 +141,9 @@ impl Notes {
         })
     }
 
-    /// Notes what searches came to. For processes that hold the node's lock; without it two may lose a note, and no
+    /// Notes what searches came to that were over at `now`. For processes that hold the node's lock; without it two may lose a note, and no
     /// more.
-    pub(crate) fn keep(&self, outcomes: Vec<Outcome>) {
+    pub(crate) fn keep(&self, outcomes: Vec<Outcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
         let mut notes = before.clone();
@@ -153,7 +153,7 @@ impl Notes {
                 Outcome::Noted(note, _) => &note.search.key,
             };
             let earlier = notes.iter().position(|note| note.search.key == *key).map(|place| notes.remove(place));
-            notes.extend(self.note(outcome, earlier));
+            notes.extend(self.note(outcome, earlier, now.unix_timestamp()));
         }
         notes.drain(..notes.len().saturating_sub(MOST));
         if notes == before {
@@ -164,15 +164,18 @@ impl Notes {
         }
     }
 
-    fn note(&self, outcome: Outcome, earlier: Option<Note>) -> Option<Note> {
+    fn note(&self, outcome: Outcome, earlier: Option<Note>, made: i64) -> Option<Note> {
         match outcome {
             Outcome::Found(_) => None,
             Outcome::Exhausted { search, release, pools, own } => {
                 let release = release?;
-                let is_same = |note: &Note| note.search == search && note.release == release;
-                let holds =
-                    earlier.filter(is_same).map_or(FIRST, |note| note.holds.saturating_mul(2).clamp(FIRST, LONGEST));
-                Some(Note { search, release, made: self.now, holds, pools, own })
+                // There may have been room since a note that ended long ago.
+                let is_recent = |note: &Note| self.now < note.made.saturating_add(note.holds).saturating_add(LONGEST);
+                let is_same = |note: &Note| note.search == search && note.release == release && is_recent(note);
+                let holds = earlier.filter(is_same).map_or(FIRST, |note| note.holds.saturating_mul(2));
+                // An address that became free when the search had passed its block is found a minute later at most.
+                let longest = LONGEST.saturating_sub(made.saturating_sub(self.now)).clamp(FIRST, LONGEST);
+                Some(Note { search, release, made, holds: holds.clamp(FIRST, longest), pools, own })
             }
             Outcome::Noted(note, own) => Some(Note { own, ..note }),
         }

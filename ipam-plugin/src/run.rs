@@ -96,9 +96,10 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             workload.await?.tell(&mut ipam);
             cni::check(store, &ipam, &recorded).await.map(|()| String::new())
         }
-        Command::Status => cni::status(store, &ipam, |prelude| own_node::assume(store, &ipam.node, prelude))
-            .await
-            .map(|()| String::new()),
+        Command::Status => {
+            let status = cni::status(store, &ipam, |prelude| own_node::assume(store, &ipam.node, prelude)).await;
+            busy_server::status(status, store, &api).map(|()| String::new())
+        }
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }

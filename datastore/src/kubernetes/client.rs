@@ -345,7 +345,9 @@ async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<(Opened, Opti
 }
 
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    let advice = headers.get(RETRY_AFTER)?;
+    // A proxy may name a date. The least that an API server asks for stands for what is no number.
+    let seconds = advice.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 

@@ -98,11 +98,12 @@ impl From<kube::Error> for Failure {
 
 impl Failure {
     /// Returns true if a read that the server's cache may answer is to be sent to the server's own store: the cache has
-    /// not that revision (400, 410), fails (5xx), or broke off. Other refusals are answers.
+    /// not that revision (400, 410), fails (5xx), or broke off, in the middle of an answer too. Other refusals are
+    /// answers.
     pub(super) fn is_of_cache(&self) -> bool {
         match self {
             Failure::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),
-            Failure::NoAnswer(_) => true,
+            Failure::NoAnswer(_) | Failure::Unreadable(_) => true,
             _ => false,
         }
     }

@@ -33,7 +33,12 @@ pub(super) async fn each(
         let tell = &tell;
         async move { client.send_for_list(&request, &mut *tell.lock().await).await }
     };
-    walk(list, false, ask).await.map(drop)
+    let left = walk(list, false, ask).await?;
+    match left.is_empty() {
+        true => Ok(()),
+        // The reader has not recognised them as items, so that nobody was told of them.
+        false => Err(Failure::Unreadable("the items of a list are not where they are expected".into())),
+    }
 }
 
 async fn walk<F: Future<Output = Result<Value, Failure>>>(

@@ -168,10 +168,14 @@ impl Turns {
     }
 
     /// Writes down that the server does not want to be asked for as long as `pause`: a time of the system's clock in
-    /// ns.
+    /// ns. A later time stays.
     fn note(&self, path: &Path, pause: Duration) -> io::Result<()> {
+        let file = open(path)?;
+        if self.noted(&file).is_some_and(|rest| rest >= pause) {
+            return Ok(());
+        }
         let until = (self.now() + pause.min(LONGEST_NOTE)).duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
-        open(path)?.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
+        file.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
     }
 
     /// Returns how long the server does not want to be asked from now on.

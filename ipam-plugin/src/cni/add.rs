@@ -109,7 +109,7 @@ async fn addresses<S: Store, C: Clock>(
     request.passed_over = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
     let assigned = assign(store, clock, &request, prelude).await?;
-    request.notes.keep(assigned.searches);
+    request.notes.keep(assigned.searches, clock.now());
     if assigned.has_claimed {
         // Other searches may be for pools that the block is of, and the claim is not in every cache yet.
         drop(call.releasing());

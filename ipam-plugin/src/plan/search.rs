@@ -84,6 +84,8 @@ impl FamilyPlan<'_> {
         release: Option<u64>,
     ) -> Option<Outcome> {
         let is_exhausted = match exhausted {
+            // A block that was passed over because it could not be put in order may give an address in a moment.
+            Some(_) if !self.spared.is_empty() => return None,
             Some(Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. }) => true,
             Some(Exhaustion::BlockLimit { .. } | Exhaustion::AutoAllocateOff) => return None,
             None => false,

@@ -73,6 +73,8 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
         // A call also opens the file to leave word, before it waits.
         await_that("the DEL notes its debt", || debts() == 1);
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
+        // A node whose calls wait is ready.
+        faulty.call("STATUS", &first).run().unwrap().success();
         let asked = faulty.proxy.faults();
         await_that("the first asks again", || faulty.proxy.faults() > asked);
 

@@ -165,6 +165,12 @@ mod tests {
     }
 
     #[test]
+    fn half_an_answer_of_the_cache_is_asked_of_the_store() {
+        assert!(Failure::Unreadable("EOF while parsing".into()).is_of_cache());
+        assert!(!Failure::NotSent("nothing listens".into()).is_of_cache());
+    }
+
+    #[test]
     fn a_proxys_own_words_are_kept_in_bounds() {
         let refusal = Refusal::parse(StatusCode::BAD_GATEWAY, "<html>".repeat(1000).as_bytes(), None);
         assert_eq!(refusal.status.message.len(), LONGEST_QUOTE);

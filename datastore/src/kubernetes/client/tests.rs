@@ -317,6 +317,15 @@ async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
     }
 }
 
+#[test]
+fn advice_that_is_no_number_counts_as_a_second() {
+    for (text, seconds) in [("7", 7), ("0", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1), ("-3", 1), ("", 1)] {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+        assert_eq!(retry_after(&headers), Some(Duration::from_secs(seconds)), "{text}");
+    }
+    assert_eq!(retry_after(&HeaderMap::new()), None);
+}
+
 #[tokio::test]
 async fn settings_that_lead_nowhere_are_told_at_once() {
     let dir = tempfile::tempdir().unwrap();

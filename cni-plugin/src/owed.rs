@@ -219,6 +219,8 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     let wanted = Wanted::of(session, &known);
     let entries = session.journal.entries().unwrap_or_default();
     let is_urgent = entries.iter().flat_map(|entry| &entry.debt).any(|debt| wanted.urgency(debt) == Urgency::Must);
+    // Before the lock: the request may wait for a busy server, and the lock keeps other calls waiting.
+    let payer = Payer::of_call(session).await;
     let locked = match is_own_owed || is_urgent {
         true => session.journal.lock().map(Some),
         false => session.journal.try_lock(),
@@ -233,7 +235,6 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
         }
     };
     locked.remove_abandoned();
-    let payer = Payer::of_call(session).await;
     if is_own_owed {
         pay_own(session, &payer, &locked).await?;
     }

@@ -6,6 +6,9 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
 const SELECT_BETWEEN: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
+/// The same without values, which are most of the file.
+const KEYS_FROM: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 ORDER BY path";
+const KEYS_BETWEEN: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
 
 /// A [`Write`] in SQLite's terms.
 #[derive(Debug)]
@@ -49,9 +52,10 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
         let mut statement = connection.prepare_cached(SELECT_ONE)?;
         return statement.query_map([&range.path], entry)?.collect();
     }
+    let (from, between) = if range.keys_only { (KEYS_FROM, KEYS_BETWEEN) } else { (SELECT_FROM, SELECT_BETWEEN) };
     match end_of_prefix(&range.path) {
-        Some(end) => connection.prepare_cached(SELECT_BETWEEN)?.query_map([&range.path, &end], entry)?.collect(),
-        None => connection.prepare_cached(SELECT_FROM)?.query_map([&range.path], entry)?.collect(),
+        Some(end) => connection.prepare_cached(between)?.query_map([&range.path, &end], entry)?.collect(),
+        None => connection.prepare_cached(from)?.query_map([&range.path], entry)?.collect(),
     }
 }
 
@@ -171,6 +175,21 @@ fn apply_one(transaction: &Transaction<'_>, write: &Prepared<'_>, revision: i64)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_a_range_are_read_without_values() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch("CREATE TABLE kv (path, value, revision); INSERT INTO kv VALUES ('/a', 'x', 7)")
+            .unwrap();
+        for (path, keys_only, value) in [("/", true, ""), ("\u{10ffff}", true, ""), ("/", false, "x")] {
+            let freshness = libcalico::store::Freshness::Latest;
+            let range = Range { kind: "", path: path.into(), prefix: true, keys_only, freshness };
+            let read = read(&connection, &range).unwrap();
+            let expected = RawEntry { path: "/a".into(), value: value.into(), revision: Revision("7".into()) };
+            assert_eq!(read, if path == "/" { vec![expected] } else { Vec::new() });
+        }
+    }
 
     #[test]
     fn end_of_prefix_is_the_next_text() {

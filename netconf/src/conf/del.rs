@@ -8,8 +8,9 @@ use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 
 /// Keys, in lower case, that tell whose attachment it is, where its endpoint and addresses are kept, and which
-/// dataplane has the interface. Of `ipam` its `type` alone tells that.
-const NEEDED: [&str; 12] = [
+/// dataplane has the interface. Of `ipam` its `type` alone tells that. The API server tells the group of Calico's objects
+/// to a call that is not told.
+const NEEDED: [&str; 11] = [
     "name",
     "cniversion",
     "ipam",
@@ -17,7 +18,6 @@ const NEEDED: [&str; 12] = [
     "policy",
     "args",
     "dataplane_options",
-    "calico_api_group",
     "nodename",
     "nodename_file",
     "nodename_file_optional",
@@ -86,14 +86,20 @@ mod tests {
     fn del_passes_over_values_that_it_does_not_need() {
         let document = json!({
             "name": "n", "mtu": 1, "MTU": 1500, "num_queues": 5000, "policy_setup_timeout_seconds": -1, "log_level": 7,
-            "container_settings": { "allow_ip_forwarding": "yes" }, "prevResult": "x",
+            "container_settings": { "allow_ip_forwarding": "yes" }, "prevResult": "x", "calico_api_group": "v7",
             "ipam": { "type": "calico-ipam", "assign_ipv4": "perhaps", "ipv4_pools": ["10.0.0.0/8", ""] },
         });
         assert!(NetConf::read(&Node::root("$", &document)).is_err());
         let (conf, told) = read(&document).unwrap();
         assert_eq!((conf.name.as_str(), conf.ipam.ipam_type.as_str()), ("n", "calico-ipam"));
         assert_eq!((conf.interface.mtu, conf.interface.num_queues), (1500, 1));
-        for path in ["$.num_queues", "$.ipam.assign_ipv4", "$.container_settings.allow_ip_forwarding", "$.prevResult"] {
+        for path in [
+            "$.num_queues",
+            "$.calico_api_group",
+            "$.ipam.assign_ipv4",
+            "$.container_settings.allow_ip_forwarding",
+            "$.prevResult",
+        ] {
             assert!(told.iter().any(|told| told == path), "{told:?}");
         }
         assert_eq!(read(&json!({ "name": "n" })).unwrap().1, [""; 0]);

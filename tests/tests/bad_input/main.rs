@@ -67,14 +67,13 @@ fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &s
 
 /// Returns true if a DEL cannot do its work without this key.
 fn del_needs(path: &str) -> bool {
-    const NEEDED: [&str; 11] = [
+    const NEEDED: [&str; 10] = [
         "name",
         "cniversion",
         "kubernetes",
         "policy",
         "args",
         "dataplane_options",
-        "calico_api_group",
         "nodename",
         "nodename_file",
         "nodename_file_optional",

@@ -132,7 +132,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
     let store = Datastore::open(&connection.config)?;
     let mut notices = io::stderr();
     let is_new = connection.is_new_file();
-    if is_new {
+    if is_new && !matches!(command, Command::Journal(_)) {
         writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
             .map_err(CliError::Output)?;
     }

@@ -53,6 +53,12 @@ pub(super) enum CliError {
         /// The datastore.
         datastore: String,
     },
+    /// A file that is no datastore yet.
+    #[error("{datastore} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
+    NoSuchFile {
+        /// The datastore.
+        datastore: String,
+    },
     /// A container that is networked again.
     #[error(
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would take its \

@@ -135,6 +135,9 @@ pub(super) async fn run(args: &JournalArgs, session: &mut Session<'_>) -> Result
 }
 
 async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+    if session.is_new {
+        return Err(CliError::NoSuchFile { datastore: session.datastore.clone() });
+    }
     let no_identity = || CliError::NoIdentity { datastore: session.datastore.clone() };
     let identity = session.store.identity().await?.ok_or_else(no_identity)?;
     let creditor = Creditor { name: session.spelling.clone(), identity };
@@ -148,18 +151,29 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
         }
     }
     let is_chosen = |debt: &Debt| adopt.all || adopt.containers.iter().any(|id| debt.container_id.starts_with(id));
+    let mut chosen = Vec::new();
     for (entry, debt) in debts.iter().filter(|(_, debt)| is_chosen(debt)) {
-        if let Some(interface) = living_interface(session, debt) {
-            let (container, entry) = (debt.container_id.clone(), entry.display().to_string());
-            return Err(CliError::Living { container, interface, entry });
+        let Some(interface) = living_interface(session, debt) else {
+            chosen.push((entry, debt));
+            continue;
+        };
+        let (container, entry) = (debt.container_id.clone(), entry.display().to_string());
+        let living = CliError::Living { container, interface, entry };
+        match adopt.all {
+            true => session.notice(format_args!("note: left as it is: {living}")),
+            false => return Err(living),
         }
+    }
+    for (entry, debt) in chosen {
         locked.adopt(entry, &creditor)?;
+        let former = if debt.identity.is_empty() { "unknown" } else { &debt.identity };
         session.say(format_args!(
-            "the debt of {} (container {}) is now owed to {} ({})",
+            "the debt of {} (container {}) is now owed to {} ({}); before: {} ({former})",
             debt.workload(),
             debt.container_id,
             creditor.name,
-            creditor.identity
+            creditor.identity,
+            debt.datastore,
         ))?;
     }
     // Calls of the plugin ask their datastores for their identities again, and find what is owed to them now.
@@ -220,8 +234,11 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::cli::testing::Shell;
+    use crate::host_link::{HostLink, HostLinks};
 
     fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
         let directory = shell.dir.path().join("journal");
@@ -292,5 +309,50 @@ mod tests {
         assert_eq!(owned(), ["c1", "c2"]);
         shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);
         assert_eq!(owned(), ["c1", "c2", "d1"]);
+    }
+
+    /// The kernel has the interface of one pod.
+    #[derive(Debug)]
+    struct OneLink;
+
+    impl HostLinks for OneLink {
+        fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
+            Ok((name == pod_interface("cali", "team", "web")).then(HostLink::default))
+        }
+    }
+
+    #[test]
+    fn adopt_of_a_container_that_has_its_interface_again_is_refused_before_anything_is_written() {
+        let shell = Shell::new();
+        let directory = noted(&shell, "c1", "etcd http://a:2379");
+        let of_container = Debt { container_id: "c2".into(), identity: "etcd 1".into(), ..Debt::default() };
+        Journal::new(&directory).record(&of_container).unwrap();
+        let run = |containers: &[&str]| {
+            let line = [&["journal", "adopt"], containers, &["--directory", &directory]].concat();
+            shell.run_with(&line, |session| session.links = &OneLink)
+        };
+        let refused = run(&["c2", "c1"]).outcome.unwrap_err();
+        assert!(refused.starts_with("container c1 has its interface "), "{refused}");
+        let listed = shell.ok(&["journal", "--directory", &directory]);
+        assert!(!listed.contains("local "), "{listed}");
+        let all = run(&["--all"]);
+        assert!(all.notices.contains("left as it is: container c1"), "{}", all.notices);
+        assert!(all.out.contains("(container c2) is now owed to local /x.db"), "{}", all.out);
+        assert!(all.out.contains("; before:  (etcd 1)") && !all.out.contains("container c1"), "{}", all.out);
+    }
+
+    #[test]
+    fn adopt_for_a_file_that_does_not_exist_is_refused() {
+        let shell = Shell::new();
+        let directory = noted(&shell, "c1", "etcd http://a:2379");
+        let line = ["journal", "adopt", "--all", "--directory", &directory];
+        let ran = shell.run_with(&line, |session| session.is_new = true);
+        assert!(ran.outcome.unwrap_err().starts_with("the test's does not exist"));
+        assert!(!shell.ok(&["journal", "--directory", &directory]).contains("local "));
+    }
+
+    #[test]
+    fn adopt_of_an_empty_id_is_refused() {
+        assert!(crate::cli::Arguments::try_parse_from(["calico-ipam", "journal", "adopt", ""]).is_err());
     }
 }

@@ -54,6 +54,11 @@ impl Shell {
     }
 
     pub(super) fn run(&self, line: &[&str]) -> Ran {
+        self.run_with(line, |_| ())
+    }
+
+    /// Runs a command in a session that `change` has changed.
+    pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut Session<'_>)) -> Ran {
         let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
             Ok(arguments) => arguments,
             Err(error) => panic!("{line:?}: {error}"),
@@ -63,6 +68,7 @@ impl Shell {
         let mut session = Session::new(&self.store, arguments.output, &mut terminal, &mut notices);
         session.datastore = "the test's".into();
         session.spelling = "local /x.db".into();
+        change(&mut session);
         let outcome = block_on(execute(arguments.command, &mut session)).map_err(|error| error.to_string());
         terminal.flush().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -141,8 +141,8 @@ impl Notes {
         })
     }
 
-    /// Notes what searches came to that were over at `now`. For processes that hold the node's lock; without it two may lose a note, and no
-    /// more.
+    /// Notes what searches came to that were over at `now`. For processes that hold the node's lock; without it two may
+    /// lose a note, and no more.
     pub(crate) fn keep(&self, outcomes: Vec<Outcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
@@ -247,7 +247,10 @@ fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Option<T> {
 }
 
 fn write<T: Serialize>(file: &Path, content: &T) -> io::Result<()> {
-    let new = file.with_extension(process::id().to_string());
+    // One name for all processes, so that the next write replaces what a killed process has left. Of two writes at once
+    // one may fail or be cut, and then there is no note.
+    let mut new = file.as_os_str().to_owned();
+    new.push(".new");
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory)?;
     }

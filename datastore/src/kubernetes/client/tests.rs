@@ -317,6 +317,17 @@ async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
     }
 }
 
+#[tokio::test]
+async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
+    let server = Server::start(&["h2"], &[Reply::Never; 2]).await;
+    let client = server.client(LONG);
+    client.expect_first_answer_within(Duration::from_millis(200));
+    for _ in 0..2 {
+        let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
+        assert!(failure.to_string().ends_with("within 200ms"), "{failure}");
+    }
+}
+
 #[test]
 fn advice_that_is_no_number_counts_as_a_second() {
     for (text, seconds) in [("7", 7), ("0", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1), ("-3", 1), ("", 1)] {

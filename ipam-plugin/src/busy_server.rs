@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use datastore::{Datastore, WhenBusy};
+use libcalico::store::Store;
 use netconf::{CniError, Command};
 use tokio::time::Instant;
 
@@ -31,11 +32,11 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
     store.wait_while_busy(rule);
 }
 
-/// Returns what a STATUS says: success also if it failed because a server is busy, for which an ADD would wait. After a
-/// failure runtimes report the node as not ready, and Kubernetes takes its pods away.
+/// Returns what a STATUS says: success also if its time was over while it waited for a busy server, as an ADD would wait
+/// longer. After a failure runtimes report the node as not ready, and Kubernetes takes its pods away.
 pub fn status(found: Result<(), CniError>, store: &Datastore, api: &Api) -> Result<(), CniError> {
     match found {
-        Err(error) if was_met(store, api) => {
+        Err(error) if store.has_given_up() || matches!(api, Api::Beside(api) if api.has_given_up()) => {
             tracing::warn!(%error, "the API server is busy; an ADD would wait for it");
             Ok(())
         }

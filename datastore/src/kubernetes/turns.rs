@@ -91,7 +91,8 @@ impl Turns {
         if !self.was_busy() && self.own.try_lock().is_ok() && !self.is_waited_for(&rule.file) {
             return Ok(None);
         }
-        let own = timeout_at(rule.until, self.own.lock()).await.map_err(|_| Late)?;
+        // Another request of this process ends by itself, and waits for the server no longer than this one may.
+        let own = self.own.lock().await;
         if self.was_busy() && !self.is_waited_for(&rule.file) {
             return Ok(Some(Turn { own, file: None }));
         }

@@ -12,7 +12,7 @@ use integration_tests::cluster::{Faulty, Pod, handle, on_api_server};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::kubernetes::Identity;
-use integration_tests::proxy::{Fault, Point};
+use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -157,6 +157,10 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
     let error = faulty.call("ADD", pod).run().unwrap().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
     assert_eq!((store.dump().unwrap(), entries().len()), (before, 1));
+    // Not either while the server is busy for a moment.
+    let busy = Fault::Refuse(Refusal { code: 429, retry_after: Some(0) });
+    let error = faulty.faulted("STATUS", pod, Point::First("GET", CLUSTER), busy).error();
+    assert!(error.code == 50 && error.msg.contains("not ready"), "{error:?}");
     set_ready(true);
     faulty.run("STATUS", pod);
     assert_eq!(entries(), Vec::<PathBuf>::new());

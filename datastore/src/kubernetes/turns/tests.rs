@@ -118,6 +118,10 @@ async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
     assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
     let asked: Vec<_> = server.asked.borrow().iter().map(|(_, at)| at.as_millis()).collect();
     assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
+    // That is no wait for the server.
+    let rule = WhenBusy { until: Instant::now(), ..process.turns.rule().unwrap() };
+    process.turns.wait_by(rule);
+    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
     assert!(!process.turns.is_waited_for(&process.turns.rule().unwrap().file), "other processes need not wait");
 }
 

@@ -13,7 +13,7 @@ use netconf::NetConf;
 use serde_json::{Map, Value};
 
 use self::chain::Rendered;
-pub use self::chain::{Chain, Entry, Rendering, kind as kind_of};
+pub use self::chain::{Chain, Entry, PlaceFor, Rendering, kind as kind_of};
 pub use self::former::Former;
 pub use self::placing::Target;
 pub use self::selection::warn_if_not_chosen;

@@ -37,6 +37,14 @@ pub struct AtomicFileError {
     pub source: io::Error,
 }
 
+impl AtomicFileError {
+    /// Whether another program keeps the file as it wants it.
+    #[must_use]
+    pub fn is_contested(&self) -> bool {
+        self.source.kind() == ErrorKind::ResourceBusy
+    }
+}
+
 /// What became of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {

@@ -17,6 +17,20 @@ const PLUGINS: &str = "plugins";
 /// The keys of a single plugin that a list has for all of its plugins.
 const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
 
+/// The types that several programs and people chain, each with parameters of its own.
+const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
+
+/// Whether a configuration takes an entry more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceFor {
+    /// The same entry is there.
+    Same,
+    /// Another entry of its type is there, which its owner put in.
+    Other,
+    /// The entry can be added.
+    More,
+}
+
 /// One plugin of a list.
 pub type Entry = Map<String, Value>;
 
@@ -28,6 +42,8 @@ pub struct Chain {
     entries: Vec<Entry>,
     /// False for a configuration that is itself the only plugin.
     is_list: bool,
+    /// Whether something that is no plugin was left out.
+    leaves_out: bool,
 }
 
 /// What was rendered, and the form by which it is known again.
@@ -59,7 +75,7 @@ impl Chain {
             // As istio-cni and linkerd-cni make a list of it.
             let mut entry = conf.clone();
             entry.remove("cniVersion");
-            return Chain { keys, entries: vec![entry], is_list: false };
+            return Chain { keys, entries: vec![entry], is_list: false, leaves_out: false };
         }
         let mut keys = conf.clone();
         let entries = match keys.remove(PLUGINS) {
@@ -67,7 +83,9 @@ impl Chain {
             _ => Vec::new(),
         };
         let object = |value| if let Value::Object(entry) = value { Some(entry) } else { None };
-        Chain { keys, entries: entries.into_iter().filter_map(object).collect(), is_list: true }
+        let found = entries.len();
+        let entries: Vec<Entry> = entries.into_iter().filter_map(object).collect();
+        Chain { keys, leaves_out: entries.len() < found, entries, is_list: true }
     }
 
     /// The configuration as a list.
@@ -77,10 +95,11 @@ impl Chain {
         conf
     }
 
-    /// Whether two configurations say the same, however they are written.
+    /// Whether two configurations say the same, however they are written. A list with something that is no plugin
+    /// says the same as none: no runtime loads it.
     pub fn says_the_same_as(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
-        self.is_list == other.is_list && form(self) == form(other)
+        !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
     }
 
     /// Whether this is a list, to which entries can be added.
@@ -93,15 +112,24 @@ impl Chain {
         self.entries.iter().filter(|entry| is_calico(entry)).count()
     }
 
-    /// Adds those entries of which this has none of their type: where there is one its owner has put it in already.
+    /// Adds those entries for which there is a place.
     pub fn adopt(&mut self, entries: Vec<Entry>) {
-        let added: Vec<Entry> = entries.into_iter().filter(|entry| !self.has_kind_of(entry)).collect();
+        let added: Vec<Entry> = entries.into_iter().filter(|entry| self.place_for(entry) == PlaceFor::More).collect();
         self.entries.extend(added);
     }
 
-    /// Whether an entry of the same type is there.
-    pub fn has_kind_of(&self, entry: &Entry) -> bool {
-        self.entries.iter().any(|known| kind(known) == kind(entry))
+    /// Tells whether an entry can be added. An owner puts an entry of a type of its own in once; people put in
+    /// several of the types that are for anybody.
+    pub fn place_for(&self, entry: &Entry) -> PlaceFor {
+        let form = |entry: &Entry| canonical(&Value::Object(entry.clone()));
+        let of_kind: Vec<&Entry> = self.entries.iter().filter(|known| kind(known) == kind(entry)).collect();
+        if of_kind.iter().any(|known| form(known) == form(entry)) {
+            PlaceFor::Same
+        } else if of_kind.is_empty() || REPEATED.contains(&kind(entry)) {
+            PlaceFor::More
+        } else {
+            PlaceFor::Other
+        }
     }
 
     /// The entries that are not ours. `noted` are the renderings that may be in place, none where nothing is noted. A
@@ -159,7 +187,7 @@ impl Rendered {
         let mut keys = self.chain.keys.clone();
         keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
         let entries = arranged(&self.chain.entries, &there.entries, &ours);
-        Merged { chain: Chain { keys, entries, is_list: true }, foreign, foreign_keys }
+        Merged { chain: Chain { keys, entries, is_list: true, leaves_out: false }, foreign, foreign_keys }
     }
 
     /// The configuration to be written where nothing of others is.

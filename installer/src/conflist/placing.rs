@@ -116,6 +116,10 @@ impl Conflist {
     }
 
     fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
+        // A template may hold what no runtime takes for a plugin.
+        if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
+            return None;
+        }
         if there.and_then(chain_of).is_some_and(|there| merged.chain.says_the_same_as(&there)) {
             return None;
         }

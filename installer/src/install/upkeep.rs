@@ -67,14 +67,14 @@ impl<'a> Upkeep<'a> {
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
-        match self.installation.install(false) {
-            Ok(()) => {
-                if is_configuration {
-                    self.quarrel.has_put_back();
-                }
-                // A directory may have been skipped.
-                Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None }
-            }
+        let installed = self.installation.install(false);
+        let is_contested = |error: &InstallError| matches!(error, InstallError::File(error) if error.is_contested());
+        if is_configuration && installed.as_ref().err().is_none_or(is_contested) {
+            self.quarrel.has_put_back();
+        }
+        match installed {
+            // A directory may have been skipped.
+            Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
         }
     }

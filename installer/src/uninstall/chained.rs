@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files;
 use super::plan::{Task, Verdict};
 use super::report::Report;
-use crate::conflist::{self, Entry};
+use crate::conflist::{self, Entry, PlaceFor};
 use crate::state::{Installed, State};
 use crate::{atomic_file, runtime_choice};
 
@@ -38,7 +38,14 @@ impl<'a> Chained<'a> {
             let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
             let mut foreign = conflist::foreign_in(&fs::read(path).unwrap_or_default(), noted);
             if let Some(there) = self.following.as_ref().and_then(|path| conflist::chain_of(&fs::read(path).ok()?)) {
-                foreign.retain(|entry| !there.has_kind_of(entry));
+                for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
+                    let kind = conflist::kind_of(other);
+                    report.leave(
+                        format!("the plugin {kind} that another program chained into {}", task.path.display()),
+                        "it is left out: the configuration that follows has one already",
+                    );
+                }
+                foreign.retain(|entry| there.place_for(entry) == PlaceFor::More);
             }
             let kinds: Vec<&str> = foreign.iter().map(conflist::kind_of).collect();
             if kinds.is_empty() {
@@ -71,7 +78,7 @@ fn takes_more(path: &Path) -> bool {
     conflist::is_calicos(&text) && conflist::chain_of(text.as_bytes()).is_some_and(|chain| chain.is_list())
 }
 
-/// Adds entries of which none of their type is there.
+/// Adds entries for which there is a place.
 fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
     let is_whole = |there: Option<&[u8]>| there.is_some_and(|there| conflist::chain_of(there).is_some());
     let change = |there: Option<&[u8]>| {

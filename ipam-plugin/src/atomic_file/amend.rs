@@ -27,8 +27,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct There {
     /// Its contents, through a link. A link that leads nowhere has none.
     pub contents: Vec<u8>,
-    /// Its mode; `None` for a link to a file.
-    pub mode: Option<u32>,
+    /// Its mode, through a link. A link that leads nowhere has none of its bits.
+    pub mode: u32,
+    /// Whether the name is a link.
+    pub is_link: bool,
 }
 
 impl There {
@@ -43,18 +45,20 @@ impl There {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let mode = (!found.is_symlink()).then(|| found.permissions().mode() & 0o7777);
-        match fs::read(path) {
-            Ok(contents) => Ok(Some(There { contents, mode })),
-            Err(error) if error.kind() == ErrorKind::NotFound && mode.is_some() => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(There { contents: Vec::new(), mode })),
+        let is_link = found.is_symlink();
+        match fs::metadata(path).and_then(|found| Ok((fs::read(path)?, found.permissions().mode() & 0o7777))) {
+            Ok((contents, mode)) => Ok(Some(There { contents, mode, is_link })),
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(Some(There { contents: Vec::new(), mode: 0, is_link }))
+            }
             Err(error) => Err(failed(error)),
         }
     }
 
     /// Whether it is a file of its own that grants all that `mode` does.
     pub fn grants(&self, mode: u32) -> bool {
-        self.mode.is_some_and(|found| found & mode == mode)
+        !self.is_link && self.mode & mode == mode
     }
 }
 
@@ -78,7 +82,8 @@ pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<
 /// writing.
 ///
 /// # Errors
-/// The file cannot be read or written, or another program writes it again and again.
+/// The file cannot be read or written, or another program writes it again and again, or undoes each write: that
+/// program's file is in place then, and [`AtomicFileError::is_contested`] says so.
 pub fn amend(
     path: &Path,
     mode: u32,
@@ -86,6 +91,11 @@ pub fn amend(
     mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
 ) -> Result<Change, AtomicFileError> {
     let (mut races, mut writes) = (0, 0);
+    let contested = |words: &str| AtomicFileError {
+        action: "change",
+        path: path.into(),
+        source: io::Error::new(ErrorKind::ResourceBusy, words),
+    };
     loop {
         let there = settled(path, &is_whole)?;
         let contents = change(there.as_ref().map(|there| there.contents.as_slice()));
@@ -98,19 +108,17 @@ pub fn amend(
             (Some(there), None) => there.contents.clone(),
         };
         if writes == WRITES {
-            tracing::warn!("{} is changed by another program each time that it is written", path.display());
-            return Ok(Change::Written);
+            return Err(contested("another program undoes each write of it"));
         }
         let mut draft = Draft::beside(path)?;
         draft.write(&contents)?;
-        let found = there.as_ref().and_then(|there| there.mode).unwrap_or_default();
+        let found = there.as_ref().map_or(0, |there| there.mode);
         match draft.finish(mode | found & 0o777)?.put_in_place_of(there.as_ref())? {
             true => writes += 1,
             false => races += 1,
         }
         if races == RACES {
-            let source = io::Error::new(ErrorKind::ResourceBusy, "another program writes it again and again");
-            return Err(AtomicFileError { action: "change", path: path.into(), source });
+            return Err(contested("another program writes it again and again"));
         }
     }
 }
@@ -223,8 +231,11 @@ mod tests {
             fs::write(&file, "theirs\n").unwrap();
             with_line(Some(b"theirs\n"), "ours")
         };
-        assert_eq!(amend(&file, 0o600, whole, change).unwrap(), Change::Written);
+        let error = amend(&file, 0o600, whole, change).unwrap_err();
+        assert!(error.is_contested(), "{error}");
+        assert!(error.to_string().ends_with("conf: another program undoes each write of it"), "{error}");
         assert_eq!(written, WRITES);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\n");
     }
 
     #[test]
@@ -265,6 +276,11 @@ mod tests {
             assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
         }
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "theirs\n");
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
+        amend(&file, 0, whole, |there| with_line(there, "ours")).unwrap();
+        assert_eq!(fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o7777, 0o644);
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
         let error = amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap_err().to_string();

@@ -184,6 +184,30 @@ fn what_is_no_plugin_is_left_out() {
     }
 }
 
+#[test]
+fn a_list_with_what_is_no_plugin_says_the_same_as_none() {
+    let (whole, damaged) = (list(json!([calico(1)])), list(json!([calico(1), null])));
+    assert!(whole.says_the_same_as(&whole));
+    assert!(!whole.says_the_same_as(&damaged) && !damaged.says_the_same_as(&whole));
+    let merged = rendered(&whole).over(&damaged, &[Rendering::of(&whole)]);
+    assert!(!merged.chain.says_the_same_as(&damaged) && merged.chain.says_the_same_as(&whole));
+}
+
+#[test]
+fn entries_with_other_parameters_are_adopted_beside_those_of_their_type() {
+    let limit = json!({ "type": "bandwidth", "ingressRate": 1000 });
+    let mut chain = list(json!([calico(1), tuning("1"), bandwidth(), istio()]));
+    let other = json!({ "type": "istio-cni", "name": "other" });
+    let more = list(json!([tuning("1"), tuning("2"), tuning("3"), limit, other]));
+    chain.adopt(more.entries.clone());
+    assert_eq!(
+        json!(chain.entries),
+        json!([calico(1), tuning("1"), bandwidth(), istio(), tuning("2"), tuning("3"), limit])
+    );
+    chain.adopt(more.entries);
+    assert_eq!(chain.entries.len(), 7);
+}
+
 /// A plugin of few types and few parameters, so that entries meet.
 fn an_entry() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![Just("calico"), Just("portmap"), Just("bandwidth"), Just("tuning"), Just("istio-cni")];

@@ -3,11 +3,11 @@
 use std::fs;
 use std::net::IpAddr;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use integration_tests::node::Sandbox;
-use integration_tests::plugin::{DEADLINE, Outcome, wait};
+use integration_tests::plugin::{Outcome, wait};
 use integration_tests::proxy::Fault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 use super::plan::{self, Job, LATEST, Task};
 use super::world::{Live, World};
 use super::{audit, halfway};
+
+/// Runtimes give a call two minutes, of which an ADD spends up to 110 s on a server that refuses again and again (429).
+const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
@@ -100,7 +103,7 @@ impl World<'_> {
             // Not reaped yet: the number is still this process's.
             let _ = kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGKILL);
         }
-        wait(child, started, DEADLINE).with_context(|| format!("{job:?}"))
+        wait(child, started, RUNTIMES_LIMIT).with_context(|| format!("{job:?}"))
     }
 
     /// What a runtime tells GC that there is: all that it has not deleted, and what it is adding.

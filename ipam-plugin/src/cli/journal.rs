@@ -164,6 +164,10 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
             false => return Err(living),
         }
     }
+    // Before the first debt is given away, so that none is overlooked if this command ends early: calls of the plugin ask
+    // their datastores for their identities again, and find what is owed to them now.
+    let directory = args.directory.display().to_string();
+    journal.forget_datastores().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
     for (entry, debt) in chosen {
         locked.adopt(entry, &creditor)?;
         let former = if debt.identity.is_empty() { "unknown" } else { &debt.identity };
@@ -176,9 +180,6 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
             debt.datastore,
         ))?;
     }
-    // Calls of the plugin ask their datastores for their identities again, and find what is owed to them now.
-    let directory = args.directory.display().to_string();
-    journal.forget_datastores().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
     Ok(Outcome::Fine)
 }
 

@@ -4,6 +4,7 @@
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
+use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::Debt;
 use ipam_plugin::kubernetes_api::{self, Api};
 use ipam_plugin::kubevirt::{Detected, MachineError, detect, leave};
@@ -56,6 +57,7 @@ pub async fn settle<L: Listings>(payer: &Payer<'_>, owed: &Debt, listings: &L) -
     let Some(api) = api.reached(payer.store) else { return Ok(()) };
     let Some(machine) = machine_of(payer.store, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &machine.instance);
+    let _releasing = Releasing::here();
     let left = leave(payer.store, &SystemClock::start(), &handle, &machine, &owed.node, listings).await;
     left.map_err(|error| cni_error(&error))
 }

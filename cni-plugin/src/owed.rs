@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::cni::cni_error;
-use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::{Creditor, Debt, JournalError, Locked};
 use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::lock::LockError;
@@ -157,7 +156,6 @@ impl<'a> Payer<'a> {
 
     /// Takes the endpoint's addresses off, then releases them: as in DEL.
     async fn pay(&self, locked: &Locked<'_>, entry: &Path, owed: &Debt) -> Result<(), CniError> {
-        let _releasing = Releasing::here();
         let owed = &owed.clone().or_on_node(self.node);
         let facts = facts_of(owed);
         let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));

@@ -117,7 +117,9 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessEr
         (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
     };
     apply(&mut config, overrides)?;
-    config.cluster_url = url(&without_user(&config.cluster_url.to_string()))?;
+    if config.cluster_url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        config.cluster_url = url(&without_user(&config.cluster_url.to_string()))?;
+    }
     let login = Login::of(&config.auth_info, &place, overrides)?;
     Ok(Access { config, login })
 }

@@ -21,6 +21,8 @@ pub use self::measured::Usage;
 
 /// Longer than any call may take, DEL with the datastore out of reach included.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+/// The time that runtimes give a call, of which an ADD spends up to 110 s on a server that refuses again and again (429).
+pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where Debian's `containernetworking-plugins` are; the recordings had it on CNI_PATH behind our directory.
 pub const FOREIGN_PLUGINS: &str = "/usr/lib/cni";

@@ -303,36 +303,35 @@ fn of_two_processes_at_once_one_searches() {
     assert_eq!(scene.cluster.store.take_surveys().0, 1);
 }
 
-/// Notes a search that took from one time to another, in seconds. Returns from when to when the note counts.
-fn noted(file: &Path, from: i64, to: i64) -> (i64, i64) {
-    let at = |seconds: i64| Notes::read(file, OffsetDateTime::UNIX_EPOCH + Duration::from_secs(seconds as u64));
+/// Notes searches that took from one time to another, in seconds, one after the other. Returns from when to when each
+/// note counts.
+fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no_free_address");
+    let time = |seconds: i64| OffsetDateTime::UNIX_EPOCH + Duration::from_secs(seconds as u64);
     let search = Search { key: "pool".into(), state: 1 };
-    let notes = at(from);
-    let release = notes.begin();
-    let outcome = Outcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
-    notes.keep(vec![outcome], OffsetDateTime::UNIX_EPOCH + Duration::from_secs(to as u64));
-    let counts: Vec<i64> = (from..to + 100).filter(|second| at(*second).of(&search).is_some()).collect();
-    (counts[0], counts[counts.len() - 1] + 1)
+    let note = |&(from, to): &(i64, i64)| {
+        let notes = Notes::read(&file, time(from));
+        let release = notes.begin();
+        let outcome = Outcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
+        notes.keep(vec![outcome], time(to));
+        let counts = |second: &i64| Notes::read(&file, time(*second)).of(&search).is_some();
+        let counts: Vec<i64> = (from..to + 100).filter(counts).collect();
+        (counts[0], counts[counts.len() - 1] + 1)
+    };
+    searches.iter().map(note).collect()
 }
 
 #[test]
 fn a_note_counts_from_the_end_of_its_search_and_not_for_longer_than_a_minute_from_its_beginning() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("no_free_address");
-    assert_eq!(noted(&file, 0, 8), (8, 13));
-    assert_eq!(noted(&file, 13, 43), (43, 53));
-    assert_eq!(noted(&file, 53, 103), (103, 113), "and not until 123");
-    // So that a search of more than a minute spares the next one too.
-    assert_eq!(noted(&file, 113, 200), (200, 205));
+    // The third not until 123. A search of more than a minute spares the next one too.
+    let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
+    assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
 }
 
 #[test]
 fn a_note_that_ended_more_than_a_minute_ago_is_not_doubled() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("no_free_address");
-    assert_eq!(noted(&file, 0, 0), (0, 5));
-    assert_eq!(noted(&file, 64, 64), (64, 74));
-    assert_eq!(noted(&file, 134, 134), (134, 139));
+    assert_eq!(noted(&[(0, 0), (64, 64), (134, 134)]), [(0, 5), (64, 74), (134, 139)]);
 }
 
 #[test]

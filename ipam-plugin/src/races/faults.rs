@@ -270,10 +270,8 @@ async fn a_del_that_breaks_anywhere_is_finished_by_the_next() {
 
 #[tokio::test]
 async fn add_whose_answer_is_lost_ends_after_one_look_on_a_store_that_has_given_up() {
-    for store in [MemoryStore::transactional, MemoryStore::sequential] {
-        let cluster = Cluster::on(store());
-        cluster.pool("pool4", "10.0.0.0/26", 26);
-        cluster.one("node1", "net.a").await.unwrap();
+    for (kind, store) in stores() {
+        let cluster = cluster(store(), true).await;
         let mut is_lost = false;
         cluster.store.before_each(move |_, writes, _| match writes {
             Some(_) if !is_lost => {
@@ -286,6 +284,6 @@ async fn add_whose_answer_is_lost_ends_after_one_look_on_a_store_that_has_given_
         cluster.store.give_up();
         cluster.one("node1", "net.b").await.unwrap_err();
         let (reads, writes) = cluster.store.take_counts();
-        assert!(reads + writes < 10, "{reads} reads, {writes} writes");
+        assert!(reads + writes < 10, "{kind}: {reads} reads, {writes} writes");
     }
 }

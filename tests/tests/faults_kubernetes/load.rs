@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use integration_tests::cluster::Pod;
 use integration_tests::kernel;
 use integration_tests::kubernetes::{Client, Request};
-use integration_tests::plugin::wait;
+use integration_tests::plugin::{RUNTIMES_LIMIT, wait};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -18,14 +18,12 @@ use super::on_faulty_api;
 const SEATS: usize = 3;
 /// Requests of the other account that are under way at any time, but for its pauses.
 const OTHERS: usize = 15 * SEATS;
-/// How long each request of the other account takes, and has its seat if it is admitted.
+/// The time that each request of the other account takes. An admitted request has its seat for as long.
 const SEAT_TIME: Duration = Duration::from_secs(1);
 /// The pause of the other account after a refusal, which takes no notice of Retry-After.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Requests that an ADD has under way at most.
 const OF_ONE_PROCESS: usize = 9;
-/// Longer than an ADD goes on, or a DEL.
-const GIVEN_UP: Duration = Duration::from_secs(120);
 
 fn busy_time() -> Duration {
     let seconds = std::env::var("BUSY_SECONDS").map(|seconds| seconds.parse().unwrap());
@@ -121,14 +119,14 @@ fn calls_at_ten_times_the_load_that_the_server_admits_end_well_and_ask_in_turn()
                 scope.spawn(|| load.send(&other.client));
             }
             while load.refused.load(Ordering::Relaxed) < OTHERS {
-                assert!(begun.elapsed() < GIVEN_UP, "the server refuses nothing");
+                assert!(begun.elapsed() < RUNTIMES_LIMIT, "the server refuses nothing");
                 sleep(PAUSE);
             }
             let (audit, busy) = (api.audit().unwrap(), Instant::now());
             let start = |verb: &'static str, pod: &Pod| {
                 let (child, begun) = (faulty.call(verb, pod).spawn().unwrap(), Instant::now());
                 scope.spawn(move || {
-                    let outcome = wait(child, begun, GIVEN_UP).unwrap();
+                    let outcome = wait(child, begun, RUNTIMES_LIMIT).unwrap();
                     eprintln!("{verb} took {:?}", outcome.wall);
                     outcome.success();
                 })

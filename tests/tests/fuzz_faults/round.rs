@@ -3,11 +3,11 @@
 use std::fs;
 use std::net::IpAddr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use integration_tests::node::Sandbox;
-use integration_tests::plugin::{Outcome, wait};
+use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT, wait};
 use integration_tests::proxy::Fault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,9 +16,6 @@ use serde_json::{Value, json};
 use super::plan::{self, Job, LATEST, Task};
 use super::world::{Live, World};
 use super::{audit, halfway};
-
-/// Runtimes give a call two minutes, of which an ADD spends up to 110 s on a server that refuses again and again (429).
-const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 

@@ -38,7 +38,7 @@ pub struct AtomicFileError {
 }
 
 impl AtomicFileError {
-    /// Whether another program keeps the file as it wants it.
+    /// Returns true if another program keeps the file as it wants it.
     #[must_use]
     pub fn is_contested(&self) -> bool {
         self.source.kind() == ErrorKind::ResourceBusy

@@ -247,8 +247,8 @@ fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Option<T> {
 }
 
 fn write<T: Serialize>(file: &Path, content: &T) -> io::Result<()> {
-    // One name for all processes, so that the next write replaces what a killed process has left. Of two writes at once
-    // one may fail or be cut, and then there is no note.
+    // All processes use the same name, so that the next write replaces what a killed process has left. Of two writes at
+    // the same time one may fail or be cut, and then there is no note.
     let mut new = file.as_os_str().to_owned();
     new.push(".new");
     if let Some(directory) = file.parent() {

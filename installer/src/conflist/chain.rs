@@ -20,7 +20,7 @@ const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
 /// The types that several programs and people chain, each with parameters of its own.
 const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
 
-/// Whether a configuration takes an entry more.
+/// The place that a configuration has for an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceFor {
     /// The same entry is there.
@@ -42,7 +42,7 @@ pub struct Chain {
     entries: Vec<Entry>,
     /// False for a configuration that is itself the only plugin.
     is_list: bool,
-    /// Whether something that is no plugin was left out.
+    /// True if something that is no plugin was left out.
     leaves_out: bool,
 }
 
@@ -95,7 +95,7 @@ impl Chain {
         conf
     }
 
-    /// Whether two configurations say the same, however they are written. A list with something that is no plugin
+    /// Returns true if two configurations say the same, however they are written. A list with something that is no plugin
     /// says the same as none: no runtime loads it.
     pub fn says_the_same_as(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
@@ -118,7 +118,7 @@ impl Chain {
         self.entries.extend(added);
     }
 
-    /// Tells whether an entry can be added. An owner puts an entry of a type of its own in once; people put in
+    /// Returns the place for an entry. An owner puts an entry of a type of its own in once; people put in
     /// several of the types that are for anybody.
     pub fn place_for(&self, entry: &Entry) -> PlaceFor {
         let form = |entry: &Entry| canonical(&Value::Object(entry.clone()));

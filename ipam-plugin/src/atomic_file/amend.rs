@@ -29,7 +29,7 @@ pub struct There {
     pub contents: Vec<u8>,
     /// Its mode, through a link. A link that leads nowhere has none of its bits.
     pub mode: u32,
-    /// Whether the name is a link.
+    /// True if the name is a link.
     pub is_link: bool,
 }
 

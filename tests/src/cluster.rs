@@ -282,8 +282,13 @@ impl<'h> Cluster<'h> {
 /// When they are not, naming each place.
 #[track_caller]
 pub fn assert_same(before: &Value, after: &Value) {
-    let changes: Vec<_> = differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect();
+    let changes = changes(before, after);
     assert!(changes.is_empty(), "{}", changes.join("\n"));
+}
+
+/// Returns a line for each value of `before` that is another one in `after`.
+pub fn changes(before: &Value, after: &Value) -> Vec<String> {
+    differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect()
 }
 
 fn changed(change: &Difference) -> String {

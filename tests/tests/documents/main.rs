@@ -3,6 +3,7 @@
 
 mod commands;
 mod fate;
+mod mentions;
 mod shell;
 
 use std::collections::BTreeMap;

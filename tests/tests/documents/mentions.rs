@@ -1,0 +1,98 @@
+//! Commands of ours that stand within a sentence or a table of a document: their verbs and options exist.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use integration_tests::plugin::Plugins;
+
+use crate::fate::DOCUMENTS;
+
+/// A page with commands beside those of [`DOCUMENTS`].
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
+const PROGRAMS: [&str; 4] = ["calico", "calico-ipam", "kube-controllers", "check-status"];
+
+/// A command within a text, as far as it does not depend on the reader's cluster.
+#[derive(Debug, PartialEq, Eq)]
+struct Mention {
+    program: String,
+    verbs: Vec<String>,
+    options: Vec<String>,
+}
+
+/// Returns the commands of these programs that stand between backquotes, outside of fenced and indented blocks.
+fn mentions(text: &str, programs: &[&str]) -> Vec<Mention> {
+    let mut is_fenced = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if !is_fenced && !line.starts_with("    ") {
+            let codes = line.split('`').skip(1).step_by(2);
+            found.extend(codes.filter_map(mention).filter(|mention| programs.contains(&&*mention.program)));
+        }
+    }
+    found
+}
+
+fn mention(code: &str) -> Option<Mention> {
+    let mut words = code.split_whitespace().peekable();
+    let program = words.next()?.to_owned();
+    let mut verbs = Vec::new();
+    while let Some(verb) =
+        words.next_if(|word| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') && !word.starts_with('-'))
+    {
+        verbs.push(verb.to_owned());
+    }
+    let options =
+        words.filter(|word| word.starts_with('-')).map(|word| word.split('=').next().unwrap_or(word).to_owned());
+    Some(Mention { program, verbs, options: options.collect() })
+}
+
+/// Returns what is wrong with a command, if anything is.
+fn fault(programs: &Path, mention: &Mention) -> Option<String> {
+    let Mention { program, verbs, options } = mention;
+    let run = Command::new(programs.join(program)).args(verbs).arg("--help").output().unwrap();
+    let help = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    if !run.status.success() {
+        return Some(format!("{program} {} --help fails: {help}", verbs.join(" ")));
+    }
+    let unknown = options.iter().find(|option| !help.contains(&***option))?;
+    Some(format!("{program} {} has no {unknown}", verbs.join(" ")))
+}
+
+#[test]
+fn commands_within_sentences_have_verbs_and_options_that_exist() {
+    let programs = Plugins::locate().unwrap();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let makefile = fs::read_to_string(workspace.join("Makefile")).unwrap();
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for document in DOCUMENTS.into_iter().chain([CONTRIBUTING]) {
+        let text = fs::read_to_string(workspace.join(document)).unwrap();
+        for mention in mentions(&text, &PROGRAMS) {
+            count += 1;
+            faults.extend(fault(programs.dir(), &mention).map(|fault| format!("{document}: {fault}")));
+        }
+        for Mention { verbs: targets, .. } in mentions(&text, &["make"]) {
+            count += 1;
+            let missing =
+                targets.iter().filter(|target| !makefile.lines().any(|line| line.starts_with(&format!("{target}:"))));
+            faults.extend(missing.map(|target| format!("{document}: make has no target {target}")));
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+    crate::tell(&format!("{count} commands within sentences have verbs and options that exist"));
+}
+
+#[test]
+fn a_verb_or_an_option_that_does_not_exist_is_named() {
+    let programs = Plugins::locate().unwrap();
+    let text = "So `calico-ipam sow --x` and\n\n| `calico-ipam show --block` | `ip link` |\n\n    `calico-ipam indented`\n```\n`calico-ipam fenced`\n```\n";
+    let faults: Vec<String> =
+        mentions(text, &PROGRAMS).iter().filter_map(|mention| fault(programs.dir(), mention)).collect();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(faults[0].starts_with("calico-ipam sow --help fails"), "{faults:?}");
+    assert_eq!(mentions(text, &["ip"]).len(), 1);
+}

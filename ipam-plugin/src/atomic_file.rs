@@ -8,17 +8,17 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 
 use crate::security_label;
 
 mod amend;
+mod exchange;
+mod there;
 
-pub use amend::{There, amend, settled};
+pub use amend::{amend, settled};
+pub use there::There;
 
 /// What the names of drafts end in.
 const SUFFIX: &str = ".calico-draft.tmp";
@@ -147,6 +147,21 @@ impl Draft {
         &self.held.path
     }
 
+    /// Gives the file an owner and a group. A process that may not do so leaves its own.
+    ///
+    /// # Errors
+    /// The system refuses for another reason than a missing right.
+    fn give_to(&self, (uid, gid): (u32, u32)) -> Result<(), AtomicFileError> {
+        match fchown(&self.file, Some(uid), Some(gid)) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let file = self.held.target.display();
+                tracing::info!(%file, uid, gid, %error, "the owner of the file cannot be kept; its owner is this process's user");
+                Ok(())
+            }
+            other => other.map_err(|source| self.held.error("keep the owner of", source)),
+        }
+    }
+
     /// Gives the file its mode, then has it on the disk, then closes it. It gets the security label of the file that it
     /// is going to replace.
     ///
@@ -177,47 +192,6 @@ impl Finished {
         fs::rename(&held.path, &held.target).map_err(|source| held.error("rename the new file to", source))?;
         held.in_place = true;
         sync_directory(&held.target)
-    }
-}
-
-impl Finished {
-    /// Takes the place of the file that was read as `expected`, or of none. Returns false, with nothing changed, where
-    /// another file is there by now. The files are exchanged before the comparison: what another program wrote in
-    /// between is never lost.
-    ///
-    /// # Errors
-    /// The system refuses; the file that was there before still is.
-    pub fn put_in_place_of(mut self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
-        let held = &mut self.held;
-        let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-        match renameat_with(CWD, &held.path, CWD, &held.target, flags) {
-            Ok(()) => {}
-            Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
-            // Not every file system can, and a seccomp profile may forbid it.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                if There::read(&held.target)?.as_ref() != expected {
-                    return Ok(false);
-                }
-                return self.put_in_place().map(|()| true);
-            }
-            Err(error) => return Err(held.error("rename the new file to", error.into())),
-        }
-        match expected {
-            None => held.in_place = true,
-            Some(expected) => {
-                let replaced = There::read(&held.path)?;
-                // One that is gone was swept away by another installer.
-                if replaced.as_ref().is_some_and(|replaced| replaced != expected) {
-                    let back = renameat_with(CWD, &held.path, CWD, &held.target, RenameFlags::EXCHANGE);
-                    return match back {
-                        Ok(()) | Err(Errno::NOENT) => Ok(false),
-                        Err(error) => Err(held.error("give back what another program wrote to", error.into())),
-                    };
-                }
-            }
-        }
-        sync_directory(&held.target)?;
-        Ok(true)
     }
 }
 

@@ -1,13 +1,11 @@
 //! [`amend()`]: a change of a file that other programs change as well.
 
-use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{AtomicFileError, Change, Draft};
+use super::{AtomicFileError, Change, Draft, There};
 
 /// How often another program may get in between a read and a write.
 const RACES: u32 = 20;
@@ -21,46 +19,6 @@ const LOOKS: u32 = 10;
 
 /// Between two of these.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// A file as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct There {
-    /// Its contents, through a link. A link that leads nowhere has none.
-    pub contents: Vec<u8>,
-    /// Its mode, through a link. A link that leads nowhere has none of its bits.
-    pub mode: u32,
-    /// True if the name is a link.
-    pub is_link: bool,
-}
-
-impl There {
-    /// Reads a file; `None` where there is none.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
-        let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
-        let found = match fs::symlink_metadata(path) {
-            Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        let is_link = found.is_symlink();
-        match fs::metadata(path).and_then(|found| Ok((fs::read(path)?, found.permissions().mode() & 0o7777))) {
-            Ok((contents, mode)) => Ok(Some(There { contents, mode, is_link })),
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Some(There { contents: Vec::new(), mode: 0, is_link }))
-            }
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// Whether it is a file of its own that grants all that `mode` does.
-    pub fn grants(&self, mode: u32) -> bool {
-        !self.is_link && self.mode & mode == mode
-    }
-}
 
 /// Reads a file, a few times for as long as it is not whole.
 ///
@@ -78,7 +36,7 @@ pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<
 }
 
 /// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None`
-/// where that is there. The mode is widened to `mode` and not narrowed. `is_whole` tells what a program may still be
+/// where that is there. The mode is widened to `mode` and not narrowed; owner and group stay. `is_whole` tells what a program may still be
 /// writing.
 ///
 /// # Errors
@@ -112,6 +70,9 @@ pub fn amend(
         }
         let mut draft = Draft::beside(path)?;
         draft.write(&contents)?;
+        if let Some(owner) = there.as_ref().and_then(|there| there.owner) {
+            draft.give_to(owner)?;
+        }
         let found = there.as_ref().map_or(0, |there| there.mode);
         match draft.finish(mode | found & 0o777)?.put_in_place_of(there.as_ref())? {
             true => writes += 1,
@@ -125,7 +86,8 @@ pub fn amend(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
     use super::*;
 
@@ -175,6 +137,20 @@ mod tests {
             assert_eq!(mode(), expected, "{found:o} {wanted:o}");
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "a\nb\n");
+    }
+
+    #[test]
+    fn amend_keeps_owner_and_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conf");
+        fs::write(&file, "theirs\n").unwrap();
+        if let Err(error) = chown(&file, Some(1234), Some(2345)) {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            return;
+        }
+        amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!((found.uid(), found.gid()), (1234, 2345));
     }
 
     /// The moment that a read and a rename leave: the other program's file takes its place in between.

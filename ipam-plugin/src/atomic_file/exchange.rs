@@ -1,0 +1,186 @@
+//! [`Finished::put_in_place_of`]: a draft takes the place of a file that other programs write as well.
+//!
+//! A comparison before a rename leaves a moment in which another program's file is lost. So the draft and the file are
+//! exchanged, and the file that came out is compared. Where another program's came out, it is given back by a second
+//! exchange; the file that comes out of that must be the draft, else it is newer than the one that went in, and goes
+//! back in turn.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::{ATTEMPTS, AtomicFileError, Finished, Held, There, sync_directory};
+
+/// Renames the first path to the second, as the kernel's `renameat2` does.
+type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
+
+impl Finished {
+    /// Takes the place of the file that was read as `expected`, or of none. Returns false where another program's file
+    /// is there by now; that file is then in place, the newest if there are several.
+    ///
+    /// # Errors
+    /// The system refuses; the file that was there before still is.
+    pub fn put_in_place_of(self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
+        self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
+    }
+
+    fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&There>) -> Result<bool, AtomicFileError> {
+        let held = &mut self.held;
+        let draft = There::read(&held.path)?;
+        let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+        match rename(&held.path, &held.target, flags) {
+            Ok(()) => {}
+            Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
+            // Some file systems cannot, and a seccomp profile may forbid the call.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                if There::read(&held.target)?.as_ref() != expected {
+                    return Ok(false);
+                }
+                return self.put_in_place().map(|()| true);
+            }
+            Err(error) => return Err(held.error("rename the new file to", error.into())),
+        }
+        match expected {
+            None => held.in_place = true,
+            Some(expected) => match There::read(&held.path) {
+                // The sweep of another installer may have removed the file that came out.
+                Ok(None) => {}
+                Ok(Some(out)) if out == *expected => {}
+                Ok(Some(out)) => return held.give_back(rename, draft, Some(out)).map(|()| false),
+                Err(error) => {
+                    held.give_back(rename, draft, None)?;
+                    return Err(error);
+                }
+            },
+        }
+        sync_directory(&held.target)?;
+        Ok(true)
+    }
+}
+
+impl Held {
+    /// Puts `out`, another program's file that has the draft's name, back in place of `draft`, and each newer file that
+    /// comes out instead of the last that went in. `None` stands for a file that cannot be read.
+    fn give_back(
+        &self,
+        rename: Rename<'_>,
+        draft: Option<There>,
+        out: Option<There>,
+    ) -> Result<(), AtomicFileError> {
+        let (mut last_in, mut out) = (draft, out);
+        for _ in 0..ATTEMPTS {
+            match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {
+                Ok(()) => {}
+                // The other program has removed the file.
+                Err(Errno::NOENT) => return Ok(()),
+                Err(error) => return Err(self.error("give back what another program wrote to", error.into())),
+            }
+            let came_out = There::read(&self.path).unwrap_or(None);
+            if came_out == last_in {
+                return Ok(());
+            }
+            last_in = std::mem::replace(&mut out, came_out);
+        }
+        let source = io::Error::new(ErrorKind::ResourceBusy, "another program writes it again and again");
+        Err(self.error("give back what another program wrote to", source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::Draft;
+    use super::*;
+
+    /// A directory in which another program's file is `conf`.
+    fn directory() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("conf"), "before\n");
+        dir
+    }
+
+    fn finished(file: &Path) -> Finished {
+        let mut draft = Draft::beside(file).unwrap();
+        draft.write(b"ours\n").unwrap();
+        draft.finish(0o600).unwrap()
+    }
+
+    /// Writes as other programs do: beside, then renamed.
+    fn write(file: &Path, text: &str) {
+        let beside = file.with_extension("beside");
+        fs::write(&beside, text).unwrap();
+        fs::rename(&beside, file).unwrap();
+    }
+
+    fn kernels(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
+        renameat_with(CWD, from, CWD, to, flags)
+    }
+
+    #[test]
+    fn a_file_that_is_written_before_each_exchange_is_in_place_in_the_end() {
+        for writes in 1..=5 {
+            let dir = directory();
+            let file = dir.path().join("conf");
+            let expected = There::read(&file).unwrap();
+            let mut written = 0;
+            let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+                if written < writes {
+                    written += 1;
+                    write(&file, &format!("theirs {written}\n"));
+                }
+                kernels(from, to, flags)
+            };
+            assert!(!finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap());
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {writes}\n"));
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_took_the_place_of_the_file_is_given_back() {
+        let dir = directory();
+        let file = dir.path().join("conf");
+        let expected = There::read(&file).unwrap();
+        let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+            if file.is_file() {
+                fs::remove_file(&file).unwrap();
+                fs::create_dir(&file).unwrap();
+            }
+            kernels(from, to, flags)
+        };
+        let error = finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
+        assert!(file.is_dir());
+    }
+
+    #[test]
+    fn a_file_that_is_removed_before_it_is_given_back_stays_removed() {
+        let dir = directory();
+        let file = dir.path().join("conf");
+        let expected = There::read(&file).unwrap();
+        let mut exchanges = 0;
+        let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+            exchanges += 1;
+            if exchanges == 1 { write(&file, "theirs\n") } else { fs::remove_file(&file).unwrap() }
+            kernels(from, to, flags)
+        };
+        assert!(!finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap());
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_file_system_without_exchange_gets_a_rename_after_a_comparison() {
+        let mut rename = |_: &Path, _: &Path, _: RenameFlags| Err(Errno::INVAL);
+        for (now, is_in_place) in [("before\n", true), ("theirs\n", false)] {
+            let dir = directory();
+            let file = dir.path().join("conf");
+            let expected = There::read(&file).unwrap();
+            write(&file, now);
+            assert_eq!(finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap(), is_in_place);
+            assert_eq!(fs::read_to_string(&file).unwrap(), if is_in_place { "ours\n" } else { now });
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A file as it was read, to be compared with what takes its place.
+
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use netconf::MAX_INPUT;
+use rustix::fs::OFlags;
+
+use super::AtomicFileError;
+
+/// A file as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct There {
+    /// Its contents, through a link. A link that leads nowhere has none.
+    pub contents: Vec<u8>,
+    /// Its mode, through a link. A link that leads nowhere has none of its bits.
+    pub mode: u32,
+    /// Its owner and group, through a link. A link that leads nowhere has none.
+    pub owner: Option<(u32, u32)>,
+    /// True if the name is a link.
+    pub is_link: bool,
+}
+
+impl There {
+    /// Reads a file; `None` where there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no regular file, or has more than [`MAX_INPUT`] bytes.
+    pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
+        let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
+        let is_link = match fs::symlink_metadata(path) {
+            Ok(found) => found.is_symlink(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match contents(path) {
+            Ok((contents, found)) => {
+                let (mode, owner) = (found.permissions().mode() & 0o7777, Some((found.uid(), found.gid())));
+                Ok(Some(There { contents, mode, owner, is_link }))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(Some(There { contents: Vec::new(), mode: 0, owner: None, is_link }))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Returns true for a file of its own that grants all that `mode` does.
+    pub fn grants(&self, mode: u32) -> bool {
+        !self.is_link && self.mode & mode == mode
+    }
+}
+
+/// Opens without waiting: a FIFO that nobody writes would hold the caller for ever.
+fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file; remove it or give another name"));
+    }
+    let mut contents = Vec::new();
+    file.take(MAX_INPUT as u64 + 1).read_to_end(&mut contents)?;
+    if contents.len() > MAX_INPUT {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {MAX_INPUT} bytes")));
+    }
+    Ok((contents, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_of_what_is_no_file_of_a_usual_size_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("conf");
+        let refusal = |path: &Path| There::read(path).unwrap_err().to_string();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(refusal(&path).contains("cannot read") && refusal(&path).contains("no regular file"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(refusal(&link).contains("no regular file"));
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, vec![b' '; MAX_INPUT + 1]).unwrap();
+        assert!(refusal(&path).contains("more than 1048576 bytes"), "{}", refusal(&path));
+        fs::write(&path, vec![b' '; MAX_INPUT]).unwrap();
+        assert_eq!(There::read(&path).unwrap().unwrap().contents.len(), MAX_INPUT);
+    }
+}

@@ -9,7 +9,8 @@ use data_encoding::BASE64;
 use datastore::config::{EtcdConfig, TlsConfig};
 use datastore::{ConfigError, Datastore, DatastoreConfig, Settings};
 use harness::certificates::Certificates;
-use harness::etcd::{EtcdServer, free_port};
+use harness::etcd::EtcdServer;
+use harness::port::Port;
 use harness::proxy::Proxy;
 use harness::{DEADLINE, block_on, etcd_config, marker, pool};
 use libcalico::api::{IpPool, ObjectKey};
@@ -26,8 +27,9 @@ fn open_settings(settings: &Settings, env: &[(&str, &str)]) -> Result<Datastore,
     Datastore::open(&DatastoreConfig::new(settings, lookup)?)
 }
 
-fn unused() -> String {
-    format!("http://127.0.0.1:{}", free_port())
+/// An endpoint where nobody listens, while the port is held.
+fn unused(port: &Port) -> String {
+    format!("http://127.0.0.1:{}", port.number)
 }
 
 async fn look(store: &Datastore) -> Result<(), StoreError> {
@@ -39,7 +41,8 @@ async fn look(store: &Datastore) -> Result<(), StoreError> {
 
 #[test]
 fn unreachable_endpoints_are_named_and_nothing_was_sent() {
-    let (a, b) = (unused(), unused());
+    let ports = [Port::free(), Port::free()];
+    let [a, b] = ports.each_ref().map(unused);
     let store = open(&[&a, &b], DEADLINE);
     let (key, value) = pool("p", "1");
     let error = block_on(store.create(&key, &value)).unwrap_err();
@@ -56,7 +59,8 @@ fn the_next_endpoint_serves_when_the_first_is_down() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     block_on(async {
-        let store = open(&[&unused(), &server.url], DEADLINE);
+        let port = Port::free();
+        let store = open(&[&unused(&port), &server.url], DEADLINE);
         look(&store).await.unwrap();
         assert_eq!(store.requests(), 1);
         let (key, value) = pool("p", "1");

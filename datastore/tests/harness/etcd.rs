@@ -1,6 +1,6 @@
 //! A real etcd server on free loopback ports.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use super::port::Port;
+
 /// A running server; ends when dropped, and also when this process ends in any way.
 pub struct EtcdServer {
     pub url: String,
     keeper: Child,
     directory: TempDir,
+    _ports: [Port; 2],
 }
 
 impl EtcdServer {
@@ -27,7 +30,8 @@ impl EtcdServer {
 
     fn launch(scheme: &str, flags: &[String]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (client, peer) = (free_port(), free_port());
+        let ports = [Port::free(), Port::free()];
+        let [client, peer] = ports.each_ref().map(|port| port.number);
         let url = format!("{scheme}://127.0.0.1:{client}");
         let peer = format!("http://127.0.0.1:{peer}");
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
@@ -47,7 +51,7 @@ impl EtcdServer {
             .spawn()
             .expect("sh starts");
         wait_for(client, &directory.path().join("log"));
-        EtcdServer { url, keeper, directory }
+        EtcdServer { url, keeper, directory, _ports: ports }
     }
 
     /// Runs etcdctl against this server (without TLS).
@@ -67,10 +71,6 @@ impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn wait_for(port: u16, log: &Path) {

@@ -4,6 +4,7 @@
 
 pub mod certificates;
 pub mod etcd;
+pub mod port;
 pub mod proxy;
 
 use std::future::Future;

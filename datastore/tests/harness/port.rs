@@ -1,0 +1,41 @@
+//! Loopback ports that nobody else takes.
+//!
+//! A port that was bound and given back may become another test's a moment later: then two tests have one server, and
+//! it ends with the first of them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
+
+/// Below the range from which the kernel gives ports to connections (`ip_local_port_range`).
+const RANGE: Range<u16> = 10_000..32_000;
+
+/// A TCP port of 127.0.0.1 that no other [`Port`] of this machine has.
+pub struct Port {
+    pub number: u16,
+    /// The UDP port of the same number: the kernel ends this reservation with the process.
+    _reservation: UdpSocket,
+}
+
+impl Port {
+    pub fn free() -> Self {
+        let begin = RandomState::new().hash_one(()) % u64::from(RANGE.end - RANGE.start);
+        let begin = RANGE.start + u16::try_from(begin).unwrap();
+        let free = (begin..RANGE.end).chain(RANGE.start..begin).find_map(reserve);
+        free.expect("a free port")
+    }
+}
+
+fn reserve(number: u16) -> Option<Port> {
+    let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+    TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+    Some(Port { number, _reservation: reservation })
+}
+
+#[test]
+fn a_port_that_is_held_or_in_use_is_not_given_to_another() {
+    let port = Port::free();
+    assert!(reserve(port.number).is_none());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    assert!(reserve(listener.local_addr().unwrap().port()).is_none());
+}

@@ -193,7 +193,10 @@ pub async fn creditor(store: &Datastore, name: String) -> Creditor {
 }
 
 /// Returns true if a debt of the call's attachment is noted.
-pub fn is_owed(session: &Session) -> bool {
+///
+/// # Errors
+/// The journal cannot be read.
+pub fn is_owed(session: &Session) -> Result<bool, JournalError> {
     let call = &session.call;
     session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
@@ -203,12 +206,13 @@ pub fn is_owed(session: &Session) -> bool {
 /// of an ADD, unless another process pays at this moment. Nothing is written while the datastore is not ready.
 ///
 /// # Errors
-/// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so.
+/// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so. The journal
+/// cannot be read: it may have such a debt, whose payment would take back what the ADD gives once the journal is mended.
 pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     if session.journal.is_empty() {
         return Ok(());
     }
-    let is_own_owed = is_owed(session);
+    let is_own_owed = is_owed(session).map_err(journal_error)?;
     if !is_own_owed && !session.journal.may_owe(&session.datastore_name()) {
         return Ok(());
     }
@@ -247,7 +251,7 @@ async fn pay_own(session: &Session, payer: &Payer<'_>, locked: &Locked<'_>) -> R
         payer.pay(locked, entry, owed).instrument(payer.span_of(owed)).await?;
     }
     let call = &session.call;
-    let left = session.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname);
+    let left = session.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
     let unclear = left.into_iter().find(|(_, owed)| !owed.is_surely_owed_elsewhere(&payer.creditor));
     let Some((_, owed)) = unclear else { return Ok(()) };
     let msg = format!(
@@ -290,7 +294,8 @@ async fn settle(session: &Session, forgets_own: bool) {
         }
     };
     locked.remove_abandoned();
-    let forgets_own = forgets_own && is_owed(session);
+    // What cannot be read is told when the debts are.
+    let forgets_own = forgets_own && is_owed(session).unwrap_or(true);
     if !forgets_own && !session.journal.may_owe(&session.datastore_name()) {
         return;
     }

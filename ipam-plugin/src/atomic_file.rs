@@ -18,7 +18,7 @@ mod exchange;
 mod there;
 
 pub use amend::{amend, settled};
-pub use there::There;
+pub use there::{There, open_regular};
 
 /// What the names of drafts end in.
 const SUFFIX: &str = ".calico-draft.tmp";

@@ -41,6 +41,17 @@ pub enum JournalError {
         /// The system's words.
         source: io::Error,
     },
+    /// A directory that may hold the debt of an attachment, and that cannot be read.
+    #[error(
+        "cannot read the journal of DELs {directory}: {source}; nothing tells what an earlier DEL of this container owes. Make \
+         the directory readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left behind"
+    )]
+    Unread {
+        /// The directory.
+        directory: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
     /// An entry that cannot be put in place.
     #[error(transparent)]
     Write(#[from] AtomicFileError),
@@ -105,7 +116,8 @@ impl Journal {
         };
         fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
         let mut debt = debt.clone();
-        let entries = self.debts_of(&debt.network, &debt.container_id, &debt.ifname);
+        // A directory that can be written and not read gets the debt: to pay one twice does no harm.
+        let entries = self.debts_of(&debt.network, &debt.container_id, &debt.ifname).unwrap_or_default();
         let former = entries.into_iter().find(|(_, former)| former.has_creditor_of(&debt));
         let target = match former {
             Some((path, former)) => {
@@ -118,26 +130,31 @@ impl Journal {
     }
 
     /// Returns true if a DEL of this attachment is owed, to whatever datastore.
-    pub fn owes(&self, network: &str, container_id: &str, ifname: &str) -> bool {
-        !self.debts_of(network, container_id, ifname).is_empty()
+    ///
+    /// # Errors
+    /// There is a journal, and it cannot be read: nothing tells what the attachment owes.
+    pub fn owes(&self, network: &str, container_id: &str, ifname: &str) -> Result<bool, JournalError> {
+        self.debts_of(network, container_id, ifname).map(|debts| !debts.is_empty())
     }
 
     /// Returns true if nothing is owed or left behind: one system call on the usual path, where the directory is
-    /// absent or empty.
+    /// absent or empty. A directory that cannot be read is not taken for an empty one.
     pub fn is_empty(&self) -> bool {
+        let is_left = |path: &Path| is_entry(path) || is_draft(path);
         match fs::read_dir(&self.directory) {
-            Ok(entries) => !entries.flatten().any(|file| is_entry(&file.path()) || is_draft(&file.path())),
-            Err(_) => true,
+            Ok(mut files) => !files.any(|file| file.map_or(true, |file| is_left(&file.path()))),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
     /// Returns true if a debt may be owed to the datastore that is spelled `name`, as far as the node knows without
-    /// asking it. A debt of another datastore costs no call a request.
+    /// asking it. A debt of another datastore costs no call a request. A journal that cannot be read may hold such a
+    /// debt.
     pub fn may_owe(&self, name: &str) -> bool {
         let identity = self.identity_of(name);
         let creditor = Creditor { name: name.to_owned(), identity };
         let may_owe = |debt: &Debt| debt.is_owed_to(&creditor) || creditor.identity.is_empty();
-        self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(may_owe)))
+        self.entries().map_or(true, |entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(may_owe)))
     }
 
     /// Returns all entries, first those that were not tried for longest.
@@ -207,11 +224,23 @@ impl Journal {
     }
 
     /// Returns the entries of an attachment, to whatever datastore they are owed.
-    pub fn debts_of(&self, network: &str, container_id: &str, ifname: &str) -> Vec<(PathBuf, Debt)> {
+    ///
+    /// # Errors
+    /// There is a journal, and it cannot be read: nothing tells what the attachment owes.
+    pub fn debts_of(
+        &self,
+        network: &str,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<Vec<(PathBuf, Debt)>, JournalError> {
+        let entries = match self.entries() {
+            // A file in the directory's place holds no entry.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
+            entries => entries.map_err(|source| JournalError::Unread { directory: self.directory.clone(), source })?,
+        };
         // An entry that cannot be read is of no attachment that can be told.
-        let entries = self.entries().unwrap_or_default();
         let debts = entries.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?)));
-        debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect()
+        Ok(debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect())
     }
 
     /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be
@@ -225,7 +254,7 @@ impl Journal {
             self.directory.join(format!("{name}.{extension}"))
         };
         let first = file_of(&attachment, EXTENSIONS[0]);
-        if !first.exists() {
+        if matches!(first.try_exists(), Ok(false)) {
             return first;
         }
         file_of(&format!("{attachment}\n{datastore}\n{identity}"), EXTENSIONS[1])

@@ -64,7 +64,7 @@ pub fn fail(error: CallError) -> ExitCode {
 /// of the attachment, in the file of the configuration if that can be read so far.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
-    start_log(&conf, component, Subject::of_environment(&variable));
+    start_log(&conf, component, Subject::of_environment(&variable, error.node.as_deref()));
     tracing::error!(error = %error.error, "{} is refused", variable("CNI_COMMAND").unwrap_or_default());
     fail(error)
 }

@@ -150,8 +150,10 @@ fn each_line_of_a_delegate_names_container_pod_and_endpoint() {
         let log = std::fs::read_to_string(cluster.file("cni.log")).unwrap();
         assert_eq!(log.lines().filter(|line| line.contains(word)).count(), 1, "{verb}: {log}");
         for line in log.lines() {
-            let [container, endpoint] =
-                [" ContainerID=\"c0ffee\" Namespace=\"default\" Pod=\"web\"", "-k8s-web-eth0\""];
+            let [container, endpoint] = [
+                " ContainerID=\"c0ffee\" Namespace=\"default\" Pod=\"web\"",
+                " WorkloadEndpoint=\"node1-k8s-web-eth0\"",
+            ];
             assert!(line.contains(container) && line.ends_with(endpoint), "{line}");
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::conf::{self, LogConf, NetConf};
+use crate::conf::{self, LogConf, NetConf, NodeConf};
 use crate::decode::{self, DecodeError, FromNode, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
@@ -52,6 +52,8 @@ pub struct CallError {
     /// How the configuration wants calls to be logged, for an error of a configuration that says so although it is
     /// refused.
     pub log: Option<Box<LogConf>>,
+    /// The node, for an error of a configuration that tells it although it is refused.
+    pub node: Option<Box<NodeConf>>,
 }
 
 impl CallError {
@@ -63,7 +65,7 @@ impl CallError {
 
 impl From<CniError> for CallError {
     fn from(error: CniError) -> CallError {
-        CallError { error, version: None, log: None }
+        CallError { error, version: None, log: None, node: None }
     }
 }
 
@@ -79,7 +81,8 @@ pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec
     let document = if document.is_null() { Value::Object(serde_json::Map::new()) } else { document };
     let root = Node::root("$", &document);
     let call = Call::read(environment, lookup, &root, raw);
-    call.map_err(|error| CallError { log: LogConf::from_node(&root).ok().map(Box::new), ..error })
+    let (log, node) = (LogConf::from_node(&root).ok(), NodeConf::from_node(&root).ok());
+    call.map_err(|error| CallError { log: log.map(Box::new), node: node.map(Box::new), ..error })
 }
 
 impl Call {

@@ -1,7 +1,9 @@
 use datastore::Local;
 use datastore::config::LocalConfig;
+use ipam_plugin::journal::Journal;
 
 use super::*;
+use crate::timings::Timings;
 
 fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
     let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
@@ -66,4 +68,46 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
         let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
         assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
     }
+}
+
+/// Opens an ADD on an embedded datastore, which is ready, with a journal beside it.
+fn session_of_add(files: &Path) -> Session {
+    let env = |name: &str| {
+        let value = match name {
+            "CNI_COMMAND" => "ADD",
+            "CNI_CONTAINERID" => "c1",
+            "CNI_IFNAME" => "eth0",
+            "CNI_NETNS" | "CNI_PATH" => "/no/such",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    let conf = serde_json::json!({
+        "cniVersion": "1.0.0", "name": "net1", "type": "calico", "nodename": "node1", "datastore_type": "local",
+        "datastore_path": files.join("db"), "ipam": { "type": "calico-ipam" },
+    });
+    let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
+    let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
+    session.journal = Journal::new(files.join("journal"));
+    session
+}
+
+/// Its own debt may be in there: a payment of a later call would take back what the ADD gives. A link to itself stands
+/// for a disk that fails.
+#[tokio::test]
+async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_asked() {
+    let files = tempfile::tempdir().unwrap();
+    let journal = files.path().join("journal");
+    std::os::unix::fs::symlink(&journal, &journal).unwrap();
+    let session = session_of_add(files.path());
+    let error = settle_before_add(&session).await.unwrap_err();
+    assert_eq!((error.code, session.store.requests()), (Code::IO, 0));
+    assert!(error.msg.contains(&journal.display().to_string()) && error.msg.contains("move it away"), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_add_whose_journal_is_a_file_goes_on_because_no_debt_can_be_in_there() {
+    let files = tempfile::tempdir().unwrap();
+    std::fs::write(files.path().join("journal"), "").unwrap();
+    settle_before_add(&session_of_add(files.path())).await.unwrap();
 }

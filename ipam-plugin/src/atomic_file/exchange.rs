@@ -63,12 +63,7 @@ impl Finished {
 impl Held {
     /// Puts `out`, another program's file that has the draft's name, back in place of `draft`, and each newer file that
     /// comes out instead of the last that went in. `None` stands for a file that cannot be read.
-    fn give_back(
-        &self,
-        rename: Rename<'_>,
-        draft: Option<There>,
-        out: Option<There>,
-    ) -> Result<(), AtomicFileError> {
+    fn give_back(&self, rename: Rename<'_>, draft: Option<There>, out: Option<There>) -> Result<(), AtomicFileError> {
         let (mut last_in, mut out) = (draft, out);
         for _ in 0..ATTEMPTS {
             match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {
@@ -164,7 +159,11 @@ mod tests {
         let mut exchanges = 0;
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
             exchanges += 1;
-            if exchanges == 1 { write(&file, "theirs\n") } else { fs::remove_file(&file).unwrap() }
+            if exchanges == 1 {
+                write(&file, "theirs\n")
+            } else {
+                fs::remove_file(&file).unwrap()
+            }
             kernels(from, to, flags)
         };
         assert!(!finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap());

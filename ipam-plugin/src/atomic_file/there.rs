@@ -1,6 +1,6 @@
 //! A file as it was read, to be compared with what takes its place.
 
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -54,14 +54,22 @@ impl There {
     }
 }
 
-/// Opens without waiting: a FIFO that nobody writes would hold the caller for ever.
-fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+/// Opens a regular file, through a link, without waiting: a FIFO that nobody writes would hold the caller for ever.
+///
+/// # Errors
+/// The file cannot be opened, or is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file; remove it or give another name"));
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file; remove it or give another name")),
     }
+}
+
+fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let mut contents = Vec::new();
+    let file = open_regular(path)?;
+    let found = file.metadata()?;
     file.take(MAX_INPUT as u64 + 1).read_to_end(&mut contents)?;
     if contents.len() > MAX_INPUT {
         return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {MAX_INPUT} bytes")));

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use libcalico::names::{container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
@@ -53,11 +52,21 @@ enum JournalCommand {
 #[derive(Debug, Args)]
 struct AdoptArgs {
     /// Container ids, or what they begin with
-    #[arg(value_name = "CONTAINER", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "CONTAINER", required_unless_present = "all", value_parser = container_id)]
     containers: Vec<String>,
     /// All debts that can be read
     #[arg(long, conflicts_with = "containers")]
     all: bool,
+}
+
+/// Returns the id, unless it is empty: every id begins with nothing.
+fn container_id(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" => Err(
+            "an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or write --all",
+        ),
+        id => Ok(id.to_owned()),
+    }
 }
 
 /// A debt as it is listed.
@@ -353,7 +362,39 @@ mod tests {
     }
 
     #[test]
-    fn adopt_of_an_empty_id_is_refused() {
-        assert!(crate::cli::Arguments::try_parse_from(["calico-ipam", "journal", "adopt", ""]).is_err());
+    fn adopt_for_a_file_that_does_not_exist_leaves_no_file_behind() {
+        let shell = Shell::new();
+        let directory = noted(&shell, "c1", "etcd http://a:2379");
+        let away = tempfile::tempdir().unwrap();
+        let path = away.path().join("calico.db").display().to_string();
+        let line = ["calico-ipam", "journal", "adopt", "c1", "--directory", &directory, "--datastore-path", &path];
+        let arguments = crate::cli::Arguments::try_parse_from(line).unwrap();
+        let error = crate::cli::run(arguments, &OneLink, &mut Vec::new()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "{path} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to"
+            )
+        );
+        assert_eq!(std::fs::read_dir(away.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn adopt_of_an_empty_id_is_refused_with_the_argument_and_the_way_out() {
+        let words = ["calico-ipam", "journal", "adopt", ""];
+        let error = crate::cli::Arguments::try_parse_from(words).unwrap_err().to_string();
+        for text in ["'[CONTAINER]...'", "an empty id is the beginning of every id", "calico-ipam journal", "--all"] {
+            assert!(error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_a_directory_that_cannot_be_read_is_an_error_and_no_empty_list() {
+        let shell = Shell::new();
+        let directory = shell.file("journal", "");
+        let error = shell.error(&["journal", "--directory", &directory]);
+        assert!(error.starts_with(&format!("read {directory}: ")), "{error}");
+        let refused = shell.error(&["journal", "adopt", "--all", "--directory", &directory]);
+        assert!(refused.contains(&directory), "{refused}");
     }
 }

@@ -29,12 +29,13 @@ fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path().join("not-there-yet"));
     assert!(journal.is_empty());
-    assert!(!journal.owes("net", "a", "eth0"));
+    assert!(!journal.owes("net", "a", "eth0").unwrap());
 
     journal.record(&debt("a", "one")).unwrap();
     journal.record(&debt("b", "two")).unwrap();
     assert!(!journal.is_empty());
-    assert!(journal.owes("net", "a", "eth0") && !journal.owes("net", "a", "eth1"));
+    let owes = |ifname: &str| journal.owes("net", "a", ifname).unwrap();
+    assert!(owes("eth0") && !owes("eth1"));
 
     let locked = journal.lock().unwrap();
     let [(path, found)] = &locked.debts(&creditor("one", ""))[..] else { panic!() };
@@ -106,7 +107,7 @@ fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
     found.sort_by_key(|debt| &debt.datastore);
     let told: Vec<_> = found.iter().map(|debt| (debt.datastore.as_str(), debt.reason.as_str())).collect();
     assert_eq!(told, [("one", "second"), ("two", "first")]);
-    assert!(journal.owes("net", "a", "eth0"));
+    assert!(journal.owes("net", "a", "eth0").unwrap());
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn a_container_id_longer_than_a_file_name_is_kept() {
     let journal = Journal::new(directory.path());
     let long = "c".repeat(1000);
     journal.record(&debt(&long, "one")).unwrap();
-    assert!(journal.owes("net", &long, "eth0"));
+    assert!(journal.owes("net", &long, "eth0").unwrap());
 }
 
 #[test]
@@ -216,6 +217,31 @@ fn an_unreadable_entry_does_not_hide_the_others() {
     journal.record(&debt("a", "one")).unwrap();
     fs::write(directory.path().join("broken.json"), "{").unwrap();
     assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
+}
+
+/// A link to itself stands for a disk that fails: root reads whatever has a mode.
+#[test]
+fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let journal = Journal::new(&path);
+    assert!(!journal.is_empty() && journal.may_owe("one"));
+    let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot read the journal of DELs {}: ", path.display())), "{error}");
+    assert!(error.contains("symbolic link") && error.ends_with("finds what its DELs left behind"), "{error}");
+    assert!(journal.entries().is_err());
+}
+
+#[test]
+fn a_file_in_the_directorys_place_is_told_and_owes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    fs::write(&path, "").unwrap();
+    let journal = Journal::new(&path);
+    assert!(!journal.is_empty(), "or nobody would say that it is in the way");
+    assert!(!journal.owes("net", "a", "eth0").unwrap());
+    assert!(journal.entries().is_err() && journal.try_lock().is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::names::EndpointIdentifiers;
+use netconf::conf::NodeConf;
 use netconf::{Call, CniArgs, Lookup, NetConf};
 use tracing::Span;
 
@@ -58,18 +59,20 @@ impl Subject {
         subject.with_endpoint(node, &facts.endpoint)
     }
 
-    /// The attachment of a call that cannot be decoded, by what the runtime put into the environment.
+    /// The attachment of a call that cannot be decoded, by what the runtime put into the environment. `node`: what the
+    /// configuration says of the node, as far as that can be read.
     #[must_use]
-    pub fn of_environment(lookup: Lookup<'_>) -> Self {
+    pub fn of_environment(lookup: Lookup<'_>, node: Option<&NodeConf>) -> Self {
         let args = lookup("CNI_ARGS").unwrap_or_default();
         let pod = CniArgs::pod_as_written(&args);
+        let node = node.map(|node| node_of(&NetConf { node: node.clone(), ..NetConf::default() }));
         Subject {
             container_id: lookup("CNI_CONTAINERID").unwrap_or_default(),
             namespace: pod.namespace.to_owned(),
             pod: pod.name.to_owned(),
             endpoint: String::new(),
         }
-        .with_endpoint(UNKNOWN_NODE, &lookup("CNI_IFNAME").unwrap_or_default())
+        .with_endpoint(node.as_deref().unwrap_or(UNKNOWN_NODE), &lookup("CNI_IFNAME").unwrap_or_default())
     }
 
     fn with_endpoint(mut self, node: &str, ifname: &str) -> Self {
@@ -163,6 +166,29 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_configuration_names_the_endpoint_by_its_node() {
+        let lookup = |name: &str| match name {
+            "CNI_COMMAND" => Some("ADD".into()),
+            "CNI_CONTAINERID" => Some("c1".into()),
+            "CNI_NETNS" | "CNI_PATH" => Some("/x".into()),
+            "CNI_IFNAME" => Some("eth0".into()),
+            "CNI_ARGS" => Some("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web".to_owned()),
+            _ => None,
+        };
+        for (conf, node) in [
+            (r#"{"name":"net1","nodename":"node1","calico_api_group":"v7"}"#, "node1"),
+            (r#"{"name":"net1","nodename":"node1","mtu":[]}"#, "node1"),
+            (r#"{"name":"","nodename":"node1"}"#, "node1"),
+            (r#"{"name":"net1","nodename":[]}"#, "unknown"),
+            ("{", "unknown"),
+        ] {
+            let error = read_call(&lookup, || Ok(conf.into())).unwrap_err();
+            let endpoint = Subject::of_environment(&lookup, error.node.as_deref()).endpoint;
+            assert_eq!(endpoint, format!("{node}-k8s-web-eth0"), "{conf}");
+        }
+    }
+
+    #[test]
     fn a_call_without_container_has_no_field() {
         let status = Call { container_id: String::new(), ifname: String::new(), ..call(&[]) };
         assert_eq!(Subject::of_call(&status).line_end(), "");
@@ -176,10 +202,10 @@ mod tests {
             "CNI_ARGS" => Some("K8S_POD_NAMESPACE=a\n2026 [INFO] \x1b[2K\";K8S_POD_NAME=\u{202e}b\u{9b};x".into()),
             _ => None,
         };
-        let text = Subject::of_environment(&lookup).line_end();
+        let text = Subject::of_environment(&lookup, None).line_end();
         assert!(text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#), "{text}");
         assert!(!text.contains(char::is_control), "{text:?}");
         assert!(text.len() < 2 * LONGEST + 300, "{}", text.len());
-        assert_eq!(Subject::of_environment(&|_| None), Subject::default());
+        assert_eq!(Subject::of_environment(&|_| None, None), Subject::default());
     }
 }

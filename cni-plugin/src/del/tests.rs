@@ -1,0 +1,149 @@
+//! The time that a DEL leaves its datastore, on a clock that stands still but for what the test lets pass.
+
+mod api_server;
+
+use std::sync::mpsc;
+
+use libcalico::api::ClusterInformation;
+use libcalico::store::Store;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use self::api_server::{ApiServer, Reply};
+use super::*;
+use crate::session::cluster_key;
+use crate::timings::Timings;
+
+const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
+const POD: &str = "/api/v1/namespaces/shop/pods/web";
+
+/// A clock that moves by `advance` alone: tokio lets time pass while all tasks wait, be it for the network, unless a
+/// thread of its pool is at work.
+struct Clock(#[expect(dead_code, reason = "the thread waits for its end")] mpsc::Sender<()>);
+
+impl Clock {
+    fn stop() -> Clock {
+        let (end, ended) = mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || ended.recv());
+        Clock(end)
+    }
+}
+
+/// A DEL of a pod whose interface is gone, with files of its own.
+struct Deletion {
+    session: Session,
+    _files: TempDir,
+}
+
+impl Deletion {
+    fn new(server: &ApiServer) -> Deletion {
+        let env = |name: &str| {
+            let value = match name {
+                "CNI_COMMAND" => "DEL",
+                "CNI_CONTAINERID" => "c1",
+                "CNI_IFNAME" => "eth0",
+                "CNI_ARGS" => "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
+                "CNI_NETNS" | "CNI_PATH" => "/no/such",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let files = tempfile::tempdir().unwrap();
+        let conf = json!({
+            "cniVersion": "1.0.0", "name": "net1", "type": "calico", "nodename": "node1", "nodename_file_optional": true,
+            "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
+            "kubernetes": { "k8s_api_root": server.url }, "ipam": { "type": "calico-ipam" },
+            "ipam_lock_file": files.path().join("ipam.lock"),
+        });
+        let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
+        let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
+        session.journal = Journal::new(files.path().join("journal"));
+        Deletion { session, _files: files }
+    }
+
+    /// Runs the DEL, which succeeds and notes its debt. Returns how long it took by the clock, and the debt's reason.
+    async fn run(&mut self) -> (u64, String) {
+        let begun = Instant::now();
+        del(&mut self.session).await.unwrap();
+        let took = begun.elapsed().as_secs();
+        let [(_, debt)] = &self.session.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+        assert_eq!(debt.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
+        (took, debt.reason.clone())
+    }
+}
+
+/// Answers within the time of the first answer to whatever reads, and within that of a request to what takes the
+/// address off the pod, which has changed each time.
+fn slowly(request: &str) -> Option<Reply> {
+    let reply = |seconds, status, body| Some(Reply { after: Duration::from_secs(seconds), status, body });
+    let (verb, path) = request.split_once(' ')?;
+    let refused = |code, reason| {
+        let details = json!({ "name": path.rsplit('/').next() });
+        json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code, "details": details })
+    };
+    match (verb, path) {
+        ("GET", CLUSTER) => reply(
+            0,
+            200,
+            json!({
+                "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation", "spec": { "datastoreReady": true },
+                "metadata": { "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" },
+            }),
+        ),
+        ("GET", POD) => reply(
+            2,
+            200,
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "spec": { "nodeName": "node1" }, "status": { "phase": "Running" },
+                "metadata": {
+                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002", "resourceVersion": "7",
+                    "annotations": {
+                        "cni.projectcalico.org/containerID": "c1",
+                        "cni.projectcalico.org/podIP": "10.65.0.1/32", "cni.projectcalico.org/podIPs": "10.65.0.1/32",
+                    },
+                },
+            }),
+        ),
+        ("GET", _) => reply(0, 404, refused(404, "NotFound")),
+        _ => reply(9, 409, refused(409, "Conflict")),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn del_whose_server_answers_each_request_slowly_ends_after_30_seconds_in_all_and_notes_the_debt() {
+    let _clock = Clock::stop();
+    let server = ApiServer::start(slowly).await;
+    let (took, reason) = Deletion::new(&server).run().await;
+    let (requests, is_patch) = (server.requests(), |request: &&String| request.starts_with("PATCH "));
+    assert_eq!((took, requests.iter().filter(is_patch).count()), (30, 3), "{requests:?}");
+    assert!(reason.contains("not done within the time of this call"), "{reason}");
+}
+
+fn never(_: &str) -> Option<Reply> {
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_a_del_to_a_silent_api_server_share_3_seconds_and_the_debt_is_noted() {
+    let server = ApiServer::start(never).await;
+    let (took, reason) = Deletion::new(&server).run().await;
+    assert_eq!(took, 3);
+    assert!(reason.contains("within 3s"), "{reason}");
+}
+
+/// The second request begins a second after the first one, and the third when the time is over.
+#[tokio::test(start_paused = true)]
+async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_together_after_3_seconds() {
+    let server = ApiServer::start(never).await;
+    let Deletion { session, .. } = &Deletion::new(&server);
+    let begun = Instant::now();
+    let ended = async |after: u64| {
+        sleep(Duration::from_secs(after)).await;
+        let error = session.store.get::<ClusterInformation>(&cluster_key()).await.unwrap_err();
+        assert!(error.to_string().contains("within 3s"), "{error}");
+        begun.elapsed().as_secs()
+    };
+    let (first, second) = join(ended(0), ended(1)).await;
+    assert_eq!((first, second, ended(0).await), (3, 3, 3));
+}

@@ -1,0 +1,123 @@
+//! The API server has lost Calico's definitions, or a DEL's configuration names a group that nobody knows: nothing of the
+//! pod is left once the server is as it was.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server};
+use integration_tests::content::Content;
+use integration_tests::controllers::await_that;
+use integration_tests::kernel;
+use integration_tests::kubernetes::{ApiServer, Objects};
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// Runs a test with plugins that say what they pass over.
+fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
+    on_api_server(group, |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }));
+        test(&mut Faulty::new(cluster, &control_plane.proxy, conf), control_plane);
+    });
+}
+
+fn entries() -> Vec<PathBuf> {
+    let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "json" || extension == "debt")).collect()
+}
+
+fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
+    match &cluster.store {
+        Store::Kubernetes(objects) => objects,
+        Store::Etcd(_) | Store::Local(_) => panic!("this suite runs on an API server"),
+    }
+}
+
+/// Removes all definitions of Calico's objects, and the objects with them.
+fn undefine(api: &ApiServer) {
+    let calicos = || -> anyhow::Result<Vec<String>> {
+        let all = api.admin().get(DEFINITIONS)?.success()?;
+        let names = all["items"].as_array().into_iter().flatten().filter_map(|item| item["metadata"]["name"].as_str());
+        Ok(names.filter(|name| name.ends_with("projectcalico.org")).map(str::to_owned).collect())
+    };
+    for name in calicos().unwrap() {
+        api.admin().delete(&format!("{DEFINITIONS}/{name}")).unwrap().success().unwrap();
+    }
+    await_that(Duration::from_secs(60), || {
+        let groups = api.admin().get("/apis")?.success()?;
+        Ok(calicos()?.is_empty() && !groups.to_string().contains("projectcalico.org"))
+    })
+    .unwrap();
+}
+
+/// Follows the debt of a DEL without definitions until they are back with all objects, as from a backup.
+fn pays_when_the_definitions_are_back(group: ApiGroup) {
+    on_group(group, |faulty, control_plane| {
+        let (pod, api) = (faulty.pod(), &control_plane.servers.api);
+        faulty.run("ADD", &pod);
+        let mut backup = objects(faulty.cluster).dump().unwrap();
+        backup.retain(|key, _| !key.starts_with("pods/"));
+
+        undefine(api);
+        assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
+        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
+        let debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
+        assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
+        // Nothing can be paid yet, and the debt stays.
+        faulty.call("STATUS", &pod).run().unwrap().error();
+        assert_eq!(entries().len(), 1);
+
+        api.define(group.api_version()).unwrap();
+        objects(faulty.cluster).load(&backup).unwrap();
+        assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
+        faulty.run("STATUS", &pod);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
+        // `calico-ipam check` is asked, too.
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_debt_that_was_noted_without_v1s_definitions_is_paid_when_they_are_back() {
+    pays_when_the_definitions_are_back(ApiGroup::CrdV1);
+}
+
+#[test]
+fn a_debt_that_was_noted_without_v3s_definitions_is_paid_when_they_are_back() {
+    pays_when_the_definitions_are_back(ApiGroup::V3);
+}
+
+/// An ADD is refused: it could write into another group than the other nodes.
+fn deletes_with_an_unknown_group(group: ApiGroup) {
+    on_group(group, |faulty, _| {
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        faulty.conf["calico_api_group"] = json!("projectcalico.org/v7");
+        let refused = faulty.call("ADD", &pod).run().unwrap().error();
+        assert!(refused.msg.contains("calico_api_group"), "{refused:?}");
+        faulty.proxy.arm(None);
+        let deleted = faulty.call("DEL", &pod).run().unwrap();
+        assert_eq!(deleted.success(), "");
+        let told = deleted.stderr.lines().filter(|line| line.contains("calico_api_group")).count();
+        assert_eq!(told, 1, "{}", deleted.stderr);
+        let questions = faulty.proxy.requests().iter().filter(|request| *request == "GET /apis").count();
+        assert_eq!((questions, entries()), (1, Vec::new()));
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn del_with_an_unknown_group_on_a_server_with_v1_asks_for_the_group_and_leaves_nothing() {
+    deletes_with_an_unknown_group(ApiGroup::CrdV1);
+}
+
+#[test]
+fn del_with_an_unknown_group_on_a_server_with_v3_asks_for_the_group_and_leaves_nothing() {
+    deletes_with_an_unknown_group(ApiGroup::V3);
+}

@@ -1,0 +1,93 @@
+//! The journal of DELs cannot be read: no call takes it for an empty one.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use integration_tests::cluster::{Cluster, on_local};
+use integration_tests::content::Content;
+use serde_json::{Value, json};
+
+const JOURNAL: &str = "/var/lib/calico/cni-journal";
+
+/// A configuration that makes the plugin say what it could not do. STATUS needs 1.1.0.
+fn conf(cluster: &Cluster<'_>) -> Value {
+    cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }))
+}
+
+/// Runs a test on a ready cluster, with what `make` makes in the journal's place.
+fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>) + Send) {
+    on_local(|cluster| {
+        cluster.load(&Content::dual_stack());
+        let journal = Path::new(JOURNAL);
+        fs::create_dir_all(journal.parent().unwrap()).unwrap();
+        make(journal);
+        test(cluster);
+    });
+}
+
+/// A link to itself stands for a disk that fails: root reads whatever has a mode.
+fn link_to_itself(journal: &Path) {
+    symlink(journal, journal).unwrap();
+}
+
+#[test]
+fn an_add_is_refused_and_changes_nothing_where_its_own_debt_may_be_in_a_journal_that_cannot_be_read() {
+    with_journal(link_to_itself, |cluster| {
+        let (conf, pod) = (conf(cluster), cluster.pod(1));
+        let before = cluster.state();
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(error.code == 5 && error.msg.contains(JOURNAL), "{error:?}");
+        cluster.assert_unchanged(&before);
+
+        // The way out that the error names.
+        fs::remove_file(JOURNAL).unwrap();
+        cluster.add(&pod, &conf);
+        cluster.delete(&pod, &conf);
+        cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_call_that_gives_nothing_goes_on_and_says_that_the_journal_cannot_be_read() {
+    with_journal(
+        |_| (),
+        |cluster| {
+            let (conf, pod) = (conf(cluster), cluster.pod(1));
+            cluster.add(&pod, &conf);
+            _ = fs::remove_dir_all(JOURNAL);
+            link_to_itself(Path::new(JOURNAL));
+            for verb in ["STATUS", "DEL"] {
+                let outcome = cluster.verb(verb, &pod, &conf).run().unwrap();
+                assert_eq!(outcome.success(), "", "{verb}");
+                let told = outcome.stderr.lines().filter(|line| line.contains(JOURNAL)).count();
+                assert_eq!(told, 1, "{verb}: {}", outcome.stderr);
+            }
+            cluster.assert_nothing_left();
+        },
+    );
+}
+
+#[test]
+fn an_add_goes_on_where_a_file_is_in_the_journals_place_and_says_so() {
+    with_journal(
+        |journal| fs::write(journal, "").unwrap(),
+        |cluster| {
+            let (conf, pod) = (conf(cluster), cluster.pod(1));
+            let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+            outcome.success();
+            assert!(outcome.stderr.contains(JOURNAL), "{}", outcome.stderr);
+            cluster.delete(&pod, &conf);
+            cluster.assert_nothing_left();
+        },
+    );
+}
+
+#[test]
+fn calico_ipam_journal_fails_where_the_directory_cannot_be_read() {
+    with_journal(link_to_itself, |cluster| {
+        let listed = cluster.store.calico_ipam(&cluster.plugins, &["journal"]).unwrap();
+        assert_eq!((listed.exit, listed.stdout.as_str()), (Some(1), ""));
+        assert!(listed.stderr.contains(&format!("read {JOURNAL}: ")), "{}", listed.stderr);
+    });
+}

@@ -28,7 +28,6 @@ pub use group::Group;
 pub use listener::ListenError;
 pub use settings::{AgentSettings, DEFAULT_LISTEN, SettingsError, VARIABLES};
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,6 +37,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::kubeconfig;
+use crate::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{TokenError, TokenRequest, Trial, try_token};
 use clock::Moment;
@@ -261,7 +261,7 @@ impl Refresher {
 
     /// Tries the token that plugins would read now. Where there is none it is as one that is refused.
     async fn trial(&self) -> Trial {
-        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return Trial::Refused };
         try_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
     }

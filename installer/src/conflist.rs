@@ -2,6 +2,8 @@
 //! ready (INST-7), and the only one that may take others away (INST-31).
 
 mod chain;
+mod copies;
+mod document;
 mod former;
 mod placing;
 mod selection;
@@ -14,15 +16,17 @@ use serde_json::{Map, Value};
 
 use self::chain::Rendered;
 pub use self::chain::{Chain, Entry, PlaceFor, Rendering, kind as kind_of};
+pub(crate) use self::copies::is_copy;
+pub use self::document::{Unreadable, Verbatim};
 pub use self::former::Former;
-pub use self::placing::Target;
+pub use self::placing::{Target, Written};
 pub use self::selection::warn_if_not_chosen;
 use crate::digest;
 use crate::layout::{Layout, Place};
-use crate::node_conf;
 use crate::settings::{Settings, Template};
 use crate::state::{Installed, State};
 use crate::template::{self, TOKEN, TemplateError, Values, kind, plugins};
+use crate::{node_conf, regular_file};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +113,8 @@ impl Conflist {
     /// Notes that it is going to be written, beside what it takes the place of.
     pub fn note(&self, target: &Target, state: &mut State) {
         let name = &target.name;
-        let there = fs::read(target.path()).ok();
+        let there = regular_file::contents(&target.path()).ok();
+        let now = self.merged(there.as_deref(), target, &[]).rendering;
         let noted = state.get(Place::Net, name).cloned().unwrap_or_default();
         // Ours with entries of others is not replaced: these stay.
         let replaced = there.as_ref().filter(|there| noted.is(&digest::of_bytes(there)) || !is_ours_in(there, &noted));
@@ -118,20 +123,15 @@ impl Conflist {
         let in_place = Rendering::in_place(&noted.renderings, &there).cloned();
         state.note_over(Place::Net, name, self.digest(), replaced.as_deref());
         state.note_origin(Place::Net, name, self.origin.clone());
-        let now = self.rendering();
         let in_place = in_place.filter(|in_place| *in_place != now);
         state.note_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
     }
 
-    /// Notes that it is there.
-    pub fn note_written(&self, target: &Target, state: &mut State) {
+    /// Notes that it is there, as it was written.
+    pub fn note_written(&self, target: &Target, written: &Written, state: &mut State) {
         state.note(Place::Net, &target.name, Some(self.digest()), false);
         state.note_origin(Place::Net, &target.name, self.origin.clone());
-        state.note_renderings(Place::Net, &target.name, vec![self.rendering()]);
-    }
-
-    fn rendering(&self) -> Rendering {
-        Rendering::of(&self.rendered.chain)
+        state.note_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
     }
 
     /// Whether it is the one that is noted, whatever token the pod had then.
@@ -156,7 +156,15 @@ fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result
 /// The plugins of a text; `None` where it is no configuration.
 #[must_use]
 pub fn chain_of(text: &[u8]) -> Option<Chain> {
-    template::parse(std::str::from_utf8(text).ok()?).ok().map(|conf| Chain::of(&conf))
+    Chain::read(text).ok()
+}
+
+/// Reads the configuration in a file that others may have written, as a list where no value holds an entry of theirs.
+///
+/// # Errors
+/// The text is no JSON object.
+pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
+    template::parse(text).or_else(|error| chain_of(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
 }
 
 /// Whether a text is the configuration that was installed, or that one with entries of others.
@@ -166,10 +174,15 @@ pub fn is_ours_in(text: &[u8], noted: &Installed) -> bool {
     noted.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
 }
 
+/// Returns true for a text that was installed as it is. One with an entry of another's may be the same to the byte.
+fn is_wholly_ours(text: &[u8], noted: &Installed) -> bool {
+    noted.is(&digest::of_bytes(text)) && noted.renderings.iter().all(|rendering| rendering.foreign.is_empty())
+}
+
 /// The entries that others chained into the configuration that was installed.
 #[must_use]
 pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
-    if noted.is(&digest::of_bytes(text)) {
+    if is_wholly_ours(text, noted) {
         return Vec::new();
     }
     chain_of(text).map(|there| there.foreign(&Chain::default(), &noted.renderings)).unwrap_or_default()
@@ -177,10 +190,10 @@ pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
 
 /// Whether Calico's plugin is in a configuration, or is delegated to from there (canal).
 #[must_use]
-pub fn is_calicos(text: &str) -> bool {
-    let Ok(conf) = template::parse(text) else { return false };
+pub fn is_calicos(text: impl AsRef<[u8]>) -> bool {
+    let Some(chain) = chain_of(text.as_ref()) else { return false };
     let is_calico = |plugin: &Map<String, Value>| kind(plugin) == "calico";
-    plugins(&conf)
+    plugins(&chain.to_list())
         .into_iter()
         .any(|plugin| is_calico(plugin) || plugin.get("delegate").and_then(Value::as_object).is_some_and(is_calico))
 }

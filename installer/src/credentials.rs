@@ -1,7 +1,6 @@
 //! The token of the plugins, in the kubeconfig beside the configuration: made anew, unless the one that is there will do
 //! (INST-42, INST-23).
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,6 +8,7 @@ use ipam_plugin::process;
 
 use crate::atomic_file::Change;
 use crate::kubeconfig::{self, KubeconfigError};
+use crate::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::claims::Claims;
 use crate::token::{DEFAULT_LIFETIME, TokenError, TokenRequest, Trial, try_token};
@@ -48,7 +48,7 @@ pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change
 
 /// The token in the file, if it is this account's and not old.
 fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = regular_file::text(file).ok()?;
     let token = kubeconfig::token(&text)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
     let account = format!("system:serviceaccount:{}:{name}", pod.namespace);

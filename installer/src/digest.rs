@@ -1,10 +1,11 @@
 //! SHA-256 of files, to tell one from another.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+
+use crate::atomic_file::open_regular;
 
 /// How much of a file is read at once.
 const CHUNK: usize = 64 * 1024;
@@ -18,9 +19,9 @@ pub fn of_bytes(bytes: &[u8]) -> String {
 /// The SHA-256 of a file's contents.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or is no regular file.
 pub fn of_file(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
     loop {

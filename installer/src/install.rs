@@ -18,7 +18,7 @@ use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries, BinariesError, CALICO};
 use crate::candidate::{self, Trial};
 use crate::cluster::{self, ClusterError};
-use crate::conflist::{self, Conflist, ConflistError, Former, Target};
+use crate::conflist::{self, Conflist, ConflistError, Former, Target, Written};
 use crate::credentials::{self, CredentialsError};
 use crate::host_network::{self, HostNetwork};
 use crate::kubeconfig;
@@ -126,15 +126,7 @@ impl Installation<'_> {
             warn_of_hand_work(&conflist);
         }
         self.look_over(&conflist, &target, &directories, asks);
-        let former = Former::all(&target, settings, &mut state);
-        match conflist.write(&target, &former)? {
-            Change::Written => tracing::info!("wrote {}", target.path().display()),
-            Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
-        }
-        conflist.note_written(&target, &mut state);
-
-        let written = Target::of(&net_dir, settings, &state);
-        former.iter().for_each(|former| former.remove(&conflist, &written, &mut state));
+        put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
         tls_assets::remove_strays(&net_dir, &tls);
         conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
         self.save(&state);
@@ -275,6 +267,26 @@ impl Installation<'_> {
     }
 }
 
+/// Puts the configuration in place with `write`, which gets those that it takes the place of; these go after it.
+fn put_in_place(
+    conflist: &Conflist,
+    target: &Target,
+    settings: &Settings,
+    state: &mut State,
+    write: impl FnOnce(&[Former]) -> Result<Written, AtomicFileError>,
+) -> Result<(), AtomicFileError> {
+    let former = Former::all(target, settings, state);
+    let written = write(&former)?;
+    match written.change {
+        Change::Written => tracing::info!("wrote {}", target.path().display()),
+        Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
+    }
+    conflist.note_written(target, &written, state);
+    let target = Target::of(&target.directory, settings, state);
+    former.iter().for_each(|former| former.remove(conflist, &target, state));
+    Ok(())
+}
+
 /// What only a run in a pod does.
 fn warn_of_hand_work(conflist: &Conflist) {
     let Some(conf) = &conflist.calicos else { return };
@@ -284,5 +296,46 @@ fn warn_of_hand_work(conflist: &Conflist) {
             "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of the \
              plugins' account is"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
+
+    /// Puts a configuration in place of another, with what `write` comes to; whether the other one is there after it.
+    fn is_old_there_after(
+        write: impl FnOnce(&Conflist, &Target, &[Former]) -> Result<Written, AtomicFileError>,
+    ) -> bool {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("10-calico.conflist");
+        fs::write(&old, OLD).unwrap();
+        let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
+        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let mut state = State::default();
+        let target = Target::of(dir.path(), &settings, &state);
+        let conflist =
+            Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
+        let outcome = put_in_place(&conflist, &target, &settings, &mut state, |former| {
+            assert_eq!(former.len(), 1);
+            write(&conflist, &target, former)
+        });
+        assert_eq!(outcome.is_err(), old.exists());
+        assert_eq!(state.get(Place::Net, &target.name).is_some(), outcome.is_ok());
+        old.exists()
+    }
+
+    #[test]
+    fn put_in_place_keeps_the_former_configuration_where_each_write_is_undone() {
+        assert!(is_old_there_after(|_, target, _| {
+            let source = Error::from(ErrorKind::ResourceBusy);
+            Err(AtomicFileError { action: "change", path: target.path(), source })
+        }));
+        assert!(!is_old_there_after(Conflist::write));
     }
 }

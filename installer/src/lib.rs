@@ -29,6 +29,7 @@ pub mod layout;
 pub mod mtu;
 pub mod node_conf;
 pub mod nodename;
+mod regular_file;
 pub mod runtime_choice;
 pub mod service_account;
 pub mod settings;

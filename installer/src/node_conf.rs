@@ -12,6 +12,7 @@ use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
 use serde_json::{Map, Value};
 
+use crate::conflist::chain_of;
 use crate::layout::Layout;
 
 /// Where the plugin looks for the node's name without `nodename_file`.
@@ -90,8 +91,16 @@ fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
 /// # Errors
 /// What is wrong with the text.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    read(plugin(value, |path| layout.of_node(path, Path::new(net_dir)))?)
+    read(plugin(value(text)?, |path| layout.of_node(path, Path::new(net_dir)))?)
+}
+
+/// Reads a configuration file as a value; entries of others that no value holds are read as the installer compares them.
+///
+/// # Errors
+/// The text is no JSON.
+pub fn value(text: &str) -> Result<Value, String> {
+    let kept = || chain_of(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
+    serde_json::from_str(text).or_else(|error| kept().ok_or_else(|| error.to_string()))
 }
 
 /// What a plugin's configuration says.
@@ -163,6 +172,17 @@ mod tests {
         assert_eq!(conf.datastore.datastore_path, below("var/lib/calico/calico.db"));
         let conf = parse(r#"{"name":"n","type":"calico"}"#);
         assert_eq!(conf.datastore.kind(), netconf::conf::DatastoreType::Kubernetes);
+    }
+
+    #[test]
+    fn parse_beside_entries_of_others_that_no_value_holds_finds_calicos() {
+        for list in [
+            r#"{"name":"n","plugins":[{"type":"calico","mtu":1400},{"type":"mesh","n":1e400,"s":"\ud800"}]}"#,
+            r#"{"name":"n","type":"calico","mtu":1400,"n":1e400}"#,
+        ] {
+            let conf = parse(list, &Layout::node(), "/etc/cni/net.d").unwrap();
+            assert_eq!((conf.name.as_str(), conf.plugin_type.as_str()), ("n", "calico"));
+        }
     }
 
     #[test]

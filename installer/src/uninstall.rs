@@ -116,6 +116,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     }
     let is_noted = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
     others::name(layout, is_noted, &mut report);
+    others::name_copies(&layout.net_dir(&net_dir), &mut report);
     report.leave("/var/log/calico", "logs are kept");
     Ok(report)
 }

@@ -1,6 +1,5 @@
 //! Debts of DELs: a node on which no pod comes or goes pays them through its agent, as the plugins would.
 
-use std::fs;
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,12 +8,11 @@ use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::name_of;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
-use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::journal;
 use crate::layout::Layout;
-use crate::node_conf;
+use crate::{node_conf, regular_file};
 
 /// Between two looks at the journal.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -50,9 +48,9 @@ pub struct Pass {
 impl Plugins {
     /// Reads the configuration file `file` of the node. `net_dir` is its directory as the node calls it.
     fn of(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, String> {
-        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+        let text = regular_file::text(file).map_err(|error| error.to_string())?;
         let conf = node_conf::parse(&text, layout, net_dir)?;
-        let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let value = node_conf::value(&text)?;
         // As a runtime calls the plugin, whose environment is not this container's.
         let on_node = node_conf::read(calico_plugin(value)?)?;
         let config =
@@ -137,6 +135,7 @@ fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usi
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::fs;
 
     use super::*;
 

@@ -2,14 +2,21 @@
 //! rendered, what is noted and what is on the node come in, the new configuration goes out.
 
 mod likeness;
+mod merged;
 mod rendering;
 
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+pub(super) use merged::{Merged, Rendered};
 pub use rendering::Rendering;
 
 use likeness::{canonical, fits};
 
+use super::document::{Unreadable, Verbatim, elements, values};
 use crate::binaries::CALICO;
 
 const PLUGINS: &str = "plugins";
@@ -32,13 +39,13 @@ pub enum PlaceFor {
 }
 
 /// One plugin of a list.
-pub type Entry = Map<String, Value>;
+pub type Entry = Verbatim<Map<String, Value>>;
 
 /// A configuration as a list of plugins.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chain {
     /// The keys beside `plugins`.
-    keys: Map<String, Value>,
+    keys: BTreeMap<String, Verbatim<Value>>,
     entries: Vec<Entry>,
     /// False for a configuration that is itself the only plugin.
     is_list: bool,
@@ -46,53 +53,75 @@ pub struct Chain {
     leaves_out: bool,
 }
 
-/// What was rendered, and the form by which it is known again.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Rendered {
-    /// The configuration.
-    pub(super) chain: Chain,
-    /// The same with the placeholder where the pod's token is: the token changes, the entry stays ours.
-    pub(super) pattern: Chain,
-}
-
-/// A configuration with our entries as they are rendered and the entries of others where they were.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Merged {
-    /// The configuration.
-    pub(super) chain: Chain,
-    /// The types of the entries of others, in order.
-    pub(super) foreign: Vec<String>,
-    /// The keys of the list that others added.
-    pub(super) foreign_keys: Vec<String>,
-}
-
 impl Chain {
     /// The plugins that a configuration names. What is no plugin in a list is left out: no runtime loads such a list.
     pub fn of(conf: &Map<String, Value>) -> Chain {
         if !conf.contains_key(PLUGINS) && conf.contains_key("type") {
-            let keys = conf.iter().filter(|(key, _)| OF_THE_LIST.contains(&key.as_str()));
-            let keys = keys.map(|(key, value)| (key.clone(), value.clone())).collect();
-            // As istio-cni and linkerd-cni make a list of it.
-            let mut entry = conf.clone();
-            entry.remove("cniVersion");
-            return Chain { keys, entries: vec![entry], is_list: false, leaves_out: false };
+            return Chain::single(conf);
         }
-        let mut keys = conf.clone();
-        let entries = match keys.remove(PLUGINS) {
+        let mut conf = conf.clone();
+        let entries = match conf.remove(PLUGINS) {
             Some(Value::Array(plugins)) => plugins,
             _ => Vec::new(),
         };
-        let object = |value| if let Value::Object(entry) = value { Some(entry) } else { None };
-        let found = entries.len();
-        let entries: Vec<Entry> = entries.into_iter().filter_map(object).collect();
-        Chain { keys, leaves_out: entries.len() < found, entries, is_list: true }
+        let object = |value| if let Value::Object(entry) = value { Some(Verbatim::from(entry)) } else { None };
+        let keys = conf.into_iter().map(|(key, value)| (key, value.into())).collect();
+        Chain::list(keys, entries.into_iter().map(object).collect())
+    }
+
+    /// Reads a file that others may have written, with the text of each entry and of each key.
+    ///
+    /// # Errors
+    /// The text is no JSON object.
+    pub fn read(text: &[u8]) -> Result<Chain, Unreadable> {
+        let mut values = values(text)?;
+        let entries = values.remove(PLUGINS).map(|plugins| {
+            let object = |text: Box<RawValue>| Verbatim::<Map<_, _>>::read(text);
+            elements(&plugins).into_iter().map(object).collect()
+        });
+        let keys: BTreeMap<_, _> = values.into_iter().map(|(key, text)| (key, Verbatim::<Value>::read(text))).collect();
+        let conf = || keys.iter().map(|(key, value)| (key.clone(), (**value).clone())).collect();
+        Ok(match entries {
+            None if keys.contains_key("type") => Chain::single(&conf()),
+            entries => Chain::list(keys, entries.unwrap_or_default()),
+        })
+    }
+
+    fn single(conf: &Map<String, Value>) -> Chain {
+        let keys = conf.iter().filter(|(key, _)| OF_THE_LIST.contains(&key.as_str()));
+        let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
+        // As istio-cni and linkerd-cni make a list of it.
+        let mut entry = conf.clone();
+        entry.remove("cniVersion");
+        Chain { keys, entries: vec![entry.into()], is_list: false, leaves_out: false }
+    }
+
+    fn list(keys: BTreeMap<String, Verbatim<Value>>, entries: Vec<Option<Entry>>) -> Chain {
+        let leaves_out = entries.iter().any(Option::is_none);
+        Chain { keys, entries: entries.into_iter().flatten().collect(), is_list: true, leaves_out }
     }
 
     /// The configuration as a list.
     pub fn to_list(&self) -> Map<String, Value> {
-        let mut conf = self.keys.clone();
-        conf.insert(PLUGINS.to_owned(), self.entries.iter().cloned().map(Value::Object).collect());
-        conf
+        let keys = self.keys.iter().map(|(key, value)| (key.clone(), (**value).clone()));
+        let plugins = self.entries.iter().map(|entry| Value::Object((**entry).clone())).collect();
+        keys.chain([(PLUGINS.to_owned(), plugins)]).collect()
+    }
+
+    /// Writes the list, in which the text of others is as they wrote it.
+    pub fn to_text(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Part<'a> {
+            Key(&'a Verbatim<Value>),
+            Plugins(&'a [Entry]),
+        }
+        let keys = self.keys.iter().map(|(key, value)| (key.as_str(), Part::Key(value)));
+        let parts: BTreeMap<&str, Part<'_>> = keys.chain([(PLUGINS, Part::Plugins(&self.entries))]).collect();
+        // A map of values and texts is always written.
+        let mut text = serde_json::to_vec_pretty(&parts).unwrap_or_default();
+        text.push(b'\n');
+        text
     }
 
     /// Returns true if two configurations say the same, however they are written. A list with something that is no plugin
@@ -121,9 +150,8 @@ impl Chain {
     /// Returns the place for an entry. An owner puts an entry of a type of its own in once; people put in
     /// several of the types that are for anybody.
     pub fn place_for(&self, entry: &Entry) -> PlaceFor {
-        let form = |entry: &Entry| canonical(&Value::Object(entry.clone()));
         let of_kind: Vec<&Entry> = self.entries.iter().filter(|known| kind(known) == kind(entry)).collect();
-        if of_kind.iter().any(|known| form(known) == form(entry)) {
+        if of_kind.iter().any(|known| is_same(known, entry)) {
             PlaceFor::Same
         } else if of_kind.is_empty() || REPEATED.contains(&kind(entry)) {
             PlaceFor::More
@@ -143,91 +171,32 @@ impl Chain {
         foreign.map(|(entry, _)| entry.clone()).collect()
     }
 
-    /// Whether each entry is ours.
+    /// Tells for each entry whether it is ours: Calico's plugin, and what the note names as ours, is; what the note names
+    /// as another's is not. Of the rest, nothing is ours where the note describes the configuration; else what equals
+    /// today's rendering, and what templates make, is.
     fn ours(&self, pattern: &Chain, noted: Option<&Rendering>) -> Vec<bool> {
+        let described = noted.filter(|noted| noted.describes(self));
+        let is_rendered =
+            |entry: &Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry)) || is_of_a_template(entry);
         let is_ours = |entry: &Entry| {
-            is_calico(entry)
-                || pattern.entries.iter().any(|ours| fits_entry(ours, entry))
-                || noted.map_or_else(|| is_of_a_template(entry), |noted| noted.has(entry))
+            let is_noted = noted.and_then(|noted| noted.owns(entry));
+            is_calico(entry) || is_noted.unwrap_or_else(|| described.is_none() && is_rendered(entry))
         };
         let mut ours: Vec<bool> = self.entries.iter().map(is_ours).collect();
         // An entry of ours that was edited is known by its type, in the place of one that is not there as it was.
-        for (kind, count) in noted.map(Rendering::counts).unwrap_or_default() {
+        for (noted, (kind, count)) in
+            described.iter().flat_map(|noted| noted.counts().into_iter().map(move |of| (noted, of)))
+        {
             let of_kind: Vec<usize> =
                 (0..ours.len()).filter(|index| self::kind(&self.entries[*index]) == kind).collect();
             let found = of_kind.iter().filter(|index| ours[**index]).count();
-            let edited: Vec<usize> = of_kind.into_iter().filter(|index| !ours[*index]).collect();
-            edited.into_iter().take(count.saturating_sub(found)).for_each(|index| ours[index] = true);
+            let edited =
+                of_kind.into_iter().filter(|index| noted.owns(&self.entries[*index]).is_none() && !ours[*index]);
+            let edited: Vec<usize> = edited.take(count.saturating_sub(found)).collect();
+            edited.into_iter().for_each(|index| ours[index] = true);
         }
         ours
     }
-}
-
-impl Rendered {
-    /// The configuration to be written where `there` is: our entries as they are rendered now, in the places of ours,
-    /// and all others where they are.
-    pub(super) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
-        // What was just written is read again, and is today's by then.
-        let today = (!noted.is_empty()).then(|| Rendering::of(&self.chain));
-        let known: Vec<Rendering> = noted.iter().cloned().chain(today).collect();
-        let noted = Rendering::in_place(&known, there);
-        let ours = there.ours(&self.pattern, noted);
-        if !ours.contains(&true) {
-            return self.alone();
-        }
-        let is_foreign = |key: &&String| {
-            !self.chain.keys.contains_key(*key) && !noted.is_some_and(|noted| noted.keys.contains(*key))
-        };
-        let foreign_keys: Vec<String> = there.keys.keys().filter(is_foreign).cloned().collect();
-        let others = there.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
-        let foreign: Vec<String> = others.map(|(entry, _)| kind(entry).to_owned()).collect();
-        if foreign.is_empty() && foreign_keys.is_empty() {
-            return self.alone();
-        }
-        let mut keys = self.chain.keys.clone();
-        keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
-        let entries = arranged(&self.chain.entries, &there.entries, &ours);
-        Merged { chain: Chain { keys, entries, is_list: true, leaves_out: false }, foreign, foreign_keys }
-    }
-
-    /// The configuration to be written where nothing of others is.
-    pub(super) fn alone(&self) -> Merged {
-        Merged { chain: self.chain.clone(), foreign: Vec::new(), foreign_keys: Vec::new() }
-    }
-}
-
-impl Merged {
-    /// Whether nothing of others is in it.
-    pub(super) fn is_only_ours(&self) -> bool {
-        self.foreign.is_empty() && self.foreign_keys.is_empty()
-    }
-
-    /// Adds what others chained into a configuration that this one takes the place of.
-    pub(super) fn adopt(&mut self, entries: Vec<Entry>) {
-        let before = self.chain.entries.len();
-        self.chain.adopt(entries);
-        let added = self.chain.entries[before..].iter().map(|entry| kind(entry).to_owned());
-        self.foreign.extend(added);
-        self.chain.is_list |= !self.foreign.is_empty();
-    }
-}
-
-/// Our entries in the places of ours, in their order; those that are more come after the last one.
-fn arranged(rendered: &[Entry], there: &[Entry], ours: &[bool]) -> Vec<Entry> {
-    let last = ours.iter().rposition(|is_ours| *is_ours);
-    let mut waiting = rendered.iter().cloned();
-    let mut entries = Vec::new();
-    for (index, entry) in there.iter().enumerate() {
-        if !ours[index] {
-            entries.push(entry.clone());
-            continue;
-        }
-        entries.extend(waiting.next());
-        if last == Some(index) {
-            entries.extend(waiting.by_ref());
-        }
-    }
-    entries
 }
 
 /// The type of a plugin. Runtimes read the key without regard to case.
@@ -242,14 +211,19 @@ fn is_calico(entry: &Entry) -> bool {
     kind(entry) == CALICO
 }
 
-fn fits_entry(pattern: &Entry, found: &Entry) -> bool {
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    let form = |entry: &Entry| canonical(&Value::Object((**entry).clone()));
+    form(one) == form(other)
+}
+
+fn fits_entry(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {
     pattern.len() == found.len()
         && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| fits(value, found)))
 }
 
 /// Whether upstream's templates and ours make this entry.
 fn is_of_a_template(entry: &Entry) -> bool {
-    let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours == Value::Object(entry.clone()));
+    let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry));
     is(r#"{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}"#)
         || is(r#"{"type": "bandwidth", "capabilities": {"bandwidth": true}}"#)
 }

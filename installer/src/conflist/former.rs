@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::{Conflist, Target, is_calicos, is_ours_in};
 use crate::atomic_file::draft_name;
 use crate::layout::Place;
+use crate::regular_file;
 use crate::runtime_choice::is_read;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
@@ -33,9 +34,12 @@ impl Former {
         };
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
-        if !old.is_empty() && *old != target.name {
+        if !is_read(old) && target.directory.join(old).is_file() {
+            // As Cilium renames those of others (`.cilium_bak`).
+            tracing::warn!("{old} stays: runtimes read no file of this name; CNI_OLD_CONF_NAME names it");
+        } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
-            match fs::read_to_string(&former.path) {
+            match regular_file::contents(&former.path) {
                 Ok(text) if is_calicos(&text) => all.push(former),
                 Ok(_) => {
                     tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", former.path.display())
@@ -48,11 +52,14 @@ impl Former {
         }
         for name in stale(state, &target.name) {
             let former = former(&name, state);
-            match fs::read(&former.path) {
+            match regular_file::contents(&former.path) {
                 _ if all.iter().any(|known| known.name == name) => {}
                 Ok(text) if is_ours_in(&text, &former.noted) => all.push(former),
                 Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
-                Err(_) => state.forget(Place::Net, &name),
+                Err(error) if error.kind() == ErrorKind::NotFound => state.forget(Place::Net, &name),
+                Err(error) => {
+                    tracing::warn!(path = %former.path.display(), %error, "an old configuration cannot be read");
+                }
             }
         }
         all
@@ -60,7 +67,7 @@ impl Former {
 
     /// What it says now.
     pub fn text(&self) -> Option<Vec<u8>> {
-        fs::read(&self.path).ok()
+        regular_file::contents(&self.path).ok()
     }
 
     /// Removes it, and moves on what others chained into it meanwhile.
@@ -70,13 +77,18 @@ impl Former {
         let removed = fs::rename(&self.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
             let taken = Former { path: aside.clone(), ..self.clone() };
             let written = conflist.write(target, &[taken]).map_err(|error| error.to_string());
-            written.and_then(|_| fs::remove_file(&aside).map_err(|error| error.to_string())).inspect_err(|_| {
+            let removed = written.and_then(|written| {
+                fs::remove_file(&aside).map_err(|error| error.to_string())?;
+                Ok(written)
+            });
+            removed.inspect_err(|_| {
                 let _ = fs::rename(&aside, &self.path);
             })
         });
         match removed {
-            Ok(()) => {
+            Ok(written) => {
                 tracing::info!("removed {}", self.path.display());
+                state.note_renderings(Place::Net, &target.name, vec![written.rendering]);
                 state.forget(Place::Net, &self.name);
             }
             Err(error) => {

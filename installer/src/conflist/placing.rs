@@ -1,13 +1,12 @@
 //! A configuration is put in place among what others chain into it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::chain::Merged;
-use super::{Conflist, Former, chain_of, is_calicos};
+use super::{Chain, Conflist, Former, Rendering, chain_of, copies, is_calicos, is_wholly_ours};
 use crate::atomic_file::{self, AtomicFileError, Change};
-use crate::digest;
 use crate::layout::Place;
+use crate::regular_file;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
 
@@ -42,7 +41,7 @@ impl Target {
         if list.noted == Installed::default() {
             list.noted = asked.noted.clone();
         }
-        match fs::read(list.path()) {
+        match regular_file::contents(&list.path()) {
             Ok(text) if is_extended(&text, &list.noted) => list,
             _ => asked,
         }
@@ -62,11 +61,19 @@ impl Target {
     }
 }
 
+/// What became of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Whether the file is other than before.
+    pub change: Change,
+    /// Whose the entries are that are in it, to be noted.
+    pub rendering: Rendering,
+}
+
 /// Whether Calico's plugin is in a list with entries of others.
 fn is_extended(text: &[u8], noted: &Installed) -> bool {
     let Some(there) = chain_of(text) else { return false };
-    let is_calicos = std::str::from_utf8(text).is_ok_and(is_calicos);
-    is_calicos && there.is_list() && !there.foreign(&super::Chain::default(), &noted.renderings).is_empty()
+    is_calicos(text) && there.is_list() && !there.foreign(&Chain::default(), &noted.renderings).is_empty()
 }
 
 impl Conflist {
@@ -78,14 +85,15 @@ impl Conflist {
     }
 
     /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes
-    /// the place of, come along.
+    /// the place of, come along. Of a file that nobody can read a copy is kept.
     ///
     /// # Errors
     /// The directory cannot be written, or another program writes the file again and again.
-    pub fn write(&self, target: &Target, former: &[Former]) -> Result<Change, AtomicFileError> {
-        let mut foreign = Vec::new();
+    pub fn write(&self, target: &Target, former: &[Former]) -> Result<Written, AtomicFileError> {
+        let mut last = self.rendered.alone();
         let mut target = target.clone();
         let mut proposed = None;
+        let mut copied = Ok(());
         let path = target.path();
         let whole = target.clone();
         let is_whole = |there: Option<&[u8]>| whole.is_whole(there);
@@ -93,21 +101,23 @@ impl Conflist {
             if there.is_some() && there == proposed.as_deref() {
                 return None;
             }
-            let merged = self.merged(there, &target, former);
-            foreign.clone_from(&merged.foreign);
-            let text = self.text_of(&merged, there);
-            if text.is_some() {
-                // What is read next is this, or what another program made of it.
-                target.noted.renderings.push(self.rendering());
-                proposed.clone_from(&text);
+            last = self.merged(there, &target, former);
+            let text = self.text_of(&last, there)?;
+            if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
+                copied = copies::keep(&path, there, &reason);
+                copied.as_ref().ok()?;
             }
-            text
+            // What is read next is this, or what another program made of it.
+            target.noted.renderings.push(last.rendering.clone());
+            proposed = Some(text.clone());
+            Some(text)
         };
-        let changed = atomic_file::amend(&path, whole.mode, is_whole, change)?;
-        if !foreign.is_empty() {
-            tracing::info!("{}: plugins of others stay in it: {}", path.display(), foreign.join(", "));
+        let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
+        copied?;
+        if !last.foreign.is_empty() {
+            tracing::info!("{}: plugins of others stay in it: {}", path.display(), last.foreign.join(", "));
         }
-        Ok(changed)
+        Ok(Written { change, rendering: last.rendering })
     }
 
     /// The text that should be in the place of `there`; `None` where it says the same.
@@ -126,13 +136,10 @@ impl Conflist {
         if merged.is_only_ours() {
             return Some(self.text.as_bytes().to_vec());
         }
-        // A map of values is always written.
-        let mut text = serde_json::to_vec_pretty(&merged.chain.to_list()).unwrap_or_default();
-        text.push(b'\n');
-        Some(text)
+        Some(merged.chain.to_text())
     }
 
-    fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
+    pub(super) fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
         let Some(there) = there.and_then(|text| self.known(text, &target.noted)) else {
             // In the places that they had there.
             let mut former = former.iter();
@@ -156,7 +163,7 @@ impl Conflist {
     }
 
     /// The plugins of a text that may hold entries of others; `None` for one that is wholly ours, or no configuration.
-    fn known(&self, text: &[u8], noted: &Installed) -> Option<super::Chain> {
-        chain_of(text).filter(|_| !noted.is(&digest::of_bytes(text)))
+    fn known(&self, text: &[u8], noted: &Installed) -> Option<Chain> {
+        chain_of(text).filter(|_| !is_wholly_ours(text, noted))
     }
 }

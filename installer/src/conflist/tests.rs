@@ -70,10 +70,11 @@ fn another_token_is_not_another_template() {
     let target = target(Path::new(NOWHERE), &settings(&[]), &State::default());
     let (with, without) = (r#"{"type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__"}"#, r#"{"type": "flannel"}"#);
     let mut state = State::default();
-    of(with, "first").note_written(&target, &mut state);
+    let written = Written { change: Change::Written, rendering: Rendering::default() };
+    of(with, "first").note_written(&target, &written, &mut state);
     assert!(of(with, "second").is_noted(&target, &state));
     assert!(!of(without, "first").is_noted(&target, &state));
-    of(without, "first").note_written(&target, &mut state);
+    of(without, "first").note_written(&target, &written, &mut state);
     assert!(of(without, "second").is_noted(&target, &state) && !of(with, "first").is_noted(&target, &state));
 }
 
@@ -132,7 +133,7 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
     let mut write = || {
         let target = target(dir.path(), &settings, &state);
         conflist.note(&target, &mut state);
-        let change = conflist.write(&target, &[]).unwrap();
+        let change = conflist.write(&target, &[]).unwrap().change;
         (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
     };
     assert_eq!(write(), (Change::Written, false));
@@ -150,8 +151,8 @@ fn the_configuration_that_a_failed_run_left_is_still_ours() {
     let first = render(&[], Path::new(NOWHERE)).unwrap();
     let target = target(dir.path(), &settings, &state);
     first.note(&target, &mut state);
-    first.write(&target, &[]).unwrap();
-    first.note_written(&target, &mut state);
+    let written = first.write(&target, &[]).unwrap();
+    first.note_written(&target, &written, &mut state);
     render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(&target, &mut state);
     let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
     assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
@@ -181,8 +182,8 @@ fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
         let target = target(dir.path(), &settings, &state);
         conflist.note(&target, &mut state);
         assert_eq!(state.get(Place::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
-        conflist.write(&target, &[]).unwrap();
-        conflist.note_written(&target, &mut state);
+        let written = conflist.write(&target, &[]).unwrap();
+        conflist.note_written(&target, &written, &mut state);
         let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
         fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
         assert!(is_ours_in(&fs::read(&file).unwrap(), noted));
@@ -206,11 +207,9 @@ fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
             let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
             let target = target(dir.path(), &settings, &state);
             conflist.note(&target, &mut state);
-            if writes {
-                conflist.write(&target, &[]).unwrap();
-            }
-            if is_whole {
-                conflist.note_written(&target, &mut state);
+            let written = writes.then(|| conflist.write(&target, &[]).unwrap());
+            if let Some(written) = written.filter(|_| is_whole) {
+                conflist.note_written(&target, &written, &mut state);
             }
         };
         run(tuning, true, true);
@@ -230,15 +229,17 @@ fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
     let (old, new) = (settings(&[]), settings(&[("CNI_CONF_NAME", "20-calico.conflist")]));
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     let before = target(dir.path(), &old, &state);
-    conflist.write(&before, &[]).unwrap();
-    conflist.note_written(&before, &mut state);
+    let written = conflist.write(&before, &[]).unwrap();
+    conflist.note_written(&before, &written, &mut state);
     let after = target(dir.path(), &new, &state);
     let former = Former::all(&after, &new, &mut state);
-    conflist.write(&after, &former).unwrap();
-    conflist.note_written(&after, &mut state);
+    let written = conflist.write(&after, &former).unwrap();
+    conflist.note_written(&after, &written, &mut state);
     let after = target(dir.path(), &new, &state);
     fs::write(before.path(), extended(&fs::read_to_string(before.path()).unwrap())).unwrap();
     former.iter().for_each(|former| former.remove(&conflist, &after, &mut state));
     assert_eq!(kinds(&after.path()), ["calico", "portmap", "mesh"]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+mod neighbours;

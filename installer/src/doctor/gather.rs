@@ -81,7 +81,7 @@ fn token_file(conf: &NetConf) -> Option<TokenFile> {
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
     let read = || -> std::io::Result<File> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
-        let text = fs::read_to_string(path)?;
+        let text = crate::regular_file::text(path.as_ref())?;
         let claims = kubeconfig::token(&text).and_then(|token| Claims::of(token).ok());
         Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
     };

@@ -68,9 +68,8 @@ impl<'a> Upkeep<'a> {
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
         let installed = self.installation.install(false);
-        let is_contested = |error: &InstallError| matches!(error, InstallError::File(error) if error.is_contested());
-        if is_configuration && installed.as_ref().err().is_none_or(is_contested) {
-            self.quarrel.has_put_back();
+        if is_configuration {
+            self.quarrel.ended(&installed);
         }
         match installed {
             // A directory may have been skipped.

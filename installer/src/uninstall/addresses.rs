@@ -1,7 +1,6 @@
 //! The addresses and blocks of this node, in the datastore.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +25,7 @@ use super::pods;
 use super::report::Report;
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
-use crate::node_conf;
+use crate::{node_conf, regular_file};
 
 /// What it is called in the report.
 pub(super) const WHAT: &str = "addresses and blocks of this node";
@@ -38,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<NetConf, String> {
     let mut reason = "no configuration of ours is there".to_owned();
     for file in found.iter().filter(|file| file.is_configuration()) {
-        let text = fs::read_to_string(&file.path).map_err(|error| error.to_string());
+        let text = regular_file::text(&file.path).map_err(|error| error.to_string());
         match text.and_then(|text| node_conf::parse(&text, layout, net_dir)) {
             Ok(conf) => return Ok(conf),
             Err(error) => reason = format!("{}: {error}", file.path.display()),

@@ -1,7 +1,6 @@
 //! What other programs chained into a configuration that goes: it moves into the one that runtimes take then, if that
 //! is Calico's.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::files;
@@ -9,7 +8,7 @@ use super::plan::{Task, Verdict};
 use super::report::Report;
 use crate::conflist::{self, Entry, PlaceFor};
 use crate::state::{Installed, State};
-use crate::{atomic_file, runtime_choice};
+use crate::{atomic_file, regular_file, runtime_choice};
 
 /// The configurations that go, and the one that follows.
 #[derive(Debug)]
@@ -36,8 +35,10 @@ impl<'a> Chained<'a> {
         let mut succeeded = true;
         for (task, noted) in &self.going {
             let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
-            let mut foreign = conflist::foreign_in(&fs::read(path).unwrap_or_default(), noted);
-            if let Some(there) = self.following.as_ref().and_then(|path| conflist::chain_of(&fs::read(path).ok()?)) {
+            let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), noted);
+            if let Some(there) =
+                self.following.as_ref().and_then(|path| conflist::chain_of(&regular_file::contents(path).ok()?))
+            {
                 for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
                     let kind = conflist::kind_of(other);
                     report.leave(
@@ -74,8 +75,8 @@ impl<'a> Chained<'a> {
 
 /// Whether Calico's plugin is in a file that is a list.
 fn takes_more(path: &Path) -> bool {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    conflist::is_calicos(&text) && conflist::chain_of(text.as_bytes()).is_some_and(|chain| chain.is_list())
+    let text = regular_file::contents(path).unwrap_or_default();
+    conflist::is_calicos(&text) && conflist::chain_of(&text).is_some_and(|chain| chain.is_list())
 }
 
 /// Adds entries for which there is a place.
@@ -85,8 +86,77 @@ fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileErro
         let there = conflist::chain_of(there?)?;
         let mut chain = there.clone();
         chain.adopt(entries.to_vec());
-        let text = (!chain.says_the_same_as(&there)).then(|| serde_json::to_vec_pretty(&chain.to_list()))?;
-        text.ok()
+        (!chain.says_the_same_as(&there)).then(|| chain.to_text())
     };
     atomic_file::amend(path, 0, is_whole, change).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::layout::Place;
+
+    const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
+    const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;
+
+    /// A node whose configuration goes, with entries of others, and what follows it.
+    struct Node {
+        directory: tempfile::TempDir,
+        task: Task,
+        state: State,
+    }
+
+    impl Node {
+        fn new(others: &str) -> Node {
+            let directory = tempfile::tempdir().unwrap();
+            let name = "10-calico.conflist".to_owned();
+            let path = directory.path().join(&name);
+            fs::write(&path, GOING.replace("]}", &format!(", {others}]}}"))).unwrap();
+            fs::write(directory.path().join("20-calico.conflist"), FOLLOWING).unwrap();
+            let mut state = State::default();
+            state.note(Place::Net, &name, Some("aa".to_owned()), false);
+            let rendering = conflist::Rendering::of(&conflist::chain_of(GOING.as_bytes()).unwrap());
+            state.note_renderings(Place::Net, &name, vec![rendering]);
+            let task = Task { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+            Node { directory, task, state }
+        }
+
+        fn following(&self) -> PathBuf {
+            self.directory.path().join("20-calico.conflist")
+        }
+    }
+
+    #[test]
+    fn move_of_an_entry_of_which_the_following_configuration_has_another_is_left_out_and_named() {
+        let node = Node::new(r#"{"type": "istio-cni", "a": 2}, {"type": "mesh", "n": 1e400}"#);
+        for acts in [false, true] {
+            let mut report = Report { acted: acts, ..Report::default() };
+            let chained = Chained::of(&[&node.task], &node.state, node.directory.path());
+            assert!(chained.move_on(acts, &mut report));
+            let left = format!(
+                "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
+                 follows has one already\n",
+                node.task.path.display()
+            );
+            let (said, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
+            assert!(said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that others")), "{said}");
+        }
+        let text = fs::read_to_string(node.following()).unwrap();
+        assert!(text.contains(r#"{"type": "mesh", "n": 1e400}"#) && !text.contains(r#""a": 2"#), "{text}");
+    }
+
+    #[test]
+    fn move_to_a_file_that_cannot_be_written_fails_and_says_so() {
+        let node = Node::new(r#"{"type": "mesh"}"#);
+        let chained = Chained::of(&[&node.task], &node.state, node.directory.path());
+        fs::remove_file(node.following()).unwrap();
+        fs::create_dir(node.following()).unwrap();
+        let mut report = Report { acted: true, ..Report::default() };
+        assert!(!chained.move_on(true, &mut report));
+        let said = report.to_string();
+        assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
+        assert!(!report.succeeded() && node.task.path.exists());
+    }
 }

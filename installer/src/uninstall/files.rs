@@ -11,7 +11,7 @@ use super::plan::{Found, FoundState, Task, Verdict};
 use super::report::Report;
 use crate::layout::{Layout, Place};
 use crate::state::{Installed, State};
-use crate::{conflist, digest, kubeconfig, runtime_choice, template, tls_assets};
+use crate::{conflist, digest, kubeconfig, regular_file, runtime_choice, template, tls_assets};
 
 /// What a configuration is called while it is being taken back. No runtime reads it (INST-159).
 const RETIRED: &str = "removed";
@@ -62,8 +62,10 @@ fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
 
 /// A network configuration is as it was installed where all of ours is: others chain their plugins into it.
 fn look_at(path: &Path, installed: &Installed) -> FoundState {
-    let is_extended =
-        || !installed.renderings.is_empty() && fs::read(path).is_ok_and(|text| conflist::is_ours_in(&text, installed));
+    let is_extended = || {
+        !installed.renderings.is_empty()
+            && regular_file::contents(path).is_ok_and(|text| conflist::is_ours_in(&text, installed))
+    };
     let there = match digest::of_file(path) {
         Ok(digest) => digest,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -80,7 +82,7 @@ fn look_at(path: &Path, installed: &Installed) -> FoundState {
 
 fn renewed(path: &Path) -> FoundState {
     let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = regular_file::text(path).unwrap_or_default();
     match is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
         true => FoundState::Changed("calico-node wrote it, and refreshes it".into()),
         false => FoundState::Renewed,
@@ -96,8 +98,8 @@ pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -
     let mut named = BTreeMap::new();
     let stay = runtime_choice::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
     for name in stay {
-        let text = fs::read_to_string(directory.join(&name)).unwrap_or_default();
-        let Ok(conf) = template::parse(&text) else { continue };
+        let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
+        let Some(conf) = conflist::chain_of(&text).map(|chain| chain.to_list()) else { continue };
         named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
         // containerd runs it with every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
@@ -229,5 +231,35 @@ mod tests {
             assert_eq!((task.path.exists(), retired(&task.path).exists()), (is_put_back, false));
             assert_eq!(report.to_string().contains("somebody has put it back: delete the DaemonSet"), is_put_back);
         }
+    }
+
+    #[test]
+    fn look_at_what_is_no_regular_file_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let net_dir = layout.net_dir("/etc/cni/net.d");
+        fs::create_dir_all(&net_dir).unwrap();
+        let mut state = State::default();
+        for (name, digest) in [("10-calico.conflist", Some("aa".to_owned())), (kubeconfig::NAME, None)] {
+            nix::unistd::mkfifo(&net_dir.join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
+            state.note(Place::Net, name, digest, false);
+        }
+        let found = look(&state, &layout, "/etc/cni/net.d");
+        let unreadable =
+            |found: &Found| matches!(&found.state, FoundState::Unreadable(why) if why.contains("no regular file"));
+        assert!(found.len() == 2 && found.iter().all(unreadable), "{found:?}");
+        assert!(named_by_others(&layout, "/etc/cni/net.d", &found).is_empty());
+    }
+
+    #[test]
+    fn programs_of_a_configuration_that_only_runtimes_read_are_named() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let net_dir = layout.net_dir("/etc/cni/net.d");
+        fs::create_dir_all(&net_dir).unwrap();
+        let odd = r#"{"name": "n", "plugins": [{"type": "bridge", "s": "\ud800", "n": 1e400}]}"#;
+        fs::write(net_dir.join("05-other.conflist"), odd).unwrap();
+        let named = named_by_others(&layout, "/etc/cni/net.d", &[]);
+        assert!(named.keys().eq(["bridge", "loopback"]), "{named:?}");
     }
 }

@@ -7,6 +7,7 @@ use datastore::kubernetes::GROUP_FILE;
 use netconf::conf::DatastoreConf;
 
 use super::report::Report;
+use crate::conflist::is_copy;
 use crate::layout::{JOURNAL, Layout};
 use crate::{nodename, state};
 
@@ -23,6 +24,13 @@ pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut Report) {
     }
     for path in entries(&layout.path(RUN_DIR)) {
         report.leave(path.display(), "plugins and calico-node share it; it is gone after a reboot");
+    }
+}
+
+/// Names what the installer kept of configurations that nobody could read.
+pub(super) fn name_copies(directory: &Path, report: &mut Report) {
+    for path in entries(directory).into_iter().filter(|path| is_copy(path)) {
+        report.leave(path.display(), "a configuration that could not be read was replaced; this is its copy");
     }
 }
 
@@ -74,6 +82,9 @@ mod tests {
             ("ipam.lock", "plugins and calico-node share it; it is gone after a reboot"),
         ];
         assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
+        fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();
+        name_copies(&run, &mut report);
+        assert!(report.left.last().unwrap().target.ends_with("10-calico.conflist.unreadable"));
         name(&layout, true, &mut report);
         assert!(report.names(&layout.state_dir().join(state::NAME).display().to_string()));
     }

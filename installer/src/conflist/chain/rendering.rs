@@ -18,6 +18,9 @@ pub struct Rendering {
     pub keys: BTreeSet<String>,
     /// The plugins, in order.
     pub plugins: Vec<NotedPlugin>,
+    /// SHA-256 of each entry that was another's when this was written.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub foreign: BTreeSet<String>,
 }
 
 /// One plugin.
@@ -35,7 +38,11 @@ impl Rendering {
     /// What there is to be noted of a configuration.
     pub fn of(chain: &Chain) -> Rendering {
         let plugin = |entry: &Entry| NotedPlugin { kind: kind(entry).to_owned(), digest: digest_of(entry) };
-        Rendering { keys: chain.keys.keys().cloned().collect(), plugins: chain.entries.iter().map(plugin).collect() }
+        Rendering {
+            keys: chain.keys.keys().cloned().collect(),
+            plugins: chain.entries.iter().map(plugin).collect(),
+            foreign: BTreeSet::new(),
+        }
     }
 
     /// The one of several renderings that is in place, the first of those that are so to the same degree: a run that
@@ -56,6 +63,25 @@ impl Rendering {
         self.plugins.iter().any(|plugin| plugin.digest == digest)
     }
 
+    /// Tells whose an entry was: true for ours, false for another's, `None` for one that was not there.
+    pub fn owns(&self, entry: &Entry) -> Option<bool> {
+        let is_foreign = || self.foreign.contains(&digest_of(entry)).then_some(false);
+        if self.has(entry) { Some(true) } else { is_foreign() }
+    }
+
+    /// Leaves an entry to another program.
+    pub fn leave(&mut self, entry: &Entry) {
+        let digest = digest_of(entry);
+        self.plugins.retain(|plugin| plugin.digest != digest);
+        self.foreign.insert(digest);
+    }
+
+    /// Returns false for a configuration with an entry of Calico's that it does not have: another installer wrote it since,
+    /// or somebody edited ours.
+    pub fn describes(&self, there: &Chain) -> bool {
+        there.entries.iter().filter(|entry| super::is_calico(entry)).all(|entry| self.has(entry))
+    }
+
     /// How many plugins of each type it has.
     pub fn counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
@@ -68,10 +94,10 @@ impl Rendering {
         let digests: BTreeSet<String> = there.entries.iter().map(digest_of).collect();
         !self.plugins.is_empty()
             && self.plugins.iter().all(|plugin| digests.contains(&plugin.digest))
-            && there.entries.iter().filter(|entry| super::is_calico(entry)).all(|entry| self.has(entry))
+            && self.describes(there)
     }
 }
 
 fn digest_of(entry: &Entry) -> String {
-    digest::of_bytes(canonical(&Value::Object(entry.clone())).to_string().as_bytes())
+    digest::of_bytes(canonical(&Value::Object((**entry).clone())).to_string().as_bytes())
 }

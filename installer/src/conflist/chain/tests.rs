@@ -257,17 +257,18 @@ proptest! {
         let merged = rendered(&today).over(&there, &noted);
         // Calico's plugin is there once.
         prop_assert_eq!(merged.chain.calicos(), 1);
-        // All of ours is there, in order, and with what is foreign there is nothing else.
+        // All of ours is there, in order unless another's is the same, and with what is foreign there is nothing else.
         let foreign: Vec<&Entry> = merged.chain.entries.iter().filter(|entry| !today.entries.contains(entry)).collect();
-        let mut ours = merged.chain.entries.iter().filter(|entry| today.entries.contains(entry));
-        prop_assert!(today.entries.iter().all(|entry| ours.any(|found| found == entry)));
+        prop_assert!(today.entries.iter().all(|entry| merged.chain.entries.contains(entry)));
+        let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.has(entry));
+        let is_ours = |entry: &&Entry| merged.rendering.has(entry);
+        prop_assert!(today.entries.iter().filter(is_ours).all(|entry| ours.any(|found| found == entry)));
         // What is foreign was there, and in this order.
         let mut found = there.entries.iter();
         prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
-        // Reading again what was written changes nothing, with the note of before and with that of the new one.
-        prop_assert_eq!(&rendered(&today).over(&merged.chain, &noted).chain, &merged.chain);
-        if !noted.is_empty() {
-            prop_assert_eq!(&rendered(&today).over(&merged.chain, &[Rendering::of(&today)]).chain, &merged.chain);
+        // Reading again what was written changes nothing, with the note before the write and with that after it.
+        for noted in [[noted, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
+            prop_assert_eq!(&rendered(&today).over(&merged.chain, &noted).chain, &merged.chain);
         }
     }
 
@@ -294,3 +295,5 @@ proptest! {
         }
     }
 }
+
+mod ownership;

@@ -1,13 +1,11 @@
 //! The configurations that count: the first one, and that of Calico's which it may call.
 
-use std::fs;
-
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
 use crate::doctor::facts::{Chosen, Content};
 use crate::layout::Layout;
-use crate::{node_conf, runtime_choice, template};
+use crate::{conflist, node_conf, regular_file, runtime_choice, template};
 
 /// What was found.
 #[derive(Default)]
@@ -54,14 +52,14 @@ fn delegate(mut rest: Vec<Read>) -> Option<Read> {
 }
 
 fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
-    let text = fs::read_to_string(layout.net_dir(net_dir).join(name)).map_err(|error| error.to_string());
+    let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(|error| error.to_string());
     let conf = text.clone().and_then(|text| node_conf::parse(&text, layout, net_dir));
     let content = text.and_then(|text| content(&text, conf.as_ref().err(), layout, net_dir));
     Read { chosen: Chosen { name: name.to_owned(), content }, conf }
 }
 
 fn content(text: &str, refused: Option<&String>, layout: &Layout, net_dir: &str) -> Result<Content, String> {
-    let conf = template::parse(text).map_err(|error| error.to_string())?;
+    let conf = conflist::parse(text).map_err(|error| error.to_string())?;
     let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
     let network = word(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
@@ -95,6 +93,8 @@ fn word(conf: &Map<String, Value>, key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const OURS: &str = r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico","nodename":"n1",

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::install::InstallError;
+
 /// How often in a row it is put back at once.
 const PATIENCE: u32 = 5;
 
@@ -29,8 +31,17 @@ impl Quarrel {
         true
     }
 
+    /// Notes how an installation ended that was to put it back. What cannot be written is tried at each look; what another
+    /// program undoes was put back.
+    pub(super) fn ended(&mut self, installed: &Result<(), InstallError>) {
+        let is_contested = |error: &InstallError| matches!(error, InstallError::File(error) if error.is_contested());
+        if installed.as_ref().err().is_none_or(is_contested) {
+            self.has_put_back();
+        }
+    }
+
     /// Notes that it was put back.
-    pub(super) fn has_put_back(&mut self) {
+    fn has_put_back(&mut self) {
         self.writes += 1;
         self.rest = match self.writes.checked_sub(PATIENCE) {
             Some(more) => (1 << more.min(8)).min(LONGEST),
@@ -57,7 +68,11 @@ impl Quarrel {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::atomic_file::AtomicFileError;
 
     #[test]
     fn a_configuration_that_is_changed_each_time_is_put_back_ever_more_rarely() {
@@ -74,6 +89,23 @@ mod tests {
         assert!(quarrel.puts_back(true), "it was left alone in between");
         // What cannot be written is tried at each look.
         assert!((0..60).all(|_| quarrel.puts_back(true)));
+    }
+
+    #[test]
+    fn installations_that_are_contested_each_time_are_tried_ever_more_rarely() {
+        let tries = |kind: ErrorKind| {
+            let mut quarrel = Quarrel::default();
+            let mut tries = 0;
+            for _ in 0..60 {
+                if quarrel.puts_back(true) {
+                    let (path, source) = (PathBuf::from("/x"), Error::from(kind));
+                    quarrel.ended(&Err(AtomicFileError { action: "change", path, source }.into()));
+                    tries += 1;
+                }
+            }
+            tries
+        };
+        assert_eq!((tries(ErrorKind::ResourceBusy), tries(ErrorKind::ReadOnlyFilesystem)), (11, 60));
     }
 
     #[test]

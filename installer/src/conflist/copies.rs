@@ -1,0 +1,84 @@
+//! Copies of files that nobody can read, beside the configuration that takes their place.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::document::Unreadable;
+use crate::atomic_file::{self, AtomicFileError};
+use crate::regular_file;
+use crate::runtime_choice::is_read;
+
+/// How many different copies are kept; the last one is written over.
+const MOST: u32 = 9;
+
+/// Keeps a copy of a file that is going to be replaced, and says so. Its mode is narrow, as it may hold a token.
+///
+/// # Errors
+/// The copy cannot be written: the file must not be replaced then.
+pub(super) fn keep(path: &Path, text: &[u8], reason: &Unreadable) -> Result<(), AtomicFileError> {
+    if text.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    let copy = free(path, text);
+    atomic_file::replace(&copy, text, 0o600)?;
+    tracing::warn!(
+        "{}: {reason}; it is replaced, and plugins that others chained into it are no longer there: a copy is {}; add \
+         them again, then remove the copy",
+        path.display(),
+        copy.display()
+    );
+    Ok(())
+}
+
+/// Returns the first copy that says the same or is not there.
+fn free(path: &Path, text: &[u8]) -> PathBuf {
+    for copy in (1..MOST).map(|number| name(path, number)) {
+        match regular_file::contents(&copy) {
+            Ok(kept) if kept != text => {}
+            Ok(_) => return copy,
+            Err(error) if error.kind() == ErrorKind::NotFound => return copy,
+            Err(_) => {}
+        }
+    }
+    name(path, MOST)
+}
+
+/// Returns true for a file that is named like a copy.
+pub(crate) fn is_copy(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
+    of.is_some_and(|(of, _)| is_read(of))
+}
+
+/// Returns a name that no runtime loads (INST-159).
+fn name(path: &Path, number: u32) -> PathBuf {
+    let first = path.with_added_extension("unreadable");
+    if number == 1 { first } else { first.with_added_extension(number.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keep_of_more_than_the_most_writes_over_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        for number in 0..20 {
+            keep(&path, number.to_string().as_bytes(), &Unreadable::NoObject).unwrap();
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MOST as usize);
+        assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_copy(&copy.unwrap().path())));
+        assert!(
+            ["10-calico.conflist", "x.unreadable", "a.conf.unreadables"]
+                .into_iter()
+                .all(|name| !is_copy(name.as_ref()))
+        );
+        assert_eq!(fs::read_to_string(name(&path, 1)).unwrap(), "0");
+        assert_eq!(fs::read_to_string(name(&path, MOST)).unwrap(), "19");
+        assert_eq!(fs::metadata(name(&path, 1)).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

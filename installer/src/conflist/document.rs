@@ -1,0 +1,167 @@
+//! [`Verbatim`]: JSON as Go's programs read it, with the text that it was read from. Pure.
+//!
+//! Runtimes and the programs that chain plugins are written in Go, whose `encoding/json` reads more than a
+//! [`Value`] holds: integers of any length, `1e400`, depths above 128. So an entry of others is written again from its
+//! text, and its [`Value`] only serves to compare.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// How long an escape is, as `\ud800`.
+const ESCAPE: usize = 6;
+
+/// Why a text is no configuration. The text may hold a token, so it is never shown (INST-12).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// No JSON at all.
+    #[error("it is not valid JSON (line {line}, column {column})")]
+    Syntax {
+        /// Where, from 1.
+        line: usize,
+        /// Where, from 1.
+        column: usize,
+    },
+    /// JSON, but no object.
+    #[error("it is not a JSON object")]
+    NoObject,
+}
+
+/// A value, and the text that it was read from.
+#[derive(Debug, Clone, Default)]
+pub struct Verbatim<T> {
+    value: T,
+    /// `None` for a value that was not read, or that was changed.
+    text: Option<Box<RawValue>>,
+}
+
+impl<T> Deref for Verbatim<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> From<T> for Verbatim<T> {
+    fn from(value: T) -> Verbatim<T> {
+        Verbatim { value, text: None }
+    }
+}
+
+/// The text does not count.
+impl<T: PartialEq> PartialEq for Verbatim<T> {
+    fn eq(&self, other: &Verbatim<T>) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Serialize> Serialize for Verbatim<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.text {
+            Some(text) => text.serialize(serializer),
+            None => self.value.serialize(serializer),
+        }
+    }
+}
+
+impl Verbatim<Value> {
+    /// Reads a value; one that a [`Value`] cannot hold is its text there.
+    pub(super) fn read(text: Box<RawValue>) -> Verbatim<Value> {
+        Verbatim { value: value(&text), text: Some(text) }
+    }
+}
+
+impl Verbatim<Map<String, Value>> {
+    /// Reads an object; `None` for anything else.
+    pub(super) fn read(text: Box<RawValue>) -> Option<Verbatim<Map<String, Value>>> {
+        let value = parsed(&text).or_else(|| {
+            let values: BTreeMap<String, Box<RawValue>> = parsed(&text)?;
+            Some(values.into_iter().map(|(key, text)| (key, value(&text))).collect())
+        })?;
+        Some(Verbatim { value, text: Some(text) })
+    }
+}
+
+fn value(text: &RawValue) -> Value {
+    parsed(text).unwrap_or_else(|| Value::String(text.get().to_owned()))
+}
+
+fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
+    serde_json::from_str(text.get()).ok()
+}
+
+/// Returns the values of an object; the last one counts where a key is there twice.
+///
+/// # Errors
+/// The text is no JSON object.
+pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Unreadable> {
+    serde_json::from_str(&repaired(&String::from_utf8_lossy(text))).map_err(|error| match error.is_data() {
+        true => Unreadable::NoObject,
+        false => Unreadable::Syntax { line: error.line(), column: error.column() },
+    })
+}
+
+/// Returns the values of an array, none for anything else.
+pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
+    parsed(text).unwrap_or_default()
+}
+
+/// Puts U+FFFD in the place of each escape that is half of a pair, as Go reads it.
+fn repaired(text: &str) -> Cow<'_, str> {
+    let (mut whole, mut rest) = (Cow::Borrowed(""), text);
+    while let Some(at) = rest.find('\\') {
+        let unit = |at: usize| u16::from_str_radix(rest.get(at..at + ESCAPE)?.strip_prefix("\\u")?, 16).ok();
+        let (length, is_half) = match (unit(at), unit(at + ESCAPE)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (2 * ESCAPE, false),
+            (Some(0xd800..=0xdfff), _) => (ESCAPE, true),
+            // The second character may be a backslash, and longer than a byte.
+            _ => (1 + rest[at + 1..].chars().next().map_or(0, char::len_utf8), false),
+        };
+        let (read, following) = rest.split_at(at + length);
+        whole += if is_half { &read[..at] } else { read };
+        whole += if is_half { "\\ufffd" } else { "" };
+        rest = following;
+    }
+    whole + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repair_replaces_halves_of_pairs_and_nothing_else() {
+        for (text, expected) in [
+            (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
+            (r#"["\ud83d\ud83d\ude00"]"#, r#"["\ufffd\ud83d\ude00"]"#),
+            (r#"["\ud83dx", "\ude00\ud83d"]"#, r#"["\ufffdx", "\ufffd\ufffd"]"#),
+            (r#"["\\ud83d", "\"\ud800"]"#, r#"["\\ud83d", "\"\ufffd"]"#),
+            (r#"["\ü", "\ud8"#, r#"["\ü", "\ud8"#),
+            ("\\", "\\"),
+        ] {
+            assert_eq!(repaired(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_of_what_is_no_object_say_where_it_ends() {
+        let said = |text: &str| values(text.as_bytes()).unwrap_err().to_string();
+        assert!(said("{\"a\": ").contains("line 1, column 6"), "{}", said("{\"a\": "));
+        assert!(said("[]").contains("not a JSON object"));
+        assert!(said("{} {}").contains("not valid JSON"));
+    }
+
+    #[test]
+    fn read_of_what_no_value_holds_keeps_the_text_in_its_place() {
+        let text: Box<RawValue> = serde_json::from_str(r#"{"type": "mesh", "n": 1e400}"#).unwrap();
+        let read = Verbatim::<Map<String, Value>>::read(text).unwrap();
+        assert_eq!((&read["type"], &read["n"]), (&Value::from("mesh"), &Value::from("1e400")));
+        assert_eq!(serde_json::to_string(&read).unwrap(), r#"{"type": "mesh", "n": 1e400}"#);
+    }
+}

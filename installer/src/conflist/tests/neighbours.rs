@@ -1,0 +1,201 @@
+//! Entries of others through writes of ours, with the notes that runs leave.
+
+use super::*;
+
+const FILE: &str = "10-calico.conflist";
+
+/// A node's directory, with what the installer notes of it.
+struct Node {
+    directory: tempfile::TempDir,
+    state: State,
+}
+
+impl Node {
+    fn new() -> Node {
+        Node { directory: tempfile::tempdir().unwrap(), state: State::default() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join(FILE)
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.path()).unwrap()
+    }
+
+    /// One run of the installer with this template.
+    fn install(&mut self, template: &str) {
+        let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+        let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+        let target = target(self.directory.path(), &settings, &self.state);
+        conflist.note(&target, &mut self.state);
+        let written = conflist.write(&target, &[]).unwrap();
+        conflist.note_written(&target, &written, &mut self.state);
+    }
+
+    /// The beginning of a run, which is killed then.
+    fn note(&mut self, template: &str) {
+        let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+        let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+        let target = target(self.directory.path(), &settings, &self.state);
+        conflist.note(&target, &mut self.state);
+    }
+
+    /// A neighbour writes the file.
+    fn write(&self, text: impl AsRef<[u8]>) {
+        fs::write(self.path(), text).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn with_tuning() -> String {
+    CALICOS.replace("]}", r#", {"type": "tuning", "sysctl": {}}]}"#)
+}
+
+#[test]
+fn install_of_a_template_that_has_a_neighbours_entry_leaves_it_the_neighbours() {
+    let mut node = Node::new();
+    node.install(CALICOS);
+    node.write(with_tuning());
+    for template in [CALICOS, &with_tuning(), CALICOS] {
+        node.install(template);
+        assert_eq!(kinds(&node.path()), ["calico", "tuning"], "{template}");
+        let noted = node.state.get(Place::Net, FILE).unwrap();
+        assert_eq!(foreign_in(node.text().as_bytes(), noted).len(), 1, "{template}");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_before_its_write_leaves_a_neighbours_entry_the_neighbours() {
+    let mut node = Node::new();
+    node.install(CALICOS);
+    node.write(with_tuning());
+    node.note(&with_tuning());
+    node.install(CALICOS);
+    assert_eq!(kinds(&node.path()), ["calico", "tuning"]);
+}
+
+#[test]
+fn install_over_what_cannot_be_copied_fails_and_leaves_it() {
+    let mut node = Node::new();
+    node.install(CALICOS);
+    let ends = ["", ".2", ".3", ".4", ".5", ".6", ".7", ".8", ".9"];
+    let copies = ends.map(|end| node.directory.path().join(format!("{FILE}.unreadable{end}")));
+    copies.iter().for_each(|copy| fs::create_dir(copy).unwrap());
+    node.write("{");
+    let settings = settings(&[("CNI_NETWORK_CONFIG", CALICOS)]);
+    let target = target(node.directory.path(), &settings, &node.state);
+    let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+    let error = conflist.write(&target, &[]).unwrap_err().to_string();
+    assert!(error.contains(&format!("{FILE}.unreadable.9: ")), "{error}");
+    assert_eq!(node.text(), "{");
+}
+
+#[test]
+fn install_over_entries_that_only_other_programs_read_keeps_them_as_they_are_written() {
+    let deep = format!(r#"{{"type": "mesh", "deep": {}{}}}"#, "[".repeat(300), "]".repeat(300));
+    for entry in [
+        r#"{"type": "mesh", "n": 123456789012345678901234567890, "m": 18446744073709551616}"#,
+        r#"{"type": "mesh", "n": 1e400, "m": 0.10000000000000000001}"#,
+        r#"{"type": "mesh",   "b": 1, "a": "\u0041"}"#,
+        &deep,
+    ] {
+        let mut node = Node::new();
+        node.install(CALICOS);
+        node.write(CALICOS.replace("]}", &format!(r#", {entry}], "limit": 1e400}}"#)));
+        node.install(&CALICOS.replace("}]", r#", "mtu": 1400}]"#));
+        assert_eq!(kinds_of(&node), ["calico", "mesh"], "{entry}");
+        assert!(node.text().contains(entry) && node.text().contains("1e400"), "{}", node.text());
+        assert_eq!(node.names(), [FILE]);
+    }
+}
+
+fn kinds_of(node: &Node) -> Vec<String> {
+    let chain = chain_of(&fs::read(node.path()).unwrap()).unwrap();
+    chain.foreign(&Chain::default(), &[]).iter().map(kind_of).fold(vec!["calico".to_owned()], |mut kinds, kind| {
+        kinds.push(kind.to_owned());
+        kinds
+    })
+}
+
+#[test]
+fn install_over_text_that_go_repairs_keeps_entries_as_go_reads_them() {
+    for (value, read) in [
+        (&br#""\ud800""#[..], r#""\ufffd""#),
+        (br#""\uD83D\uDE00 \\ud800 \udc00""#, r#""\uD83D\uDE00 \\ud800 \ufffd""#),
+        (b"\"\xff\"", "\"\u{fffd}\""),
+    ] {
+        let mut node = Node::new();
+        node.install(CALICOS);
+        let (before, after) = CALICOS.split_at(CALICOS.len() - 2);
+        node.write([before.as_bytes(), br#", {"type": "mesh", "s": "#, value, b"}", after.as_bytes()].concat());
+        node.install(&CALICOS.replace("}]", r#", "mtu": 1400}]"#));
+        assert!(node.text().contains(&format!(r#"{{"type": "mesh", "s": {read}}}"#)), "{}", node.text());
+    }
+}
+
+#[test]
+fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
+    let mut node = Node::new();
+    let copies = ["10-calico.conflist.unreadable", "10-calico.conflist.unreadable.2"];
+    for (text, expected) in [("{\"plugins\": [", 1), ("{\"plugins\": [", 1), ("[]", 2), (" \n", 2)] {
+        node.write(text);
+        node.install(CALICOS);
+        assert_eq!(node.text(), CALICOS);
+        assert_eq!(node.names()[1..], copies[..expected], "{text}");
+    }
+    assert!(!copies.into_iter().any(crate::runtime_choice::is_read));
+    let copy = |name| fs::read_to_string(node.directory.path().join(name)).unwrap();
+    assert_eq!(copies.map(copy), ["{\"plugins\": [", "[]"]);
+}
+
+#[test]
+fn write_of_equal_bytes_writes_nothing() {
+    let mut node = Node::new();
+    // As no comparison of plugins finds it the same.
+    let odd = CALICOS.replace("}]", "}, null]");
+    let (settings, conflist) = (settings(&[("CNI_NETWORK_CONFIG", &odd)]), |settings: &Settings| {
+        Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap()
+    });
+    node.install(&odd);
+    for state in [State::default(), node.state.clone()] {
+        let target = target(node.directory.path(), &settings, &state);
+        assert!(conflist(&settings).is_written(&target));
+        assert_eq!(conflist(&settings).write(&target, &[]).unwrap().change, Change::Unchanged);
+    }
+    assert_eq!(node.text(), odd);
+}
+
+#[test]
+fn a_former_configuration_is_none_by_a_name_that_no_runtime_loads() {
+    let dir = tempfile::tempdir().unwrap();
+    let bak = "05-calico.conflist.cilium_bak";
+    fs::write(dir.path().join(bak), CALICOS).unwrap();
+    remove_former(dir.path(), &settings(&[("CNI_OLD_CONF_NAME", bak)]), &mut State::default());
+    assert!(dir.path().join(bak).exists());
+}
+
+#[test]
+fn what_is_no_regular_file_is_read_by_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[("CNI_OLD_CONF_NAME", "05-old.conflist"), ("CNI_CONF_NAME", "10-calico.conf")]);
+    let mut state = State::default();
+    state.note(Place::Net, "20-noted.conflist", Some("aa".into()), false);
+    for name in ["05-old.conflist", "20-noted.conflist", "10-calico.conflist", "10-calico.conf"] {
+        nix::unistd::mkfifo(&dir.path().join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    }
+    let target = target(dir.path(), &settings, &state);
+    assert_eq!(target.name, "10-calico.conf");
+    assert!(Former::all(&target, &settings, &mut state).is_empty());
+    let conflist = render(&[], Path::new(NOWHERE)).unwrap();
+    conflist.note(&target, &mut state);
+    assert!(!conflist.is_written(&target));
+    let error = conflist.write(&target, &[]).unwrap_err().to_string();
+    assert!(error.contains("10-calico.conf: it is no regular file"), "{error}");
+}

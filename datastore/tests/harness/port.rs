@@ -11,14 +11,14 @@ use std::ops::Range;
 const RANGE: Range<u16> = 10_000..32_000;
 
 /// A TCP port of 127.0.0.1 that no other [`Port`] of this machine has.
-pub struct Port {
-    pub number: u16,
+pub(crate) struct Port {
+    pub(crate) number: u16,
     /// The UDP port of the same number: the kernel ends this reservation with the process.
     _reservation: UdpSocket,
 }
 
 impl Port {
-    pub fn free() -> Self {
+    pub(crate) fn free() -> Self {
         let begin = RandomState::new().hash_one(()) % u64::from(RANGE.end - RANGE.start);
         let begin = RANGE.start + u16::try_from(begin).unwrap();
         let free = (begin..RANGE.end).chain(RANGE.start..begin).find_map(reserve);

@@ -11,18 +11,18 @@ use super::profile::folded;
 use super::*;
 use crate::status::Component;
 
+// The tests of both crates run side by side, so that their ports must come from one place.
+#[path = "../../../datastore/tests/harness/port.rs"]
+mod port;
+
+use port::Port;
+
 struct Served {
     status: Status,
     ports: watch::Sender<Ports>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     _directory: tempfile::TempDir,
-}
-
-/// A port that was free a moment ago.
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind("[::]:0").await.expect("a port");
-    listener.local_addr().expect("its address").port()
 }
 
 async fn served(ports: Ports) -> Served {
@@ -53,7 +53,8 @@ async fn get(port: u16, path: &str) -> Option<(u16, String)> {
 
 #[tokio::test]
 async fn health_is_what_the_status_says() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let served = served(Ports { health: Some(port), ..Ports::default() }).await;
     served.status.require([Component::Startup]);
     for path in ["/readiness", "/readyz"] {
@@ -82,7 +83,8 @@ async fn health_is_what_the_status_says() {
 
 #[tokio::test]
 async fn metrics_have_their_port_to_themselves() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let _served = served(Ports { metrics: Some(port), ..Ports::default() }).await;
     let (code, body) = get(port, "/metrics").await.expect("an answer");
     assert_eq!(code, 200);
@@ -94,7 +96,8 @@ async fn metrics_have_their_port_to_themselves() {
 
 #[tokio::test]
 async fn profiles_are_for_this_machine_only() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
     eventually(port).await;
     assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
@@ -104,7 +107,8 @@ async fn profiles_are_for_this_machine_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_profile_shows_who_uses_the_processor() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
     eventually(port).await;
     let stop = CancellationToken::new();
@@ -139,7 +143,8 @@ async fn a_profile_shows_who_uses_the_processor() {
 
 #[tokio::test]
 async fn names_of_functions_are_asked_for_in_vain() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
     eventually(port).await;
     let answer = ask("POST", port, "/debug/pprof/symbol").await;
@@ -158,7 +163,8 @@ fn spin_until(stop: &CancellationToken) {
 
 #[tokio::test]
 async fn a_heap_profile_shows_where_memory_is() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
     eventually(port).await;
     let kept = vec![1u8; 64 << 20];
@@ -176,7 +182,8 @@ async fn a_heap_profile_shows_where_memory_is() {
 
 #[tokio::test]
 async fn ports_change_while_it_runs() {
-    let (first, second) = (free_port().await, free_port().await);
+    let held = [Port::free(), Port::free()];
+    let [first, second] = held.each_ref().map(|port| port.number);
     let served = served(Ports { metrics: Some(first), ..Ports::default() }).await;
     assert!(get(first, "/metrics").await.is_some());
     served.ports.send_replace(Ports { metrics: Some(second), health: Some(first), ..Ports::default() });
@@ -213,7 +220,8 @@ async fn a_port_that_is_taken_fails_at_the_start_and_is_waited_for_later() {
 
 #[tokio::test]
 async fn a_stop_ends_everything_though_a_client_holds_on() {
-    let port = free_port().await;
+    let held = Port::free();
+    let port = held.number;
     let served = served(Ports { health: Some(port), ..Ports::default() }).await;
     let _silent = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     served.stop.cancel();

@@ -308,7 +308,7 @@ mod tests {
 
     const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
 
-    /// Puts a configuration in place of another, with what `write` comes to; whether the other one is there after it.
+    /// Replaces a configuration by `write`. Returns true if the former one is still there.
     fn is_old_there_after(
         write: impl FnOnce(&Conflist, &Target, &[Former]) -> Result<Written, AtomicFileError>,
     ) -> bool {

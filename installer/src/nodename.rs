@@ -62,7 +62,7 @@ pub fn ensure(layout: &Layout, name: &str) -> Result<NodeName, NodeNameError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
     /// `KUBERNETES_NODE_NAME` says it.
-    Verbatim(&'a str),
+    Said(&'a str),
     /// This machine is the node, and its name is the one that the template's placeholder becomes.
     Host(&'a str),
     /// What is installed to is no node yet, and the placeholder becomes the name of the machine that builds it.
@@ -75,7 +75,7 @@ pub enum Known<'a> {
 #[must_use]
 pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> Known<'a> {
     match &settings.node_name {
-        Some(name) => Known::Verbatim(name),
+        Some(name) => Known::Said(name),
         None if layout.is_container() || settings.host_name.is_empty() => Known::No,
         None if layout.is_this_machine() => Known::Host(&settings.host_name),
         None => Known::Builder(&settings.host_name),
@@ -86,7 +86,7 @@ impl Known<'_> {
     /// [`ensure`], for whom a missing file is no reason to stop: the configuration may have the name too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {
-            Known::Verbatim(name) => (name, "KUBERNETES_NODE_NAME"),
+            Known::Said(name) => (name, "KUBERNETES_NODE_NAME"),
             Known::Host(name) => (name, "the host"),
             Known::Builder(name) => {
                 tracing::warn!(
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(of_this_run(&silent, &Layout::node()), Known::Host("host.example"));
         assert_eq!(of_this_run(&silent, &image), Known::Builder("host.example"));
         assert_eq!(of_this_run(&silent, &Layout::container()), Known::No);
-        assert_eq!(of_this_run(&said, &image), Known::Verbatim("node1"));
+        assert_eq!(of_this_run(&said, &image), Known::Said("node1"));
         of_this_run(&silent, &image).ensure_or_warn(&image);
         assert!(!image.state_dir().exists());
         Known::Host("host.example").ensure_or_warn(&image);

@@ -147,30 +147,23 @@ impl Draft {
         &self.held.path
     }
 
-    /// Gives the file an owner and a group. A process that may not do so leaves its own.
-    ///
-    /// # Errors
-    /// The system refuses for another reason than a missing right.
-    fn give_to(&self, (uid, gid): (u32, u32)) -> Result<(), AtomicFileError> {
-        match fchown(&self.file, Some(uid), Some(gid)) {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let file = self.held.target.display();
-                tracing::info!(%file, uid, gid, %error, "the owner of the file cannot be kept; its owner is this process's user");
-                Ok(())
-            }
-            other => other.map_err(|source| self.held.error("keep the owner of", source)),
-        }
-    }
-
     /// Gives the file its mode, then has it on the disk, then closes it. It gets the security label of the file that it
     /// is going to replace.
     ///
     /// # Errors
     /// The system refuses.
     pub fn finish(self, mode: u32) -> Result<Finished, AtomicFileError> {
+        self.finish_for(mode, None)
+    }
+
+    /// The same, with an owner and a group where the system allows to give them.
+    fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished, AtomicFileError> {
         let Draft { held, file } = self;
         security_label::keep(&held.target, &held.path);
         file.set_permissions(Permissions::from_mode(mode)).map_err(|source| held.error("set the mode of", source))?;
+        if let Some(owner) = owner {
+            give(&file, owner, &held.target);
+        }
         file.sync_all().map_err(|source| held.error("synchronise", source))?;
         Ok(Finished { held })
     }
@@ -259,6 +252,16 @@ fn create(path: &Path) -> io::Result<(File, File)> {
         return Err(ErrorKind::NotFound.into());
     }
     Ok((file, lock))
+}
+
+/// Gives a file an owner and a group. Where the system refuses, as in a narrow user namespace or on a file system
+/// without owners, the file stays this process's.
+fn give(file: &File, owner: (u32, u32), target: &Path) {
+    let is_so = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
+    if let Some(error) = (!is_so).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
+        let (uid, gid) = owner;
+        tracing::info!(file = %target.display(), uid, gid, %error, "the owner of the file cannot be kept");
+    }
 }
 
 fn sync_directory(file: &Path) -> Result<(), AtomicFileError> {

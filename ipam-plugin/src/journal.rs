@@ -41,14 +41,14 @@ pub enum JournalError {
         /// The system's words.
         source: io::Error,
     },
-    /// A directory that may hold the debt of an attachment, and that cannot be read.
+    /// A directory or an entry that may hold the debt of an attachment, and that cannot be read.
     #[error(
-        "cannot read the journal of DELs {directory}: {source}; nothing tells what an earlier DEL of this container owes. Make \
-         the directory readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left behind"
+        "cannot read {path} of the journal of DELs: {source}; nothing tells what an earlier DEL of this container owes. Make \
+         {path} readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left behind"
     )]
     Unread {
-        /// The directory.
-        directory: PathBuf,
+        /// The directory, or the entry.
+        path: PathBuf,
         /// The system's words.
         source: io::Error,
     },
@@ -233,12 +233,17 @@ impl Journal {
         container_id: &str,
         ifname: &str,
     ) -> Result<Vec<(PathBuf, Debt)>, JournalError> {
-        let entries = match self.entries() {
+        let mut entries = match self.entries() {
             // A file in the directory's place holds no entry.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
-            entries => entries.map_err(|source| JournalError::Unread { directory: self.directory.clone(), source })?,
+            entries => entries.map_err(|source| JournalError::Unread { path: self.directory.clone(), source })?,
         };
-        // An entry that cannot be read is of no attachment that can be told.
+        // The name of an entry tells its attachment. A damaged entry is never paid; one that the disk does not give may be.
+        let own = self.first_file_of(network, container_id, ifname);
+        let unread = |entry: &Entry| entry.path == own && entry.debt.as_ref().is_err_and(|error| !is_damage(error));
+        if let Some(Entry { debt: Err(source), path, .. }) = entries.extract_if(.., |entry| unread(entry)).next() {
+            return Err(JournalError::Unread { path, source });
+        }
         let debts = entries.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?)));
         Ok(debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect())
     }
@@ -247,17 +252,22 @@ impl Journal {
     /// read.
     fn free_file_for(&self, debt: &Debt) -> PathBuf {
         let Debt { network, container_id, ifname, datastore, identity, .. } = debt;
-        let attachment = format!("{network}/{container_id}/{ifname}");
-        // Ids may be longer than a file name: a name-based UUID is short, stable and safe.
-        let file_of = |text: &str, extension: &str| {
-            let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
-            self.directory.join(format!("{name}.{extension}"))
-        };
-        let first = file_of(&attachment, EXTENSIONS[0]);
+        let first = self.first_file_of(network, container_id, ifname);
         if matches!(first.try_exists(), Ok(false)) {
             return first;
         }
-        file_of(&format!("{attachment}\n{datastore}\n{identity}"), EXTENSIONS[1])
+        let text = format!("{network}/{container_id}/{ifname}\n{datastore}\n{identity}");
+        self.file_of(&text, EXTENSIONS[1])
+    }
+
+    fn first_file_of(&self, network: &str, container_id: &str, ifname: &str) -> PathBuf {
+        self.file_of(&format!("{network}/{container_id}/{ifname}"), EXTENSIONS[0])
+    }
+
+    /// Ids may be longer than a file name: a name-based UUID is short, stable and safe.
+    fn file_of(&self, text: &str, extension: &str) -> PathBuf {
+        let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
+        self.directory.join(format!("{name}.{extension}"))
     }
 }
 
@@ -358,6 +368,11 @@ fn is_entry(path: &Path) -> bool {
 
 fn read(path: &Path) -> io::Result<Debt> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
+}
+
+/// Returns true for the error of an entry that is there and is no debt.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {

@@ -19,13 +19,13 @@ pub(super) struct Known {
 
 /// What was said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Verbatim(Vec<(&'static str, String)>);
+pub(super) struct Said(Vec<(&'static str, String)>);
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The command, with this.
-    Run(Verbatim),
+    Run(Said),
     /// The help.
     Help,
     /// Nothing that makes sense; why.
@@ -35,7 +35,7 @@ pub(super) enum Asked {
 impl Known {
     pub(super) fn parse(self, arguments: impl IntoIterator<Item = String>) -> Asked {
         let mut arguments = arguments.into_iter();
-        let mut said = Verbatim::default();
+        let mut said = Said::default();
         while let Some(argument) = arguments.next() {
             if matches!(argument.as_str(), "-h" | "-help" | "--help") {
                 return Asked::Help;
@@ -66,7 +66,7 @@ fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
     known.iter().find(|known| **known == name).copied()
 }
 
-impl Verbatim {
+impl Said {
     /// The value of an option; the last one counts.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
@@ -88,7 +88,7 @@ pub(super) fn with(
     name: &str,
     help: impl FnOnce() -> String,
     asked: Asked,
-    command: impl FnOnce(&Verbatim) -> ExitCode,
+    command: impl FnOnce(&Said) -> ExitCode,
 ) -> ExitCode {
     match asked {
         Asked::Run(said) => command(&said),

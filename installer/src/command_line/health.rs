@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libcalico::api::GoDuration;
 
-use super::arguments::{Known, Verbatim, complain, with};
+use super::arguments::{Known, Said, complain, with};
 use crate::agent::DEFAULT_LISTEN;
 use crate::health::{Probe, ask};
 
@@ -45,7 +45,7 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     )
 }
 
-fn questions(said: &Verbatim) -> Result<(u16, Probe, Duration), String> {
+fn questions(said: &Said) -> Result<(u16, Probe, Duration), String> {
     let port = match said.value("port") {
         None => DEFAULT_LISTEN.port(),
         Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or(format!("`{text}` is no port"))?,

@@ -183,9 +183,14 @@ impl Chain {
             is_calico(entry) || is_noted.unwrap_or_else(|| described.is_none() && is_rendered(entry))
         };
         let mut ours: Vec<bool> = self.entries.iter().map(is_ours).collect();
-        // An entry of ours that was edited is known by its type, in the place of one that is not there as it was.
+        // An entry of ours that was edited is known by its type, in the place of one that is not there as it was; but not
+        // where the file was written by today's rendering, of which the note does not tell yet.
+        let is_todays = |entry: &&Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry));
+        let edited = noted.filter(|_| {
+            described.is_some() || !self.entries.iter().filter(|entry| is_calico(entry)).all(|entry| is_todays(&entry))
+        });
         for (noted, (kind, count)) in
-            described.iter().flat_map(|noted| noted.counts().into_iter().map(move |of| (noted, of)))
+            edited.iter().flat_map(|noted| noted.counts().into_iter().map(move |of| (noted, of)))
         {
             let of_kind: Vec<usize> =
                 (0..ours.len()).filter(|index| self::kind(&self.entries[*index]) == kind).collect();

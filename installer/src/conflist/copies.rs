@@ -1,4 +1,4 @@
-//! Copies of files that nobody can read, beside the configuration that takes their place.
+//! Copies of files that are no JSON object, beside the configuration that takes their place.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,37 @@ use crate::runtime_choice::is_read;
 /// How many different copies are kept; the last one is written over.
 const MOST: u32 = 9;
 
-/// Keeps a copy of a file that is going to be replaced, and says so. Its mode is narrow, as it may hold a token.
-///
-/// # Errors
-/// The copy cannot be written: the file must not be replaced then.
-pub(super) fn keep(path: &Path, text: &[u8], reason: &Unreadable) -> Result<(), AtomicFileError> {
-    if text.trim_ascii().is_empty() {
-        return Ok(());
+/// The copy of a file that is going to be replaced.
+#[derive(Debug)]
+pub(super) struct KeptCopy {
+    path: PathBuf,
+    reason: Unreadable,
+}
+
+impl KeptCopy {
+    /// Copies a file, unless it is blank. The mode of the copy is narrow, as it may hold a token.
+    ///
+    /// # Errors
+    /// The copy cannot be written: the file must not be replaced then.
+    pub(super) fn keep(path: &Path, text: &[u8], reason: Unreadable) -> Result<Option<KeptCopy>, AtomicFileError> {
+        if text.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let copy = free(path, text);
+        atomic_file::replace(&copy, text, 0o600)?;
+        Ok(Some(KeptCopy { path: copy, reason }))
     }
-    let copy = free(path, text);
-    atomic_file::replace(&copy, text, 0o600)?;
-    tracing::warn!(
-        "{}: {reason}; it is replaced, and plugins that others chained into it are no longer there: a copy is {}; add \
-         them again, then remove the copy",
-        path.display(),
-        copy.display()
-    );
-    Ok(())
+
+    /// Warns that `path` was replaced.
+    pub(super) fn tell(&self, path: &Path) {
+        tracing::warn!(
+            "{}: {}; it was replaced, and plugins that others chained into it are no longer there: its copy is {}; add \
+             them again, then remove the copy",
+            path.display(),
+            self.reason,
+            self.path.display()
+        );
+    }
 }
 
 /// Returns the first copy that says the same or is not there.
@@ -68,7 +82,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         for number in 0..20 {
-            keep(&path, number.to_string().as_bytes(), &Unreadable::NoObject).unwrap();
+            KeptCopy::keep(&path, number.to_string().as_bytes(), Unreadable::NoObject).unwrap();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MOST as usize);
         assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_copy(&copy.unwrap().path())));

@@ -54,7 +54,7 @@ impl<T> From<T> for Verbatim<T> {
     }
 }
 
-/// The text does not count.
+/// Compares the values; the texts may differ.
 impl<T: PartialEq> PartialEq for Verbatim<T> {
     fn eq(&self, other: &Verbatim<T>) -> bool {
         self.value == other.value

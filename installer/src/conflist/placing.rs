@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::chain::Merged;
-use super::{Chain, Conflist, Former, Rendering, chain_of, copies, is_calicos, is_wholly_ours};
+use super::copies::KeptCopy;
+use super::{Chain, Conflist, Former, Rendering, chain_of, is_calicos, is_wholly_ours};
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::layout::Place;
 use crate::regular_file;
@@ -85,7 +86,7 @@ impl Conflist {
     }
 
     /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes
-    /// the place of, come along. Of a file that nobody can read a copy is kept.
+    /// the place of, come along. Of a file that is no JSON object a copy is kept.
     ///
     /// # Errors
     /// The directory cannot be written, or another program writes the file again and again.
@@ -93,7 +94,7 @@ impl Conflist {
         let mut last = self.rendered.alone();
         let mut target = target.clone();
         let mut proposed = None;
-        let mut copied = Ok(());
+        let mut copied = Ok(None);
         let path = target.path();
         let whole = target.clone();
         let is_whole = |there: Option<&[u8]>| whole.is_whole(there);
@@ -101,10 +102,11 @@ impl Conflist {
             if there.is_some() && there == proposed.as_deref() {
                 return None;
             }
+            copied = Ok(None);
             last = self.merged(there, &target, former);
             let text = self.text_of(&last, there)?;
             if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
-                copied = copies::keep(&path, there, &reason);
+                copied = KeptCopy::keep(&path, there, reason);
                 copied.as_ref().ok()?;
             }
             // What is read next is this, or what another program made of it.
@@ -113,7 +115,17 @@ impl Conflist {
             Some(text)
         };
         let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
-        copied?;
+        if let Some(copy) = copied? {
+            copy.tell(&path);
+        }
+        if !last.taken.is_empty() {
+            tracing::warn!(
+                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the file; add \
+                 them again if they were yours",
+                path.display(),
+                last.taken.join(", ")
+            );
+        }
         if !last.foreign.is_empty() {
             tracing::info!("{}: plugins of others stay in it: {}", path.display(), last.foreign.join(", "));
         }

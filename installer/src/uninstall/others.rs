@@ -30,7 +30,8 @@ pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut Report) {
 /// Names what the installer kept of configurations that nobody could read.
 pub(super) fn name_copies(directory: &Path, report: &mut Report) {
     for path in entries(directory).into_iter().filter(|path| is_copy(path)) {
-        report.leave(path.display(), "a configuration that could not be read was replaced; this is its copy");
+        report.leave(path.display(), "the copy of a configuration that was no JSON object and was replaced; it may hold a token: remove it when its plugins \
+             are added again");
     }
 }
 

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use netconf::MAX_INPUT;
+
+use super::there::too_large;
 use super::{AtomicFileError, Change, Draft, There};
 
 /// How often another program may get in between a read and a write.
@@ -36,8 +39,8 @@ pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<
 }
 
 /// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None`
-/// where that is there. The mode is widened to `mode` and not narrowed; owner and group stay. `is_whole` tells what a program may still be
-/// writing.
+/// where that is there. The mode is widened to `mode` and not narrowed; owner and group stay where the system allows
+/// it. `is_whole` tells what a program may still be writing.
 ///
 /// # Errors
 /// The file cannot be read or written, or another program writes it again and again, or undoes each write: that
@@ -68,13 +71,14 @@ pub fn amend(
         if writes == WRITES {
             return Err(contested("another program undoes each write of it"));
         }
+        if contents.len() > MAX_INPUT {
+            return Err(AtomicFileError { action: "write", path: path.into(), source: too_large() });
+        }
         let mut draft = Draft::beside(path)?;
         draft.write(&contents)?;
-        if let Some(owner) = there.as_ref().and_then(|there| there.owner) {
-            draft.give_to(owner)?;
-        }
         let found = there.as_ref().map_or(0, |there| there.mode);
-        match draft.finish(mode | found & 0o777)?.put_in_place_of(there.as_ref())? {
+        let owner = there.as_ref().and_then(|there| there.owner);
+        match draft.finish_for(mode | found & 0o777, owner)?.put_in_place_of(there.as_ref())? {
             true => writes += 1,
             false => races += 1,
         }
@@ -144,13 +148,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
-        if let Err(error) = chown(&file, Some(1234), Some(2345)) {
-            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
-            return;
-        }
+        // Without the right to give files away, the owner is this process's user before and after.
+        let given = chown(&file, Some(1234), Some(2345)).is_ok();
+        let before = fs::metadata(&file).unwrap();
         amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
         let found = fs::metadata(&file).unwrap();
-        assert_eq!((found.uid(), found.gid()), (1234, 2345));
+        assert_eq!((found.uid(), found.gid()), (before.uid(), before.gid()));
+        assert_eq!((found.uid(), found.gid()) == (1234, 2345), given);
     }
 
     /// The moment that a read and a rename leave: the other program's file takes its place in between.

@@ -5,6 +5,7 @@
 //! exchange; the file that comes out of that must be the draft, else it is newer than the one that went in, and goes
 //! back in turn.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -21,7 +22,7 @@ impl Finished {
     /// is there by now; that file is then in place, the newest if there are several.
     ///
     /// # Errors
-    /// The system refuses; the file that was there before still is.
+    /// The system refuses. The file that was there before still is, or has the name that the error tells.
     pub fn put_in_place_of(self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }
@@ -48,9 +49,9 @@ impl Finished {
                 // The sweep of another installer may have removed the file that came out.
                 Ok(None) => {}
                 Ok(Some(out)) if out == *expected => {}
-                Ok(Some(out)) => return held.give_back(rename, draft, Some(out)).map(|()| false),
+                Ok(Some(out)) => return held.give_back_or_keep(rename, draft, Some(out)).map(|()| false),
                 Err(error) => {
-                    held.give_back(rename, draft, None)?;
+                    held.give_back_or_keep(rename, draft, None)?;
                     return Err(error);
                 }
             },
@@ -61,6 +62,25 @@ impl Finished {
 }
 
 impl Held {
+    /// Gives back another program's file, or leaves that file beside under a name that no runtime reads and no sweep
+    /// removes.
+    fn give_back_or_keep(
+        &mut self,
+        rename: Rename<'_>,
+        draft: Option<There>,
+        out: Option<There>,
+    ) -> Result<(), AtomicFileError> {
+        self.give_back(rename, draft, out).map_err(|mut error| {
+            let kept = self.target.with_added_extension("displaced");
+            if fs::rename(&self.path, &kept).is_ok() {
+                self.in_place = true;
+                let words = format!("{}; that program's file is {}", error.source, kept.display());
+                error.source = io::Error::new(error.source.kind(), words);
+            }
+            error
+        })
+    }
+
     /// Puts `out`, another program's file that has the draft's name, back in place of `draft`, and each newer file that
     /// comes out instead of the last that went in. `None` stands for a file that cannot be read.
     fn give_back(&self, rename: Rename<'_>, draft: Option<There>, out: Option<There>) -> Result<(), AtomicFileError> {
@@ -85,8 +105,6 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::super::Draft;
     use super::*;
 
@@ -168,6 +186,26 @@ mod tests {
         };
         assert!(!finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap());
         assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_given_back_is_kept_under_a_name_that_the_error_tells() {
+        let dir = directory();
+        let file = dir.path().join("conf");
+        let expected = There::read(&file).unwrap();
+        let mut exchanges = 0;
+        let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
+            exchanges += 1;
+            if exchanges > 1 {
+                return Err(Errno::IO);
+            }
+            write(&file, "theirs\n");
+            kernels(from, to, flags)
+        };
+        let error = finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap_err().to_string();
+        let kept = dir.path().join("conf.displaced");
+        assert!(error.ends_with(&format!("that program's file is {}", kept.display())), "{error}");
+        assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct There {
     pub contents: Vec<u8>,
     /// Its mode, through a link. A link that leads nowhere has none of its bits.
     pub mode: u32,
-    /// Its owner and group, through a link. A link that leads nowhere has none.
+    /// Its owner and group. A link has none: what takes its place is no file of that owner's.
     pub owner: Option<(u32, u32)>,
     /// True if the name is a link.
     pub is_link: bool,
@@ -37,7 +37,8 @@ impl There {
         };
         match contents(path) {
             Ok((contents, found)) => {
-                let (mode, owner) = (found.permissions().mode() & 0o7777, Some((found.uid(), found.gid())));
+                let (mode, owner) = (found.permissions().mode() & 0o7777, (found.uid(), found.gid()));
+                let owner = (!is_link).then_some(owner);
                 Ok(Some(There { contents, mode, owner, is_link }))
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
@@ -62,8 +63,17 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file; remove it or give another name")),
+        false => Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            "it is no regular file; remove it, or configure another file name",
+        )),
     }
+}
+
+/// Says that a configuration has more bytes than plugins are given.
+pub(super) fn too_large() -> io::Error {
+    let words = format!("it has more than the {MAX_INPUT} bytes that a plugin is given; remove what no plugin needs");
+    io::Error::new(ErrorKind::FileTooLarge, words)
 }
 
 fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
@@ -72,7 +82,7 @@ fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let found = file.metadata()?;
     file.take(MAX_INPUT as u64 + 1).read_to_end(&mut contents)?;
     if contents.len() > MAX_INPUT {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {MAX_INPUT} bytes")));
+        return Err(too_large());
     }
     Ok((contents, found))
 }
@@ -93,7 +103,7 @@ mod tests {
         assert!(refusal(&link).contains("no regular file"));
         fs::remove_file(&path).unwrap();
         fs::write(&path, vec![b' '; MAX_INPUT + 1]).unwrap();
-        assert!(refusal(&path).contains("more than 1048576 bytes"), "{}", refusal(&path));
+        assert!(refusal(&path).contains("more than the 1048576 bytes"), "{}", refusal(&path));
         fs::write(&path, vec![b' '; MAX_INPUT]).unwrap();
         assert_eq!(There::read(&path).unwrap().unwrap().contents.len(), MAX_INPUT);
     }

@@ -228,9 +228,28 @@ fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
     let journal = Journal::new(&path);
     assert!(!journal.is_empty() && journal.may_owe("one"));
     let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
-    assert!(error.starts_with(&format!("cannot read the journal of DELs {}: ", path.display())), "{error}");
+    assert!(error.starts_with(&format!("cannot read {} of the journal of DELs: ", path.display())), "{error}");
     assert!(error.contains("symbolic link") && error.ends_with("finds what its DELs left behind"), "{error}");
     assert!(journal.entries().is_err());
+}
+
+#[test]
+fn an_entry_that_the_disk_does_not_give_is_told_to_its_attachment_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    journal.record(&debt("a", "one")).unwrap();
+    let path = journal.entries().unwrap().remove(0).path;
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
+    assert!(error.contains(&path.display().to_string()), "{error}");
+    assert!(!journal.owes("net", "b", "eth0").unwrap());
+    // A damaged entry is never paid, so that it keeps no ADD waiting.
+    for text in ["", "{", "[]"] {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        assert!(!journal.owes("net", "a", "eth0").unwrap(), "{text}");
+    }
 }
 
 #[test]

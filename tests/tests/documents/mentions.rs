@@ -58,7 +58,8 @@ fn fault(programs: &Path, mention: &Mention) -> Option<String> {
     if !run.status.success() {
         return Some(format!("{program} {} --help fails: {help}", verbs.join(" ")));
     }
-    let unknown = options.iter().find(|option| !help.contains(&***option))?;
+    let words: Vec<&str> = help.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
+    let unknown = options.iter().find(|option| !words.contains(&option.as_str()))?;
     Some(format!("{program} {} has no {unknown}", verbs.join(" ")))
 }
 

@@ -21,6 +21,8 @@ pub(in super::super) struct Merged {
     pub(in super::super) chain: Chain,
     /// The types of the entries of others, in order.
     pub(in super::super) foreign: Vec<String>,
+    /// The types of the entries that were taken for ours without being noted, and are not there any more.
+    pub(in super::super) taken: Vec<String>,
     /// Whose the entries are, to be noted.
     pub(in super::super) rendering: Rendering,
     /// The keys of the list that others added.
@@ -33,6 +35,7 @@ impl Rendered {
     pub(in super::super) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
         let noted = Rendering::in_place(noted, there);
         let ours = there.ours(&self.pattern, noted);
+        let taken = self.taken(there, &ours, noted);
         if !ours.contains(&true) && !noted.is_some_and(|noted| is_bereft(there, noted)) {
             return self.alone();
         }
@@ -43,7 +46,7 @@ impl Rendered {
         let others = there.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
         let foreign: Vec<&Entry> = others.map(|(entry, _)| entry).collect();
         if foreign.is_empty() && foreign_keys.is_empty() {
-            return self.alone();
+            return Merged { taken, ..self.alone() };
         }
         let mut keys = self.chain.keys.clone();
         keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
@@ -55,7 +58,22 @@ impl Rendered {
         let mut rendering = Rendering::of(&own);
         foreign.iter().for_each(|entry| rendering.leave(entry));
         let foreign = foreign.into_iter().map(|entry| kind(entry).to_owned()).collect();
-        Merged { chain: Chain { keys, entries, is_list: true, leaves_out: false }, foreign, rendering, foreign_keys }
+        Merged {
+            chain: Chain { keys, entries, is_list: true, leaves_out: false },
+            foreign,
+            taken,
+            rendering,
+            foreign_keys,
+        }
+    }
+
+    /// Returns the types of entries that are ours by what templates make alone, and that this rendering does not have.
+    fn taken(&self, there: &Chain, ours: &[bool], noted: Option<&Rendering>) -> Vec<String> {
+        let is_known = |entry: &Entry| noted.is_some_and(|noted| noted.owns(entry).is_some());
+        let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
+        let entries = there.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
+        let taken = entries.filter(|entry| !is_calico(entry) && !is_known(entry) && !is_rendered(entry));
+        taken.map(|entry| kind(entry).to_owned()).collect()
     }
 
     /// The configuration to be written where nothing of others is.
@@ -63,6 +81,7 @@ impl Rendered {
         Merged {
             chain: self.chain.clone(),
             foreign: Vec::new(),
+            taken: Vec::new(),
             rendering: Rendering::of(&self.chain),
             foreign_keys: Vec::new(),
         }

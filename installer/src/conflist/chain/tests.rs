@@ -81,6 +81,7 @@ fn an_entry_of_ours_that_was_edited_or_removed_is_put_back() {
         json!([calico(1), edited, istio(), tuning("1")]),
         json!([calico(1), portmap(), istio(), tuning("2")]),
         json!([{ "TYPE": "calico" }, portmap(), istio(), tuning("1")]),
+        json!([calico(9), edited, istio(), tuning("2")]),
     ] {
         let merged = over(ours.clone(), there.clone(), Some(ours.clone()));
         assert_eq!(merged, json!([calico(1), portmap(), istio(), tuning("1")]), "{there}");

@@ -11,6 +11,17 @@ fn over_with_a_note_of_before_upstreams_installer_takes_what_its_template_makes_
 }
 
 #[test]
+fn over_names_what_it_takes_for_ours_without_a_note_and_does_not_write_again() {
+    let today = rendered(&list(json!([calico(1), portmap()])));
+    let noted = today.alone().rendering;
+    let there = json!([calico(7), portmap(), bandwidth(), istio()]);
+    assert_eq!(today.over(&list(there), std::slice::from_ref(&noted)).taken, ["bandwidth"]);
+    for there in [json!([calico(7), portmap(), istio()]), json!([calico(1), portmap(), bandwidth()])] {
+        assert_eq!(today.over(&list(there), std::slice::from_ref(&noted)).taken, Vec::<String>::new());
+    }
+}
+
+#[test]
 fn over_of_a_noted_list_without_ours_keeps_the_others_behind_calicos_plugin() {
     let noted = || Some(json!([calico(1), portmap()]));
     let today = || json!([calico(1), portmap()]);

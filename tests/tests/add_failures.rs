@@ -231,9 +231,18 @@ fn each_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
             assert_eq!(log, outcome.stderr, "the file has the same lines");
             log.lines().for_each(|line| assert!(line.ends_with(end.as_str()), "{end} does not end {line}"));
             for word in words {
-                let lines = log.lines().filter(|line| line.contains(word)).count();
-                assert_eq!(lines, 1, "{verb}: {word:?} is in {lines} lines of {log}");
+                let lines: Vec<&str> = log.lines().filter(|line| line.contains(word)).collect();
+                assert_eq!(lines.len(), 1, "{verb}: {word:?} is in {} lines of {log}", lines.len());
+                let level = if exit == 0 { "[INFO]" } else { "[ERROR]" };
+                assert!(lines[0].contains(level), "{}", lines[0]);
+                let parts: &[&str] = match *word {
+                    word if word.starts_with("assigned") => &[" blocks=\"10.65.", " pools=\"", " handle="],
+                    word if word.starts_with("released") => &[" handle="],
+                    _ => &[],
+                };
+                assert!(parts.iter().all(|part| lines[0].contains(part)), "{}", lines[0]);
             }
+            assert_eq!(log.contains("[DEBUG]"), conf != &unreadable, "{log}");
             let by_hand = integration_tests::command::run("grep", &[id.as_str(), LOG]).unwrap();
             assert_eq!(by_hand, log, "grep of the container's id finds each line");
         }

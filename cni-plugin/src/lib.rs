@@ -36,4 +36,6 @@ pub mod run;
 pub mod session;
 pub mod status;
 pub mod test_connection;
+#[cfg(test)]
+mod testing;
 pub mod timings;

@@ -430,3 +430,6 @@ pub fn naming_error(reason: &ValidationError) -> CniError {
     CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
         .with_details("a node, pod, container id or interface name may not begin or end with '-'")
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,34 +1,17 @@
 //! The time that a DEL leaves its datastore, on a clock that stands still but for what the test lets pass.
 
-mod api_server;
-
-use std::sync::mpsc;
-
 use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use self::api_server::{ApiServer, Reply};
 use super::*;
 use crate::session::cluster_key;
-use crate::timings::Timings;
+use crate::testing::{ApiServer, Clock, Reply, session};
 
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
-
-/// A clock that moves by `advance` alone: tokio lets time pass while all tasks wait, be it for the network, unless a
-/// thread of its pool is at work.
-struct Clock(#[expect(dead_code, reason = "the thread waits for its end")] mpsc::Sender<()>);
-
-impl Clock {
-    fn stop() -> Clock {
-        let (end, ended) = mpsc::channel::<()>();
-        tokio::task::spawn_blocking(move || ended.recv());
-        Clock(end)
-    }
-}
 
 /// A DEL of a pod whose interface is gone, with files of its own.
 struct Deletion {
@@ -38,28 +21,8 @@ struct Deletion {
 
 impl Deletion {
     fn new(server: &ApiServer) -> Deletion {
-        let env = |name: &str| {
-            let value = match name {
-                "CNI_COMMAND" => "DEL",
-                "CNI_CONTAINERID" => "c1",
-                "CNI_IFNAME" => "eth0",
-                "CNI_ARGS" => "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
-                "CNI_NETNS" | "CNI_PATH" => "/no/such",
-                _ => return None,
-            };
-            Some(value.to_owned())
-        };
         let files = tempfile::tempdir().unwrap();
-        let conf = json!({
-            "cniVersion": "1.0.0", "name": "net1", "type": "calico", "nodename": "node1", "nodename_file_optional": true,
-            "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
-            "kubernetes": { "k8s_api_root": server.url }, "ipam": { "type": "calico-ipam" },
-            "ipam_lock_file": files.path().join("ipam.lock"),
-        });
-        let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
-        let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
-        session.journal = Journal::new(files.path().join("journal"));
-        Deletion { session, _files: files }
+        Deletion { session: session("DEL", server, files.path()), _files: files }
     }
 
     /// Runs the DEL, which succeeds and notes its debt. Returns how long it took by the clock, and the debt's reason.

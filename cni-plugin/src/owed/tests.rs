@@ -1,3 +1,5 @@
+mod limits;
+
 use datastore::Local;
 use datastore::config::LocalConfig;
 use ipam_plugin::journal::Journal;
@@ -71,12 +73,13 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
 }
 
 /// Opens an ADD on an embedded datastore, which is ready, with a journal beside it.
-fn session_of_add(files: &Path) -> Session {
+fn session_of_add(files: &Path, args: &str) -> Session {
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => "ADD",
             "CNI_CONTAINERID" => "c1",
             "CNI_IFNAME" => "eth0",
+            "CNI_ARGS" => args,
             "CNI_NETNS" | "CNI_PATH" => "/no/such",
             _ => return None,
         };
@@ -99,7 +102,7 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
     let files = tempfile::tempdir().unwrap();
     let journal = files.path().join("journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
-    let session = session_of_add(files.path());
+    let session = session_of_add(files.path(), "");
     let error = settle_before_add(&session).await.unwrap_err();
     assert_eq!((error.code, session.store.requests()), (Code::IO, 0));
     assert!(error.msg.contains(&journal.display().to_string()) && error.msg.contains("move it away"), "{error:?}");
@@ -109,5 +112,5 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
 async fn an_add_whose_journal_is_a_file_goes_on_because_no_debt_can_be_in_there() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("journal"), "").unwrap();
-    settle_before_add(&session_of_add(files.path())).await.unwrap();
+    settle_before_add(&session_of_add(files.path(), "")).await.unwrap();
 }

@@ -161,6 +161,38 @@ fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
     });
 }
 
+/// Nothing tells whether the address is free.
+#[test]
+fn a_debt_in_a_damaged_block_is_logged_and_fails_an_add_of_the_same_container_or_of_its_address_alone() {
+    with_etcd(|cluster| {
+        let mut conf = conf(cluster);
+        conf["log_level"] = json!("warning");
+        let [pod] = &owed_pods(cluster, 1..2)[..] else { panic!("one pod") };
+        let held = cluster.accounts().held;
+        let address = held.keys().map(ToString::to_string).find(|address| address.starts_with("10.65.")).unwrap();
+        let content = cluster.store.dump().unwrap();
+        let (block, sound) = content.iter().find(|(key, _)| key.contains("/ipv4/block/")).unwrap();
+        cluster.store.put(block, &json!("damaged")).unwrap();
+        let other = cluster.pod(2);
+        let added = cluster.verb("ADD", &other, &conf).run().unwrap();
+        added.success();
+        let told: Vec<_> = added.stderr.lines().filter(|line| line.contains("the journal entry stays")).collect();
+        assert!(told.len() == 1 && told[0].contains(&pod.container_id), "{}", added.stderr);
+        let asking = cluster.pod(3);
+        let before = cluster.state();
+        cluster.verb("ADD", pod, &conf).run().unwrap().error();
+        cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap().error();
+        cluster.assert_unchanged(&before);
+        assert_eq!(entries().len(), 1);
+        cluster.store.put(block, sound).unwrap();
+        let asked = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap();
+        assert!(asked.success().to_string().contains(&address));
+        assert!(entries().is_empty());
+        [&other, &asking].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        cluster.assert_nothing_left();
+    });
+}
+
 /// A copy of an embedded datastore is the same datastore, wherever its file is.
 #[test]
 fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {

@@ -13,6 +13,7 @@ use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::kubernetes::Identity;
 use integration_tests::proxy::{Fault, Point, Refusal};
+use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -212,6 +213,38 @@ fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
         assert_eq!(entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);
         faulty.run("DEL", &new);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// The uid of the namespace kube-system tells one cluster from another at the same address.
+#[test]
+fn a_debt_of_another_cluster_stays_and_is_listed_until_it_is_of_the_cluster_that_is_reached() {
+    on_group(ApiGroup::CrdV1, |faulty, _| {
+        let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
+        let namespace = objects.client().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();
+        // The node learns the identity.
+        let collector = faulty.pod();
+        faulty.conf["cni.dev/valid-attachments"] = json!([]);
+        faulty.run("GC", &collector);
+        let [owed] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let mut debt: Value = serde_json::from_slice(&owed.text).unwrap();
+        assert_eq!(debt["identity"], json!(format!("kubernetes {}", namespace["metadata"]["uid"].as_str().unwrap())));
+
+        debt["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
+        fs::write(&owed.entry, debt.to_string()).unwrap();
+        for verb in ["ADD", "STATUS", "DEL"] {
+            faulty.run(verb, &collector);
+            assert_eq!(fs::read_to_string(&owed.entry).unwrap(), debt.to_string(), "after {verb}");
+        }
+        assert!(is_held(faulty, &owed.pod));
+        let listed = faulty.cluster.store.calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"]).unwrap();
+        let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+        assert_eq!(listed[0]["identity"], debt["identity"], "{listed}");
+
+        owed.note();
+        faulty.run("STATUS", &collector);
+        assert_eq!(entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_nothing_left();
     });
 }

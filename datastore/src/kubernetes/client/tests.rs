@@ -1,6 +1,7 @@
 //! The client against a TLS server in this process that answers from a script.
 
 mod server;
+mod two_addresses;
 
 use std::path::Path;
 

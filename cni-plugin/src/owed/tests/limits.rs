@@ -1,0 +1,104 @@
+//! The debts that an ADD tries before it goes on.
+
+use serde_json::json;
+
+use super::*;
+use crate::testing::{ApiServer, Clock, Reply, session};
+
+/// Returns a debt of a container whose endpoint has this name in the namespace shop.
+fn debt(session: &Session, container: &str, endpoint: &str) -> Debt {
+    Debt {
+        network: "net1".into(),
+        container_id: container.into(),
+        ifname: "eth0".into(),
+        node: "node1".into(),
+        datastore: session.datastore_name(),
+        endpoint: ("shop".into(), endpoint.into()),
+        ..Debt::default()
+    }
+}
+
+/// Notes a debt of each of so many containers, which `name` makes of its number.
+fn note(session: &Session, count: usize, name: impl Fn(usize) -> Debt) {
+    (0..count).for_each(|number| session.journal.record(&name(number)).unwrap());
+}
+
+/// Returns the containers whose debts are left, in order.
+fn left(session: &Session) -> Vec<String> {
+    let entries = session.journal.entries().unwrap();
+    let mut left: Vec<_> = entries.into_iter().map(|entry| entry.debt.unwrap().container_id).collect();
+    left.sort();
+    left
+}
+
+/// Debts of others are tried while fewer than two were tried.
+#[tokio::test(start_paused = true)]
+async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_whatever_their_number() {
+    for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
+        let files = tempfile::tempdir().unwrap();
+        let session = session_of_add(files.path(), args);
+        note(&session, 3, |number| debt(&session, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
+        note(&session, 6, |number| match args.strip_prefix("IP=") {
+            None => debt(&session, &format!("own{number}"), "node1-k8s-web-eth0"),
+            Some(ip) => Debt {
+                addresses: vec!["10.65.0.7".parse().unwrap(), ip.parse().unwrap()],
+                ..debt(&session, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
+            },
+        });
+        settle_before_add(&session).await.unwrap();
+        assert_eq!(left(&session), ["other0", "other1", "other2"], "{args}");
+    }
+}
+
+/// Takes a second to say that a pod is not there.
+fn slowly_without_pods(request: &str) -> Option<Reply> {
+    let (_, path) = request.split_once(' ')?;
+    let name = path.rsplit('/').next()?;
+    let object = |version: &str, kind: &str, spec| {
+        let metadata = json!({ "name": name, "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" });
+        (0, 200, json!({ "apiVersion": version, "kind": kind, "spec": spec, "metadata": metadata }))
+    };
+    let (seconds, status, body) = match path {
+        _ if path.ends_with("/clusterinformations/default") => {
+            object("crd.projectcalico.org/v1", "ClusterInformation", json!({ "datastoreReady": true }))
+        }
+        "/api/v1/namespaces/kube-system" => object("v1", "Namespace", json!({})),
+        _ => {
+            let (code, details) = (404, json!({ "name": name }));
+            let body = json!({
+                "kind": "Status", "status": "Failure", "reason": "NotFound", "code": code, "details": details,
+            });
+            (u64::from(path.contains("/pods/")), code, body)
+        }
+    };
+    Some(Reply { after: Duration::from_secs(seconds), status, body })
+}
+
+/// Returns the pods of others that the server was asked for, each once.
+fn asked(server: &ApiServer) -> Vec<String> {
+    let requests = server.requests();
+    let pods = requests.iter().filter_map(|request| request.strip_prefix("GET /api/v1/namespaces/shop/pods/other"));
+    let mut pods: Vec<_> = pods.map(|number| format!("other{number}")).collect();
+    pods.sort();
+    pods.dedup();
+    pods
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_begins_no_debt_after_a_second_but_those_of_its_pod_and_finishes_what_it_has_begun() {
+    let clock = Clock::stop();
+    let files = tempfile::tempdir().unwrap();
+    let server = ApiServer::start(slowly_without_pods).await;
+    let session = session("ADD", &server, files.path());
+    let other = |number| debt(&session, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
+    note(&session, 2, other);
+    settle_before_add(&session).await.unwrap();
+    let (tried, stay) = (asked(&server), left(&session));
+    assert_eq!((tried.len(), stay.len()), (1, 1), "{tried:?} {stay:?}");
+    assert_ne!(tried, stay);
+
+    note(&session, 3, |number| debt(&session, &format!("own{number}"), "node1-k8s-web-eth0"));
+    settle_before_add(&session).await.unwrap();
+    assert_eq!((left(&session), asked(&server)), (stay, tried));
+    drop(clock);
+}

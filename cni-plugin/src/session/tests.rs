@@ -1,0 +1,41 @@
+//! The time that calls wait for an API server that is busy, on a clock that runs as fast as the test does.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::testing::{ApiServer, Clock, Reply, has_empty_run, session};
+
+/// Admits no request.
+fn busy(_: &str) -> Option<Reply> {
+    Some(Reply { after: Duration::ZERO, status: 429, body: json!({ "kind": "Status", "reason": "TooManyRequests" }) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_whose_server_stays_busy_fails_after_110_seconds() {
+    if !has_empty_run() {
+        return;
+    }
+    let (clock, server, files) = (Clock::stop(), ApiServer::start(busy).await, tempfile::tempdir().unwrap());
+    let begun = Instant::now();
+    let session = session("ADD", &server, files.path());
+    let error = clock.run_until(session.read(Question::Endpoint)).await.unwrap_err();
+    assert_eq!(begun.elapsed().as_secs(), 110, "{:?}", server.requests());
+    assert!(error.code == Code::TRY_AGAIN && error.msg.contains("429"), "{error:?}");
+}
+
+/// The debt is noted before the DEL waits: see `del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt`.
+#[tokio::test(start_paused = true)]
+async fn del_whose_server_stays_busy_ends_after_45_seconds_and_succeeds_with_its_debt_noted() {
+    if !has_empty_run() {
+        return;
+    }
+    let (clock, server, files) = (Clock::stop(), ApiServer::start(busy).await, tempfile::tempdir().unwrap());
+    let begun = Instant::now();
+    let mut session = session("DEL", &server, files.path());
+    clock.run_until(del::del(&mut session)).await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 45, "{:?}", server.requests());
+    let [(_, debt)] = &session.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+    assert!(debt.reason.contains("429"), "{}", debt.reason);
+}

@@ -252,3 +252,6 @@ async fn healthz(kubernetes: &kube::Client) -> Result<(), String> {
         Err(error) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -182,6 +182,12 @@ impl Known {
         self.awaited().remove(&feed);
     }
 
+    /// Marks each feed as complete.
+    #[cfg(test)]
+    pub(super) fn complete_all(&self) {
+        self.awaited().clear();
+    }
+
     fn awaited(&self) -> MutexGuard<'_, BTreeSet<Awaited>> {
         self.shared.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,7 @@
 mod conflicts;
 mod listings;
+mod parallel;
+mod stuck;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +33,15 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
             let answer = hyper::Response::builder().status(504).body(body);
             Ok::<_, std::convert::Infallible>(answer.unwrap())
         }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// An API server that never answers, counting how often it is asked.
+fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
+    let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<Result<hyper::Response<kube::client::Body>, std::convert::Infallible>>()
     });
     kube::Client::new(service, "default")
 }

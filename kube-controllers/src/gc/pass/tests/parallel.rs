@@ -1,0 +1,71 @@
+//! `GC_PARALLELISM`: how many pods are looked at, and how many nodes given up, at once.
+
+use super::*;
+use crate::settings::GcLimits;
+
+/// Number of pods or nodes that may be worked on at once, and number of all that there are.
+const AT_ONCE: usize = 3;
+const ALL: u8 = 5;
+
+fn limited(collector: Collector) -> Collector {
+    let gc_limits = GcLimits { parallelism: AT_ONCE, ..GcLimits::default() };
+    let settings = watch::channel(Arc::new(Settings { gc_limits, ..settings() })).1;
+    Collector { context: Context { settings, ..collector.context }, ..collector }
+}
+
+/// An index that is sure of leaks of pods that are gone: of so many blocks with so many addresses each.
+fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
+    let (owner, grace) = (Owner::Host("node-a".into()), Duration::from_secs(600));
+    let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..Default::default() });
+    index.put_kubernetes_node("node-a", false);
+    index.put_calico_node("node-a", Some("node-a"));
+    for number in 0..blocks {
+        let cidr = format!("10.0.{number}.0/26").parse().unwrap();
+        let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
+        for address in 0..addresses {
+            let pod = format!("gone-{number}-{address}");
+            let words = [("node", "node-a"), ("pod", &*pod), ("namespace", "ns")];
+            let attributes = words.map(|(key, word)| (key.to_owned(), word.to_owned())).into();
+            let id = HandleId::new(format!("net.{pod}"));
+            let request =
+                AssignRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+            block.assign_address(cidr.nth(address.into()).unwrap(), &request).unwrap();
+        }
+        index.put_block(&block).unwrap();
+    }
+    index.examine(Duration::ZERO, Scope::Everything);
+    index.examine(grace, Scope::Changed);
+    assert_eq!(index.suspects(grace, usize::MAX).len(), usize::from(blocks * addresses));
+    index
+}
+
+/// Returns how many requests are under way while `work` waits for the answers to all of them.
+async fn under_way(index: Index, work: impl AsyncFnOnce(&mut Collector)) -> usize {
+    let (_dir, calico) = embedded();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut collector = limited(collector(silent(asked.clone()), calico, index, Leadership::always()));
+    // The clock goes on when nothing else does.
+    assert!(timeout(ANSWER, work(&mut collector)).await.is_err(), "no answer came, and the work ended");
+    asked.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn gc_parallelism_says_how_many_pods_are_looked_at_at_once() {
+    let release = async |collector: &mut Collector| collector.release_leaks(Gc::Reclaim).await;
+    assert_eq!(under_way(leaky_blocks(1, ALL), release).await, AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn gc_parallelism_says_how_many_nodes_that_are_gone_are_given_up_at_once() {
+    let mut index = Index::new(libcalico::ipam::gc::Settings::default());
+    for number in 0..ALL {
+        let node = format!("gone-{number}");
+        index.put_calico_node(&node, Some(&node));
+        let cidr = format!("10.0.{number}.0/26").parse().unwrap();
+        index.put_block(&Block::new(cidr, &Owner::Host(node), OffsetDateTime::now_utc()).unwrap()).unwrap();
+    }
+    index.examine(Duration::ZERO, Scope::Everything);
+    assert_eq!(index.nodes_to_release(Duration::ZERO).len(), usize::from(ALL));
+    let release = async |collector: &mut Collector| collector.release_nodes().await;
+    assert_eq!(under_way(index, release).await, AT_ONCE);
+}

@@ -1,0 +1,57 @@
+//! The watchdog sees a pass that waits for what never comes, wherever the pass waits.
+
+use super::*;
+use crate::gc::passes;
+use crate::status::Status;
+
+/// Duration of the right to write, and pause between two prolongations.
+const RIGHT: Duration = Duration::from_secs(30);
+const PROLONGED: Duration = Duration::from_secs(10);
+
+/// Tells, for each 100 s of 2000 s, whether the process is live, while garbage collection is at work with an API server
+/// that never answers.
+async fn liveness(index: Index) -> Vec<bool> {
+    let (dir, calico) = embedded();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let tenure = || Tenure::Until(Deadline::now().plus(RIGHT));
+    let (election, leads) = watch::channel(tenure());
+    let collector = collector(silent(asked.clone()), calico, index, Leadership::new(leads));
+    collector.known.complete_all();
+    let status = Status::new(dir.path().join("status.json"));
+    let watchdog = collector.context.metrics.watchdog().clone();
+    let mut live = Vec::new();
+    tokio::select! {
+        () = passes(collector) => unreachable!("nobody stopped it"),
+        () = watchdog.watch(status.clone(), CancellationToken::new()) => unreachable!("nobody stopped it"),
+        // Each prolongation wakes the pass, which is no move of what the pass does.
+        () = async { loop {
+            sleep(PROLONGED).await;
+            election.send_replace(tenure());
+        } } => {}
+        () = async { for _ in 0..20 {
+            sleep(Duration::from_secs(100)).await;
+            live.push(status.is_live());
+        } } => {}
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "the pass waits for its first answer");
+    live
+}
+
+/// Returns the liveness that ends for good after 900 s.
+fn fails() -> Vec<bool> {
+    (1..=20).map(|hundreds| hundreds <= 9).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pass_that_waits_for_ever_while_it_looks_at_a_leak_fails_liveness() {
+    assert_eq!(liveness(leaky().0).await, fails());
+}
+
+/// The look comes before the pass judges, and does not end with the right to write.
+#[tokio::test(start_paused = true)]
+async fn pass_that_waits_for_ever_while_it_looks_for_kubevirt_fails_liveness() {
+    let owner = [("node", "node-a"), ("pod", "launcher"), ("namespace", "ns"), ("vmi-name", "vm")];
+    let of_machine = leaked(libcalico::ipam::gc::Settings::default(), "net.vmi.ns.vm", [&owner, &[]]).0;
+    assert!(of_machine.has_machines());
+    assert_eq!(liveness(of_machine).await, fails());
+}

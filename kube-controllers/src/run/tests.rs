@@ -1,0 +1,92 @@
+//! The process, from its first request to its end, when Calico's objects move to another API group.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::yield_now;
+use tokio::time::advance;
+
+use super::*;
+
+/// Number of answers that tell the group that the process begins with: at the start, and in two looks.
+const BEFORE: usize = 3;
+/// Number of turns that each task gets between two seconds. An answer on a connection of the same process needs some tens
+/// of them.
+const TURNS: usize = 1000;
+
+/// Starts an API server that has Calico's objects in v1 at first and in v3 later, and forbids everything else. Returns its
+/// URL.
+async fn api_server(asked: Arc<AtomicUsize>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let asked = asked.clone();
+            let service = service_fn(move |request| std::future::ready(answer(&request, &asked)));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    url
+}
+
+fn answer(request: &Request<Incoming>, asked: &AtomicUsize) -> Result<Response<String>, Infallible> {
+    let (code, body) = match request.uri().path() {
+        "/apis" => {
+            let has_moved = asked.fetch_add(1, Ordering::Relaxed) >= BEFORE;
+            let group = if has_moved { "projectcalico.org" } else { "crd.projectcalico.org" };
+            (200, json!({ "kind": "APIGroupList", "groups": [{ "name": group }] }))
+        }
+        _ => (403, json!({ "kind": "Status", "reason": "Forbidden", "code": 403 })),
+    };
+    Ok(Response::builder().status(code).body(body.to_string()).unwrap())
+}
+
+/// Lets an hour pass. The connections are real: left alone, the paused clock would not wait for what comes over them.
+async fn hour() {
+    for _ in 0..3600 {
+        for _ in 0..TURNS {
+            yield_now().await;
+        }
+        advance(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_whose_objects_moved_to_another_group_ends_with_an_error_that_names_both_groups() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let user = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "k", "cluster": { "server": api_server(asked.clone()).await } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, user.to_string()).unwrap();
+    let lookup = |name: &str| match name {
+        "KUBECONFIG" => Some(kubeconfig.display().to_string()),
+        "LEADER_ELECTION" | "HEALTH_ENABLED" => Some("false".to_owned()),
+        _ => None,
+    };
+    let process = Process {
+        options: Options { status_file: directory.path().join("status.json"), health_port: 0 },
+        environment: Environment::read(lookup).unwrap(),
+        servers: Servers::from_environment(&lookup).unwrap(),
+        severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
+    };
+    let error = tokio::select! {
+        ended = process.run() => ended.unwrap_err(),
+        _ = tokio::spawn(hour()) => panic!("the process goes on"),
+    };
+    let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in crd.projectcalico.org/v1: \
+                    this process ends, to be started again for projectcalico.org/v3";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
+}

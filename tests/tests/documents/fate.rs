@@ -4,7 +4,8 @@
 use crate::commands::Chapter;
 
 /// The documents.
-pub(crate) const DOCUMENTS: [&str; 4] = ["README.md", "docs/threat-model.md", "deploy/README.md", CONTROLLERS];
+pub(crate) const DOCUMENTS: [&str; 5] =
+    ["README.md", "docs/glossary.md", "docs/threat-model.md", "deploy/README.md", CONTROLLERS];
 
 const CONTROLLERS: &str = "kube-controllers/README.md";
 

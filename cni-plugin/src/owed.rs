@@ -294,7 +294,7 @@ async fn settle(session: &Session, forgets_own: bool) {
         }
     };
     locked.remove_abandoned();
-    // What cannot be read is told when the debts are.
+    // A journal that cannot be read is logged with its debts below.
     let forgets_own = forgets_own && is_owed(session).unwrap_or(true);
     if !forgets_own && !session.journal.may_owe(&session.datastore_name()) {
         return;

@@ -53,23 +53,30 @@ impl Clock {
 
 /// Opens the session of a call for the pod shop/web on node1, whose datastore is `server`, with its own files.
 pub(crate) fn session(command: &str, server: &ApiServer, files: &Path) -> Session {
+    let conf = json!({
+        "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
+        "kubernetes": { "k8s_api_root": server.url }, "ipam_lock_file": files.join("ipam.lock"),
+    });
+    open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
+}
+
+/// Opens the session of a call on node1 with these CNI_ARGS and these keys of its configuration, with its own journal.
+pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Session {
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => command,
             "CNI_CONTAINERID" => "c1",
             "CNI_IFNAME" => "eth0",
-            "CNI_ARGS" => "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
+            "CNI_ARGS" => args,
             "CNI_NETNS" | "CNI_PATH" => "/no/such",
             _ => return None,
         };
         Some(value.to_owned())
     };
-    let conf = json!({
-        "cniVersion": "1.0.0", "name": "net1", "type": "calico", "nodename": "node1", "nodename_file_optional": true,
-        "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
-        "kubernetes": { "k8s_api_root": server.url }, "ipam": { "type": "calico-ipam" },
-        "ipam_lock_file": files.join("ipam.lock"),
-    });
+    for (key, value) in [("cniVersion", "1.0.0"), ("name", "net1"), ("type", "calico"), ("nodename", "node1")] {
+        conf[key] = json!(value);
+    }
+    conf["ipam"] = json!({ "type": "calico-ipam" });
     let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
     let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
     session.journal = Journal::new(files.join("journal"));

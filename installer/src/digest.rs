@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::atomic_file::open_regular;
+use crate::regular_file;
 
 /// How much of a file is read at once.
 const CHUNK: usize = 64 * 1024;
@@ -21,7 +21,7 @@ pub fn of_bytes(bytes: &[u8]) -> String {
 /// # Errors
 /// The file cannot be read, or is no regular file.
 pub fn of_file(path: &Path) -> io::Result<String> {
-    let mut file = open_regular(path)?;
+    let mut file = regular_file::open(path)?;
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
     loop {

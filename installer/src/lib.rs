@@ -29,7 +29,6 @@ pub mod layout;
 pub mod mtu;
 pub mod node_conf;
 pub mod nodename;
-mod regular_file;
 pub mod runtime_choice;
 pub mod service_account;
 pub mod settings;
@@ -41,3 +40,4 @@ pub mod token;
 pub mod uninstall;
 
 pub use ipam_plugin::atomic_file;
+use ipam_plugin::atomic_file::regular_file;

@@ -15,10 +15,11 @@ use crate::security_label;
 
 mod amend;
 mod exchange;
+pub mod regular_file;
 mod there;
 
 pub use amend::{amend, settled};
-pub use there::{There, open_regular};
+pub use there::There;
 
 /// What the names of drafts end in.
 const SUFFIX: &str = ".calico-draft.tmp";

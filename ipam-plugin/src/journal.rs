@@ -233,19 +233,23 @@ impl Journal {
         container_id: &str,
         ifname: &str,
     ) -> Result<Vec<(PathBuf, Debt)>, JournalError> {
-        let mut entries = match self.entries() {
+        let entries = match self.entries() {
             // A file in the directory's place holds no entry.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
             entries => entries.map_err(|source| JournalError::Unread { path: self.directory.clone(), source })?,
         };
-        // The name of an entry tells its attachment. A damaged entry is never paid; one that the disk does not give may be.
         let own = self.first_file_of(network, container_id, ifname);
-        let unread = |entry: &Entry| entry.path == own && entry.debt.as_ref().is_err_and(|error| !is_damage(error));
-        if let Some(Entry { debt: Err(source), path, .. }) = entries.extract_if(.., |entry| unread(entry)).next() {
-            return Err(JournalError::Unread { path, source });
+        let mut debts = Vec::new();
+        for Entry { path, debt, .. } in entries {
+            match debt {
+                Ok(debt) if debt.is_of_attachment(network, container_id, ifname) => debts.push((path, debt)),
+                // The name of an entry tells its attachment. A damaged entry is never paid; one that the disk does not give
+                // may be.
+                Err(source) if path == own && !is_damage(&source) => return Err(JournalError::Unread { path, source }),
+                Ok(_) | Err(_) => {}
+            }
         }
-        let debts = entries.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?)));
-        Ok(debts.filter(|(_, debt)| debt.is_of_attachment(network, container_id, ifname)).collect())
+        Ok(debts)
     }
 
     /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be

@@ -3,19 +3,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server};
 use integration_tests::content::Content;
-use integration_tests::controllers::await_that;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{ApiServer, Objects};
+use integration_tests::kubernetes::Objects;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Runs a test with plugins that say what they pass over.
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
@@ -38,23 +35,6 @@ fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
     }
 }
 
-/// Removes all definitions of Calico's objects, and the objects with them.
-fn undefine(api: &ApiServer) {
-    let calicos = || -> anyhow::Result<Vec<String>> {
-        let all = api.admin().get(DEFINITIONS)?.success()?;
-        let names = all["items"].as_array().into_iter().flatten().filter_map(|item| item["metadata"]["name"].as_str());
-        Ok(names.filter(|name| name.ends_with("projectcalico.org")).map(str::to_owned).collect())
-    };
-    for name in calicos().unwrap() {
-        api.admin().delete(&format!("{DEFINITIONS}/{name}")).unwrap().success().unwrap();
-    }
-    await_that(Duration::from_secs(60), || {
-        let groups = api.admin().get("/apis")?.success()?;
-        Ok(calicos()?.is_empty() && !groups.to_string().contains("projectcalico.org"))
-    })
-    .unwrap();
-}
-
 /// Follows the debt of a DEL without definitions until they are back with all objects, as from a backup.
 fn pays_when_the_definitions_are_back(group: ApiGroup) {
     on_group(group, |faulty, control_plane| {
@@ -63,13 +43,13 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
         let mut backup = objects(faulty.cluster).dump().unwrap();
         backup.retain(|key, _| !key.starts_with("pods/"));
 
-        undefine(api);
+        api.admin().undefine().unwrap();
         assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
         let debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
-        // Nothing can be paid yet, and the debt stays.
+        // The debt cannot be paid yet, and stays.
         faulty.call("STATUS", &pod).run().unwrap().error();
         assert_eq!(entries().len(), 1);
 

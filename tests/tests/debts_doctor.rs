@@ -28,7 +28,7 @@ async fn doctor_tells_each_debt_and_each_entry_that_cannot_be_read_the_oldest_fi
         ("a.json", entry("c1", "node1-cni-c1-eth0", "local /x.db", 26, "").to_string()),
         ("b.debt", entry("c2", "node1-k8s-web-eth0", "etcd http://a:2379", 77, "it is away").to_string()),
         ("c.json", "{".to_owned()),
-        // What the node has learned is no debt.
+        // An identity that the node has learned is no debt.
         ("d.datastore", "{}".to_owned()),
     ] {
         fs::write(journal.join(name), text).unwrap();

@@ -2,10 +2,9 @@ mod limits;
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use ipam_plugin::journal::Journal;
 
 use super::*;
-use crate::timings::Timings;
+use crate::testing::open;
 
 fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> EndpointFacts {
     let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
@@ -74,25 +73,7 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
 
 /// Opens an ADD on an embedded datastore, which is ready, with a journal beside it.
 fn session_of_add(files: &Path, args: &str) -> Session {
-    let env = |name: &str| {
-        let value = match name {
-            "CNI_COMMAND" => "ADD",
-            "CNI_CONTAINERID" => "c1",
-            "CNI_IFNAME" => "eth0",
-            "CNI_ARGS" => args,
-            "CNI_NETNS" | "CNI_PATH" => "/no/such",
-            _ => return None,
-        };
-        Some(value.to_owned())
-    };
-    let conf = serde_json::json!({
-        "cniVersion": "1.0.0", "name": "net1", "type": "calico", "nodename": "node1", "datastore_type": "local",
-        "datastore_path": files.join("db"), "ipam": { "type": "calico-ipam" },
-    });
-    let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
-    let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
-    session.journal = Journal::new(files.join("journal"));
-    session
+    open("ADD", args, serde_json::json!({ "datastore_type": "local", "datastore_path": files.join("db") }), files)
 }
 
 /// Its own debt may be in there: a payment of a later call would take back what the ADD gives. A link to itself stands

@@ -176,22 +176,25 @@ impl Chain {
     /// today's rendering, and what templates make, is.
     fn ours(&self, pattern: &Chain, noted: Option<&Rendering>) -> Vec<bool> {
         let described = noted.filter(|noted| noted.describes(self));
-        let is_rendered =
-            |entry: &Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry)) || is_of_a_template(entry);
+        let is_todays = |entry: &Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry));
         let is_ours = |entry: &Entry| {
             let is_noted = noted.and_then(|noted| noted.owns(entry));
-            is_calico(entry) || is_noted.unwrap_or_else(|| described.is_none() && is_rendered(entry))
+            let is_made = || described.is_none() && (is_todays(entry) || is_of_a_template(entry));
+            is_calico(entry) || is_noted.unwrap_or_else(is_made)
         };
         let mut ours: Vec<bool> = self.entries.iter().map(is_ours).collect();
-        // An entry of ours that was edited is known by its type, in the place of one that is not there as it was; but not
-        // where the file was written by today's rendering, of which the note does not tell yet.
-        let is_todays = |entry: &&Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry));
-        let edited = noted.filter(|_| {
-            described.is_some() || !self.entries.iter().filter(|entry| is_calico(entry)).all(|entry| is_todays(&entry))
-        });
-        for (noted, (kind, count)) in
-            edited.iter().flat_map(|noted| noted.counts().into_iter().map(move |of| (noted, of)))
-        {
+        // The note does not tell yet of a file that today's rendering wrote.
+        let is_newer_than_note = || self.entries.iter().filter(|entry| is_calico(entry)).all(is_todays);
+        if let Some(noted) = noted.filter(|_| described.is_some() || !is_newer_than_note()) {
+            self.mark_edited(noted, &mut ours);
+        }
+        ours
+    }
+
+    /// Marks entries of ours that were edited: these are known by their type, in the place of one that is not there as it
+    /// was noted.
+    fn mark_edited(&self, noted: &Rendering, ours: &mut [bool]) {
+        for (kind, count) in noted.counts() {
             let of_kind: Vec<usize> =
                 (0..ours.len()).filter(|index| self::kind(&self.entries[*index]) == kind).collect();
             let found = of_kind.iter().filter(|index| ours[**index]).count();
@@ -200,7 +203,6 @@ impl Chain {
             let edited: Vec<usize> = edited.take(count.saturating_sub(found)).collect();
             edited.into_iter().for_each(|index| ours[index] = true);
         }
-        ours
     }
 }
 
@@ -217,8 +219,12 @@ fn is_calico(entry: &Entry) -> bool {
 }
 
 fn is_same(one: &Entry, other: &Entry) -> bool {
-    let form = |entry: &Entry| canonical(&Value::Object((**entry).clone()));
     form(one) == form(other)
+}
+
+/// Returns the form that an entry has however it is written.
+fn form(entry: &Entry) -> Value {
+    canonical(&Value::Object((**entry).clone()))
 }
 
 fn fits_entry(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {

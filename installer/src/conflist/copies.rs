@@ -8,7 +8,7 @@ use crate::atomic_file::{self, AtomicFileError};
 use crate::regular_file;
 use crate::runtime_choice::is_read;
 
-/// How many different copies are kept; the last one is written over.
+/// Number of different copies that are kept; a further copy is written over the last.
 const MOST: u32 = 9;
 
 /// The copy of a file that is going to be replaced.
@@ -64,7 +64,7 @@ pub(crate) fn is_copy(path: &Path) -> bool {
     of.is_some_and(|(of, _)| is_read(of))
 }
 
-/// Returns a name that no runtime loads (INST-159).
+/// Returns a name that no runtime loads: its suffix is none of theirs.
 fn name(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
     if number == 1 { first } else { first.with_added_extension(number.to_string()) }

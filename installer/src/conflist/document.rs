@@ -13,18 +13,18 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// How long an escape is, as `\ud800`.
+/// Length of an escape such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
 
-/// Why a text is no configuration. The text may hold a token, so it is never shown (INST-12).
+/// The reason for which a text is no configuration. The text may hold a token, so no error shows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// No JSON at all.
     #[error("it is not valid JSON (line {line}, column {column})")]
     Syntax {
-        /// Where, from 1.
+        /// The line, from 1.
         line: usize,
-        /// Where, from 1.
+        /// The column, from 1.
         column: usize,
     },
     /// JSON, but no object.

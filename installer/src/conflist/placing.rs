@@ -62,12 +62,12 @@ impl Target {
     }
 }
 
-/// What became of a configuration.
+/// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// Whether the file is other than before.
+    /// Tells if the file was changed.
     pub change: Change,
-    /// Whose the entries are that are in it, to be noted.
+    /// The owners of the entries in the file, to be noted.
     pub rendering: Rendering,
 }
 
@@ -109,7 +109,7 @@ impl Conflist {
                 copied = KeptCopy::keep(&path, there, reason);
                 copied.as_ref().ok()?;
             }
-            // What is read next is this, or what another program made of it.
+            // The next text read is this one, or another program's change of it.
             target.noted.renderings.push(last.rendering.clone());
             proposed = Some(text.clone());
             Some(text)

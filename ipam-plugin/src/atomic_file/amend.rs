@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netconf::MAX_INPUT;
 
-use super::there::too_large;
+use super::regular_file::too_large;
 use super::{AtomicFileError, Change, Draft, There};
 
 /// How often another program may get in between a read and a write.

@@ -105,14 +105,18 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::super::Draft;
     use super::*;
 
-    /// A directory in which another program's file is `conf`.
-    fn directory() -> tempfile::TempDir {
+    /// Makes a directory in which another program's file is `conf`. Returns it, the file, and what is read of the file.
+    fn directory() -> (tempfile::TempDir, PathBuf, Option<There>) {
         let dir = tempfile::tempdir().unwrap();
-        write(&dir.path().join("conf"), "before\n");
-        dir
+        let file = dir.path().join("conf");
+        write(&file, "before\n");
+        let expected = There::read(&file).unwrap();
+        (dir, file, expected)
     }
 
     fn finished(file: &Path) -> Finished {
@@ -135,9 +139,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_before_each_exchange_is_in_place_in_the_end() {
         for writes in 1..=5 {
-            let dir = directory();
-            let file = dir.path().join("conf");
-            let expected = There::read(&file).unwrap();
+            let (dir, file, expected) = directory();
             let mut written = 0;
             let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
                 if written < writes {
@@ -154,9 +156,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_took_the_place_of_the_file_is_given_back() {
-        let dir = directory();
-        let file = dir.path().join("conf");
-        let expected = There::read(&file).unwrap();
+        let (_dir, file, expected) = directory();
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
             if file.is_file() {
                 fs::remove_file(&file).unwrap();
@@ -171,9 +171,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_removed_before_it_is_given_back_stays_removed() {
-        let dir = directory();
-        let file = dir.path().join("conf");
-        let expected = There::read(&file).unwrap();
+        let (_dir, file, expected) = directory();
         let mut exchanges = 0;
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
             exchanges += 1;
@@ -190,9 +188,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_given_back_is_kept_under_a_name_that_the_error_tells() {
-        let dir = directory();
-        let file = dir.path().join("conf");
-        let expected = There::read(&file).unwrap();
+        let (dir, file, expected) = directory();
         let mut exchanges = 0;
         let mut rename = |from: &Path, to: &Path, flags: RenameFlags| {
             exchanges += 1;
@@ -212,9 +208,7 @@ mod tests {
     fn a_file_system_without_exchange_gets_a_rename_after_a_comparison() {
         let mut rename = |_: &Path, _: &Path, _: RenameFlags| Err(Errno::INVAL);
         for (now, is_in_place) in [("before\n", true), ("theirs\n", false)] {
-            let dir = directory();
-            let file = dir.path().join("conf");
-            let expected = There::read(&file).unwrap();
+            let (_dir, file, expected) = directory();
             write(&file, now);
             assert_eq!(finished(&file).put_in_place_by(&mut rename, expected.as_ref()).unwrap(), is_in_place);
             assert_eq!(fs::read_to_string(&file).unwrap(), if is_in_place { "ours\n" } else { now });

@@ -1,14 +1,11 @@
 //! A file as it was read, to be compared with what takes its place.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use netconf::MAX_INPUT;
-use rustix::fs::OFlags;
-
-use super::AtomicFileError;
+use super::{AtomicFileError, regular_file};
 
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +24,7 @@ impl There {
     /// Reads a file; `None` where there is none.
     ///
     /// # Errors
-    /// The file cannot be read, is no regular file, or has more than [`MAX_INPUT`] bytes.
+    /// The file cannot be read, is no regular file, or has more than [`MAX_INPUT`](netconf::MAX_INPUT) bytes.
     pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
@@ -35,7 +32,7 @@ impl There {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        match contents(path) {
+        match regular_file::read(path) {
             Ok((contents, found)) => {
                 let (mode, owner) = (found.permissions().mode() & 0o7777, (found.uid(), found.gid()));
                 let owner = (!is_link).then_some(owner);
@@ -55,40 +52,10 @@ impl There {
     }
 }
 
-/// Opens a regular file, through a link, without waiting: a FIFO that nobody writes would hold the caller for ever.
-///
-/// # Errors
-/// The file cannot be opened, or is no regular file.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "it is no regular file; remove it, or configure another file name",
-        )),
-    }
-}
-
-/// Says that a configuration has more bytes than plugins are given.
-pub(super) fn too_large() -> io::Error {
-    let words = format!("it has more than the {MAX_INPUT} bytes that a plugin is given; remove what no plugin needs");
-    io::Error::new(ErrorKind::FileTooLarge, words)
-}
-
-fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
-    let mut contents = Vec::new();
-    let file = open_regular(path)?;
-    let found = file.metadata()?;
-    file.take(MAX_INPUT as u64 + 1).read_to_end(&mut contents)?;
-    if contents.len() > MAX_INPUT {
-        return Err(too_large());
-    }
-    Ok((contents, found))
-}
-
 #[cfg(test)]
 mod tests {
+    use netconf::MAX_INPUT;
+
     use super::*;
 
     #[test]

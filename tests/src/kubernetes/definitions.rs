@@ -7,14 +7,35 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::ApiServer;
+use super::{ApiServer, Client};
 use crate::controllers::await_that;
 
 /// Kind and plural of KubeVirt's machines and of their instances.
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// How long a group may take to be listed.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Client {
+    /// Removes all definitions of Calico's kinds, with all objects. No group of Calico's is served when this returns.
+    pub fn undefine(&self) -> Result<()> {
+        for name in self.calicos()? {
+            self.delete(&format!("{DEFINITIONS}/{name}"))?.success()?;
+        }
+        await_that(PATIENCE, || {
+            let groups = self.get("/apis")?.success()?;
+            Ok(self.calicos()?.is_empty() && !groups.to_string().contains("projectcalico.org"))
+        })
+    }
+
+    /// Returns the names of the definitions of Calico's kinds.
+    fn calicos(&self) -> Result<Vec<String>> {
+        let all = self.get(DEFINITIONS)?.success()?;
+        let names = all["items"].as_array().into_iter().flatten().filter_map(|item| item["metadata"]["name"].as_str());
+        Ok(names.filter(|name| name.ends_with("projectcalico.org")).map(str::to_owned).collect())
+    }
+}
 
 impl ApiServer {
     /// Defines the kinds of an API group and version: `crd.projectcalico.org/v1` or `projectcalico.org/v3`. They are
@@ -56,7 +77,7 @@ impl ApiServer {
     /// Takes the definitions of those away, with all objects.
     pub fn undefine_machines(&self) -> Result<()> {
         for (_, plural) in MACHINES {
-            let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.kubevirt.io");
+            let path = format!("{DEFINITIONS}/{plural}.kubevirt.io");
             self.admin().delete(&path)?.success()?;
         }
         Ok(())

@@ -37,7 +37,7 @@ const FAILING: (Point, Fault) = (
     ]),
 );
 
-/// How many requests fail in all.
+/// Number of requests that fail in all.
 const MOST_FAULTS: usize = 20;
 
 /// The same life again and again, on the same servers.

@@ -161,7 +161,7 @@ fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
     });
 }
 
-/// Nothing tells whether the address is free.
+/// A block that cannot be read does not tell whether the address is free.
 #[test]
 fn a_debt_in_a_damaged_block_is_logged_and_fails_an_add_of_the_same_container_or_of_its_address_alone() {
     with_etcd(|cluster| {

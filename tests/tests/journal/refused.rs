@@ -2,10 +2,8 @@
 //! the debt.
 
 use std::fs;
-use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, Pod};
-use integration_tests::controllers::await_that;
 use integration_tests::kernel;
 use integration_tests::plugin::Outcome;
 use integration_tests::proxy::{Fault, Point, Refusal};
@@ -111,30 +109,12 @@ fn del_that_the_api_server_refuses_takes_the_network_and_notes_the_debt() {
 
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
-        remove_definitions(faulty.cluster);
+        let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
+        objects.client().undefine().unwrap();
         let outcome = faulty.call("DEL", &pod).run().unwrap();
         let debt = noted(&outcome);
         assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
     });
-}
-
-/// Removes all definitions of Calico's objects from the API server, with the objects.
-fn remove_definitions(cluster: &Cluster<'_>) {
-    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let Store::Kubernetes(objects) = &cluster.store else { unreachable!() };
-    let calicos = || {
-        let all = objects.client().get(DEFINITIONS).unwrap().success().unwrap();
-        let names = all["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap());
-        names.filter(|name| name.ends_with("projectcalico.org")).map(str::to_owned).collect::<Vec<_>>()
-    };
-    for name in calicos() {
-        objects.client().delete(&format!("{DEFINITIONS}/{name}")).unwrap().success().unwrap();
-    }
-    await_that(Duration::from_secs(60), || {
-        let groups = objects.client().get("/apis")?.success()?;
-        Ok(calicos().is_empty() && !groups.to_string().contains("projectcalico.org"))
-    })
-    .unwrap();
 }
 
 #[test]

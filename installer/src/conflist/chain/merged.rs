@@ -5,7 +5,7 @@ use super::{Chain, Entry, PlaceFor, Rendering, is_calico, is_same, kind};
 /// The types that only continue the work of a plugin before them.
 const CONTINUING: [&str; 8] = ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
 
-/// What was rendered, and the form by which it is known again.
+/// A rendered configuration, and the form by which its entries are known again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in super::super) struct Rendered {
     /// The configuration.
@@ -23,7 +23,7 @@ pub(in super::super) struct Merged {
     pub(in super::super) foreign: Vec<String>,
     /// The types of the entries that were taken for ours without being noted, and are not there any more.
     pub(in super::super) taken: Vec<String>,
-    /// Whose the entries are, to be noted.
+    /// The owners of the entries, to be noted.
     pub(in super::super) rendering: Rendering,
     /// The keys of the list that others added.
     pub(in super::super) foreign_keys: Vec<String>,
@@ -89,7 +89,7 @@ impl Rendered {
 }
 
 impl Merged {
-    /// Whether nothing of others is in it.
+    /// Returns true if the configuration holds nothing of others.
     pub(in super::super) fn is_only_ours(&self) -> bool {
         self.foreign.is_empty() && self.foreign_keys.is_empty()
     }

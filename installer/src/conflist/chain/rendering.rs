@@ -3,12 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use super::likeness::canonical;
-use super::{Chain, Entry, kind};
+use super::{Chain, Entry, form, kind};
 use crate::digest;
+use serde::{Deserialize, Serialize};
 
 /// What was rendered: enough to know it again, and nothing of its text, which may hold a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,5 +96,5 @@ impl Rendering {
 }
 
 fn digest_of(entry: &Entry) -> String {
-    digest::of_bytes(canonical(&Value::Object((**entry).clone())).to_string().as_bytes())
+    digest::of_bytes(form(entry).to_string().as_bytes())
 }

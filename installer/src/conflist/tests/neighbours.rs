@@ -23,7 +23,7 @@ impl Node {
         fs::read_to_string(self.path()).unwrap()
     }
 
-    /// One run of the installer with this template.
+    /// Runs the installer once with this template.
     fn install(&mut self, template: &str) {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();

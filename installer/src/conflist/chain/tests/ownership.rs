@@ -1,4 +1,4 @@
-//! Whose an entry is: what is noted, what is there, and what is rendered today.
+//! The owner of an entry, by the note, the file and today's rendering.
 
 use super::*;
 

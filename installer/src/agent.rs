@@ -266,3 +266,6 @@ impl Refresher {
         try_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
     }
 }
+
+#[cfg(test)]
+mod tests;

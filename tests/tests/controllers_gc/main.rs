@@ -9,6 +9,7 @@ mod machines;
 mod nodes;
 mod requests;
 mod reused;
+mod swallowed;
 mod telling;
 
 /// Makes each named function, `fn(&Lab)`, a test with Calico's objects in etcd, and one with custom resources.

@@ -2,6 +2,7 @@
 //! API server and etcd (the named cases of upstream's FV suites, spec 6.4 and 6.5).
 
 mod host_endpoints;
+mod managers;
 mod nodes;
 mod pools;
 mod scene;

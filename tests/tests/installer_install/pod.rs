@@ -147,6 +147,35 @@ fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
     });
 }
 
+/// The debts of a DEL belong to the datastore that the node has learned by then, also where no agent stays.
+#[test]
+fn install_learns_the_identity_of_the_datastore_with_the_plugins_credentials() {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        api.define("crd.projectcalico.org/v1").unwrap();
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let account = api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        let rules = json!([
+            { "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get"] },
+            { "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"] },
+        ]);
+        api.cluster_role("calico-cni-plugin", &rules).unwrap();
+        api.bind(&account, "calico-cni-plugin").unwrap();
+        let outcome = pod.run(&[]);
+        succeeded(&outcome);
+        let system = api.admin().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();
+        let uid = system["metadata"]["uid"].as_str().unwrap();
+        let journal = pod.container.path("var/lib/calico/cni-journal");
+        let learned: Vec<String> = fs::read_dir(&journal)
+            .unwrap_or_else(|error| panic!("{}: {error}; {}", journal.display(), outcome.stderr))
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "datastore"))
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
+        assert!(matches!(&learned[..], [one] if one.contains(&format!("kubernetes {uid}"))), "{learned:?}, not {uid}");
+    });
+}
+
 /// Keys count without regard to case, and a configuration that names no datastore means Kubernetes, as for the plugin (CNI-63).
 #[test]
 fn the_datastore_is_the_one_that_the_plugin_takes() {

@@ -1,0 +1,60 @@
+//! A request that is never answered delays one pass until the request's deadline. The address is released by the same pass or
+//! by a later one.
+
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+
+use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
+
+/// Waits until a leaked address is released although the first request of this method, with this text in its target, gets
+/// no answer. The log then has `line` so many times.
+fn release_without_answer_to(
+    lab: &Lab<'_>,
+    (method, target): (&'static str, &'static str),
+    (line, times): (&str, usize),
+) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let addresses = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &addresses);
+    let api = &lab.servers.api;
+    let account = api.service_account("kube-system", "behind-proxy").unwrap();
+    api.bind(&account, "cluster-admin").unwrap();
+    let proxy = api.proxy().unwrap();
+    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "behind-proxy", &account.identity).unwrap();
+    let collecting = Collecting::start(lab.group, kubeconfig, lab.settings());
+    collecting.has_looked();
+
+    proxy.arm(Some((Point::First(method, target), Fault::Hold)));
+    lab.delete_pod("pod");
+    collecting.as_time_goes_by(GRACE, "the request is under way", || proxy.fired());
+    assert_eq!(lab.held().len(), 1);
+    // The request is never resumed.
+    within(SOON, "the address is free", || lab.held().is_empty());
+    collecting.shows("kube_controllers_gc_reclaimed_total 1");
+    let log = collecting.log();
+    assert_eq!(log.matches(line).count(), times, "{line}: {log}");
+    let is_same = |request: &&String| request.starts_with(&format!("{method} ")) && request.contains(target);
+    let requests = proxy.requests();
+    assert_eq!(
+        requests.iter().filter(is_same).count(),
+        2,
+        "the first got no answer, and the second did: {requests:#?}"
+    );
+}
+
+#[test]
+fn pass_whose_look_at_a_pod_is_not_answered_ends_and_a_later_one_releases_the_address() {
+    lab::on(Some(ApiGroup::CrdV1), |lab| {
+        let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
+        release_without_answer_to(lab, look, ("what it may hold stays: ", 1));
+    });
+}
+
+#[test]
+fn pass_whose_write_of_a_block_is_not_answered_reads_the_block_again_and_releases_the_address() {
+    lab::on(Some(ApiGroup::CrdV1), |lab| {
+        let write = ("PUT", "/ipamblocks/10-0-0-0-26");
+        release_without_answer_to(lab, write, ("releasing a leaked address address=10.0.0.0", 2));
+    });
+}

@@ -1,0 +1,50 @@
+//! The field manager of what controllers write, as the API server keeps it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, V3, becomes, on_each};
+
+/// The name before the slash in the `User-Agent` of each request.
+const MANAGER: &str = "calico";
+
+/// An object that the store of Calico's objects writes, and two that controllers write through kube's client: a status,
+/// and finalizers and conditions.
+const WRITTEN: [&str; 3] = [
+    "/apis/projectcalico.org/v3/hostendpoints/node-1-auto-hep",
+    "/api/v1/namespaces/default/services/web",
+    "/apis/projectcalico.org/v3/ippools/pool",
+];
+
+/// The managers of the fields of an object; none of an object that is not there.
+fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
+    let object = scene.admin.get(path).unwrap().body;
+    let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    entries.iter().filter_map(|entry| Some(entry["manager"].as_str()?.to_owned())).collect()
+}
+
+#[test]
+fn object_that_a_controller_writes_names_calico_as_the_field_manager() {
+    on_each(&[V3], |scene| {
+        let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
+        scene.kubernetes_node("node-1", json!({}), json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}));
+        apply(json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pool"},
+            "spec": {"cidr": "10.7.0.0/28", "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"},
+        }));
+        apply(json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+        }));
+        let before = WRITTEN.map(|path| managers(scene, path));
+        assert!(before.iter().all(|managers| !managers.contains(MANAGER)), "{before:?}");
+        let _running = scene.start(|settings| {
+            settings.host_endpoints.enabled = true;
+            settings.host_endpoints.default_endpoint = true;
+        });
+        for (path, before) in WRITTEN.iter().zip(&before) {
+            becomes(BTreeSet::from([MANAGER.to_owned()]), || &managers(scene, path) - before);
+        }
+    });
+}

@@ -10,9 +10,9 @@ use ipam_plugin::kubernetes_api::Api;
 use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 
-use crate::del;
-use crate::owed::{MOST, Outcome, Payer};
-use crate::session::cluster_key;
+use crate::context::known_node_name;
+use crate::deferred_del::{MOST, Outcome, Payer};
+use crate::reads::cluster_key;
 
 /// The time of the datastore for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
     // A call of the plugin that pays at this moment does the same.
     let Some(locked) = journal.try_lock().map_err(|error| error.to_string())? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
-    let node = del::node_of(&plugins.conf);
+    let node = known_node_name(&plugins.conf);
     let payer = Payer {
         conf: &plugins.conf,
         environment: |_| None,

@@ -1,8 +1,7 @@
-//! CHECK: is what ADD left still there (CNI-215)?
+//! CHECK: compares the container's network with the result of its ADD (CNI-215).
 //!
-//! Everything is looked at before anything is said, so that one CHECK names every difference.
+//! All parts are compared before the first error is returned, so that one CHECK names every difference.
 
-use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -11,33 +10,34 @@ use libcalico::net::Cidr;
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
-use crate::dataplane::{self, EndpointPlan, MacAddr, NetnsFd};
-use crate::kubernetes::Facts;
-use crate::session::{Known, Question, Session};
-use crate::{annotations, endpoint_plan, ipam, kubevirt};
+use crate::annotations;
+use crate::cni_error::{dataplane_error, netns_error};
+use crate::context::Context;
+use crate::dataplane::{self, Before, EndpointPlan, MacAddr, NetnsFd};
+use crate::interface::InterfaceConfig;
+use crate::ipam::{self, inspect};
+use crate::reads::{self, CheckReads};
+use crate::timings::Timings;
 
 /// Compares interface, routes, settings, endpoint and addresses with prevResult; the error lists what differs.
-pub async fn check(session: &mut Session) -> Result<(), CniError> {
-    let previous = session.call.prev_result.clone().ok_or_else(|| {
+pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
+    let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
             .with_details("$.prevResult: missing; the runtime adds it to the configuration")
     })?;
-    let host_routes = endpoint_plan::has_host_routes(session, &previous);
-    let recorded = Recorded::of(previous, &session.call.ifname)?;
-    let mut known = session.read(Question::Endpoint).await?;
-    known.ensure_ready()?;
+    let host_routes = cx.interface().has_host_routes(&previous);
+    let recorded = Recorded::of(previous, &cx.call.ifname)?;
+    let found = reads::for_check(cx).await?;
 
-    // Whose the addresses are: without an answer none of them can be called missing.
-    let facts = mem::replace(&mut known.kubernetes, Ok(Facts::default()))?;
-    session.machine = kubevirt::leaving(session, facts.machine_pod.as_ref()).await?;
-
-    let mut differences = compare_kernel(session, &recorded, host_routes)?;
-    session.timings.stage("dataplane");
-    differences.extend(compare_endpoint(session, &known, &recorded));
-    if !facts.pod.is_some_and(|described| annotations::are_fixed(&described.pod, &session.call.conf)) {
-        differences.extend(ipam::check(session, &recorded.addresses).await?);
+    let mut differences = compare_kernel(cx.interface(), &recorded, host_routes)?;
+    timings.stage("dataplane");
+    differences.extend(compare_endpoint(cx, &found, &recorded));
+    if !found.described.is_some_and(|described| annotations::are_fixed(&described.pod, &cx.call.conf)) {
+        let request = ipam::request(&cx.call, &cx.workload.node, found.vmi);
+        let of_ipam = inspect::differences(&cx.store, &cx.call, request.as_ref(), &recorded.addresses).await?;
+        differences.extend(of_ipam);
     }
-    session.timings.stage("ipam");
+    timings.stage("ipam");
     if differences.is_empty() {
         return Ok(());
     }
@@ -78,13 +78,16 @@ impl Recorded {
 
 /// The plan that ADD must have carried out, from the configuration and what prevResult recorded. What another dataplane
 /// made is not known here.
-fn compare_kernel(session: &Session, recorded: &Recorded, host_routes: bool) -> Result<Vec<String>, CniError> {
-    let call = &session.call;
-    if call.conf.dataplane_options.grpc_socket().is_some() {
+fn compare_kernel(
+    config: InterfaceConfig<'_>,
+    recorded: &Recorded,
+    host_routes: bool,
+) -> Result<Vec<String>, CniError> {
+    if config.grpc_socket().is_some() {
         return Ok(Vec::new());
     }
     let inside = recorded.inside.as_ref();
-    let desired = endpoint_plan::from_conf(session, &recorded.addresses)?;
+    let desired = config.plan(&recorded.addresses, Before::Unknown)?;
     let plan = EndpointPlan {
         host_ifname: recorded.host.as_ref().map_or(desired.host_ifname.clone(), |interface| interface.name.clone()),
         container_mac: inside.and_then(|interface| interface.mac.parse::<MacAddr>().ok()),
@@ -92,27 +95,27 @@ fn compare_kernel(session: &Session, recorded: &Recorded, host_routes: bool) -> 
         host_routes,
         ..desired
     };
-    let netns = NetnsFd::open(Path::new(&call.netns)).map_err(endpoint_plan::netns_error)?;
-    let differences = dataplane::verify(&plan, &netns).map_err(endpoint_plan::dataplane_error)?;
+    let netns = NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?;
+    let differences = dataplane::verify(&plan, &netns).map_err(dataplane_error)?;
     Ok(differences.iter().map(ToString::to_string).collect())
 }
 
-fn compare_endpoint(session: &Session, known: &Known, recorded: &Recorded) -> Vec<String> {
-    let Some(entry) = known.endpoints.iter().find(|entry| entry.value.spec.endpoint == session.call.ifname) else {
-        let name = session.facts.key().map(|key| key.to_string()).unwrap_or_default();
+fn compare_endpoint(cx: &Context, found: &CheckReads, recorded: &Recorded) -> Vec<String> {
+    let Some(entry) = found.endpoints.iter().find(|entry| entry.value.spec.endpoint == cx.call.ifname) else {
+        let name = cx.workload.key().map(|key| key.to_string()).unwrap_or_default();
         return vec![format!("WorkloadEndpoint {name}: expected to exist, found none")];
     };
     let spec = &entry.value.spec;
     let networks: Vec<_> = recorded.addresses.iter().map(|ip| Cidr::host(*ip).to_string()).collect();
     let mut compare = Comparison { endpoint: &entry.value, differences: Vec::new() };
-    compare.field("containerID", &session.call.container_id, &spec.container_id);
-    compare.field("node", &session.facts.node, &spec.node);
+    compare.field("containerID", &cx.call.container_id, &spec.container_id);
+    compare.field("node", &cx.workload.node, &spec.node);
     compare.field("ipNetworks", &networks.join(", "), &spec.ip_networks.join(", "));
     if let Some(host) = &recorded.host {
         compare.field("interfaceName", &host.name, &spec.interface_name);
     }
     // A pod's annotations have no place for it (DS-80).
-    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !session.is_on_kubernetes());
+    let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !cx.is_on_kubernetes());
     if let Some(inside) = inside {
         compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
     }

@@ -1,77 +1,55 @@
-//! DEL: takes back what ADD gave, whatever of it is still there.
+//! DEL: removes what ADD created, as far as it still exists.
 //!
 //! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers
-//! ever answer for one and no two endpoints ever list it; the kernel takes its 12 to 50 ms to delete the interface
-//! meanwhile. A datastore that is out of reach, refuses this process or the write of the endpoint, or is not installed,
-//! and a node whose name nothing tells, do not keep the container: what is owed goes into the journal (design decision
-//! 7). A datastore that answers "not ready" does, as upstream.
+//! ever answer for an address and no two endpoints ever list it; the kernel takes 12 to 50 ms to delete the interface
+//! meanwhile. The DEL succeeds and records the rest in the journal where the datastore is unreachable, refuses this
+//! process or the write of the endpoint, or is not installed, and where the node's name is unknown. A datastore that
+//! answers "not ready" fails the DEL, as upstream.
 
 use std::time::Duration;
 
-use datastore::Datastore;
 use futures::future::join;
+use ipam_plugin::busy_server;
+use ipam_plugin::cni::IpamCall;
 use ipam_plugin::journal::{Debt, Journal, JournalError};
-use ipam_plugin::kubernetes_api::Api;
 use ipam_plugin::release::ReleasePrelude;
-use ipam_plugin::{busy_server, node_name};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::store::Entry;
-use netconf::{CniError, Code, Command, NetConf};
+use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
-use crate::attach::{self, Recorded};
+use crate::cni_error::{first_read_error, naming_error};
+use crate::context::Context;
 use crate::endpoint::{EndpointsOf, Listing};
-use crate::ipam::{self, ReleaseError};
-use crate::kubernetes::{Facts, FactsError};
-use crate::session::{Question, Session, ensure_nodename_file, naming_error, reading_cluster};
-use crate::{endpoint, kubevirt, owed};
+use crate::interface::{self, Recorded};
+use crate::ipam::release::ReleaseError;
+use crate::kubernetes::FactsError;
+use crate::reads::{self, DelReads, NotReady};
+use crate::timings::Timings;
+use crate::{deferred_del, endpoint, ipam, kubevirt};
 
-/// The time in which a datastore must answer anything at all.
-const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// The time of the datastore for all that a call asks of it. Runtimes give a DEL a minute, and kill it then.
+/// The time that the datastore has for all requests of a DEL. Runtimes give a DEL a minute, and kill it then.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
 
-/// The way in which a debt is noted.
+/// The way in which a deferred DEL is recorded.
 type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
 
-/// Returns the name of the node, or nothing where calico-node has not written it and the configuration does not have
-/// it: the kernel's host name may be another node's name.
-pub fn node_of(conf: &NetConf) -> String {
-    if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "the node has the name of the configuration, if any");
-        return conf.node.nodename.clone();
-    }
-    node_name::of(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the node has no name");
-        String::new()
-    })
-}
-
-/// Ends all requests early if none of them is answered.
-pub fn hurry(store: &Datastore, api: &Api) {
-    store.expect_first_answer_within(FIRST_ANSWER);
-    if let Api::Beside(api) = api {
-        api.expect_first_answer_within(FIRST_ANSWER);
-    }
-}
-
-/// Takes everything back. Succeeds when there is nothing.
+/// Removes the interface, the endpoint and the addresses of a container. A container without any is no failure.
 ///
-/// A DEL does not wait for an API server that is busy before the traffic is cut and the debt noted: the runtime may
-/// kill it at any time. Then it begins anew, and waits.
-pub async fn del(session: &mut Session) -> Result<(), CniError> {
+/// A DEL does not wait for a busy API server before the traffic is cut and the rest is recorded: the runtime may kill the
+/// DEL at any time. Then it begins anew, and waits.
+pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
-    let first = take_back(session, begun + WHOLE_CALL).await;
-    if !busy_server::was_met(&session.store, &session.api) || (first.is_ok() && !owed::is_owed(session).unwrap_or(true))
-    {
+    let first = remove_all(cx, timings, begun + WHOLE_CALL, cx.busy_until).await;
+    if !busy_server::was_met(&cx.store, &cx.api) || (first.is_ok() && !deferred_del::is_owed(cx).unwrap_or(true)) {
         return first;
     }
     let until = begun + busy_server::longest_wait(Command::Del);
-    session.wait_while_busy(until);
-    match timeout_at(until, take_back(session, until)).await {
-        // The debt is noted: the runtime need not try again.
+    busy_server::wait_until(until, &cx.store, &cx.api);
+    match timeout_at(until, remove_all(cx, timings, until, until)).await {
+        // The journal has the rest: the runtime need not repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(%error, "the rest of this DEL is left to the debt that is noted");
             first
@@ -80,76 +58,82 @@ pub async fn del(session: &mut Session) -> Result<(), CniError> {
     }
 }
 
-/// Does so by `until`. What is left then is noted.
-async fn take_back(session: &mut Session, until: Instant) -> Result<(), CniError> {
-    if session.facts.node.is_empty() {
-        let file = &session.call.conf.node.nodename_file;
+/// Removes all by `until`, and records the rest. Requests of replayed DELs wait for a busy server until `busy_until`.
+async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_until: Instant) -> Result<(), CniError> {
+    if cx.workload.node.is_empty() {
+        let file = &cx.call.conf.node.nodename_file;
         let cause = format!("nothing tells which node this is: neither nodename nor {file}");
-        return without_datastore(session, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
+        return without_datastore(cx, &CniError::new(Code::TRY_AGAIN, cause), Journal::record).await;
     }
-    let handles = ipam::handles_to_read(session);
-    let known = match timeout_at(until, session.try_read(Question::Release(&handles))).await {
-        Err(_) => return without_datastore(session, &late(), Journal::record).await,
-        Ok(Ok(known)) => known,
+    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let handles = request.as_ref().map(|request| request.handles_to_read(&cx.store)).unwrap_or_default();
+    let found = match timeout_at(until, reads::for_del(cx, &handles)).await {
+        Err(_) => return without_datastore(cx, &late(), Journal::record).await,
+        Ok(Ok(found)) => found,
         Ok(Err(error)) if error.is_postponable() => {
-            return without_datastore(session, &reading_cluster(&error), Journal::record).await;
+            return without_datastore(cx, &first_read_error(&error), Journal::record).await;
         }
-        Ok(Err(error)) => return Err(reading_cluster(&error)),
+        Ok(Err(error)) => return Err(first_read_error(&error)),
     };
-    session.timings.stage("read");
-    match known.ensure_ready() {
-        // Setting the datastore up anew gives it another identity.
-        Err(cause) if known.cluster.is_none() => {
-            return without_datastore(session, &cause, Journal::record_by_spelling).await;
+    timings.stage("read");
+    let DelReads { readiness, endpoints, mut listings, release: held, pod } = found;
+    match readiness {
+        Ok(()) => {}
+        // A datastore that is set up anew gets another identity.
+        Err(NotReady { error, has_cluster_information: false }) => {
+            return without_datastore(cx, &error, Journal::record_by_spelling).await;
         }
-        ready => ready?,
+        Err(NotReady { error, .. }) => return Err(error),
     }
 
-    let name = session.facts.key().map_err(|error| naming_error(&error))?.name;
-    let (found, others): (Vec<_>, Vec<_>) = known.endpoints.into_iter().partition(|entry| entry.key.name == name);
-    let (is_named, mut listings) = (!found.is_empty(), known.listings);
-    let is_shared = is_of_another_interface(session, is_named, &others, listings.is_none())?;
+    let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
+    let (of_name, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
+    let is_named = !of_name.is_empty();
+    let is_shared = is_of_another_interface(cx, is_named, &others, listings.is_none())?;
     if is_shared {
         // The endpoint that cannot be read is that of the other interface.
         listings.get_or_insert_default();
     }
-    let endpoint = found.into_iter().find(|entry| is_ours(session, entry));
+    let endpoint = of_name.into_iter().find(|entry| is_of_container(cx, entry));
     let recorded = match &endpoint {
         Some(entry) => Recorded::Endpoint(&entry.value),
         None if is_shared => Recorded::OtherInterface,
         None if listings.is_none() => Recorded::Unknown,
         None => Recorded::Nothing,
     };
-    let removal = attach::remove(session, recorded).await?;
-    session.timings.stage("cut");
+    let removal = interface::remove(cx.interface(), &cx.store, recorded).await?;
+    timings.stage("cut");
 
-    // A newer sandbox of the same pod has its machine's addresses now.
+    // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let machine = match is_superseded {
-        true => Ok(None),
-        false => in_time(until, machine(session, known.kubernetes)).await,
+    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, pod)).await };
+    let (vmi, undetected) = match vmi {
+        Ok(vmi) => (vmi, None),
+        Err(error) => (None, Some(error)),
     };
-    let machine = machine.map(|machine| session.machine = machine);
-    let prelude = known.release.filter(|_| !is_shared);
-    let released = in_time(until, release(session, prelude, listings)).await.and(machine);
-    session.timings.stage("release");
+    let request = request.map(|request| IpamCall { machine: vmi, ..request });
+    let held = request.zip(held.filter(|_| !is_shared));
+    let released = in_time(until, release(cx, held, listings)).await;
+    let released = released.and(undetected.map_or(Ok(()), Err));
+    timings.stage("release");
     removal.finish()?;
-    session.timings.stage("dataplane");
+    timings.stage("dataplane");
     match released {
         Ok(()) => {
-            // Debts that are not paid in time are left to the next call.
-            _ = timeout_at(until, owed::settle_after_del(session)).await;
+            // Deferred DELs that are not replayed in time are left to the next call.
+            _ = timeout_at(until, deferred_del::settle_after_del(cx, busy_until)).await;
             Ok(())
         }
-        Err(ReleaseError::Postponed(error)) => keep(session, &error, Journal::record),
+        Err(ReleaseError::Postponed(error)) => record_rest(cx, &error, Journal::record),
         Err(ReleaseError::Refused(error)) => Err(error),
     }
 }
 
-/// An endpoint of another container of the same pod stays: this is a late DEL for an older sandbox (CNI-200). So does
-/// that of a pod of the same name that was made since, and is not networked yet (CNI-262).
-fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
-    let ours = endpoint::is_of_container(&entry.value, &session.call.container_id, Some(session.pod_uid()));
+/// Returns true if the endpoint is this container's. An endpoint of another container of the same pod stays: this is a late
+/// DEL for an earlier sandbox (CNI-200). So does the endpoint of a later pod of the same name that no ADD has connected
+/// yet (CNI-262).
+fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
+    let ours = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !ours {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(endpoint = %entry.key, %holder, "the endpoint belongs to another container; leaving it");
@@ -163,19 +147,19 @@ fn is_ours(session: &Session, entry: &Entry<WorkloadEndpoint>) -> bool {
 /// `is_named`: the interface that DEL is asked for has an endpoint. `is_unread`: an endpoint of the container cannot be
 /// read.
 fn is_of_another_interface(
-    session: &Session,
+    cx: &Context,
     is_named: bool,
     others: &[Entry<WorkloadEndpoint>],
     is_unread: bool,
 ) -> Result<bool, CniError> {
-    let is_same = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &session.call.container_id, None);
-    let shared = match session.facts.orchestrator {
+    let is_same = |entry: &Entry<_>| endpoint::is_of_container(&entry.value, &cx.call.container_id, None);
+    let shared = match cx.workload.orchestrator {
         Orchestrator::Cni(_) if !others.is_empty() => true,
-        Orchestrator::Cni(_) => is_unread && attach::is_of_another_interface(session)?,
-        Orchestrator::Kubernetes(_) if !session.is_on_kubernetes() && others.iter().any(is_same) => true,
-        Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || made_by_add(session) == Some(true)) => false,
+        Orchestrator::Cni(_) => is_unread && interface::is_of_another_interface(cx.interface())?,
+        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_same) => true,
+        Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || made_by_add(cx) == Some(true)) => false,
         // On Kubernetes every endpoint is called eth0, whatever the interface is, and a pod that is gone has none.
-        Orchestrator::Kubernetes(_) => attach::is_of_another_interface(session)?,
+        Orchestrator::Kubernetes(_) => interface::is_of_another_interface(cx.interface())?,
     };
     if shared {
         let endpoint = others.first().map(|entry| entry.key.to_string());
@@ -184,7 +168,7 @@ fn is_of_another_interface(
     Ok(shared)
 }
 
-/// Waits for `work` until the call has taken its time, and puts off what is left of it.
+/// Waits for `work` until the call has taken its time, and postpones the rest.
 async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(until, work).await.unwrap_or_else(|_| Err(ReleaseError::Postponed(late())))
 }
@@ -193,65 +177,67 @@ fn late() -> CniError {
     CniError::new(Code::TRY_AGAIN, "the datastore was not done within the time of this call")
 }
 
-/// The virtual machine in the pod. That it cannot be told keeps nothing else from being released.
-async fn machine(session: &Session, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let facts = facts.map_err(|error| match error.is_postponable() {
+/// Returns the VMI in the pod. After an error everything else is released all the same.
+async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let pod = pod.map_err(|error| match error.is_postponable() {
         true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })?;
-    kubevirt::leaving(session, facts.machine_pod.as_ref()).await.map_err(|error| match error.is_postponable() {
-        true => ReleaseError::Postponed(error.into()),
-        false => ReleaseError::Refused(error.into()),
+    kubevirt::leaving(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
+        match error.is_postponable() {
+            true => ReleaseError::Postponed(error.into()),
+            false => ReleaseError::Refused(error.into()),
+        }
     })
 }
 
-/// The endpoint first: an address is free only when its endpoint does not list it. The endpoint is written while the
-/// blocks are read.
+/// Clears the endpoint and releases the addresses: an address is free only when its endpoint does not list it. The
+/// endpoint is written while the blocks are read.
 async fn release(
-    session: &Session,
-    prelude: Option<ReleasePrelude>,
+    cx: &Context,
+    held: Option<(IpamCall, ReleasePrelude)>,
     known: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
-    let endpoints = EndpointsOf::new(&session.store, session.is_on_kubernetes(), session.facts.clone())
-        .or_unnamed(session.pod_uid())
-        .known(known);
-    let given_up = async { endpoints.give_up().await.map_err(ReleaseError::of) };
-    let (given_up, released) = Box::pin(join(given_up, ipam::release(session, prelude, &endpoints))).await;
+    let endpoints =
+        EndpointsOf::new(&cx.store, cx.is_on_kubernetes(), cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
+    let given_up = async { endpoints.give_up().await.map_err(ReleaseError::from) };
+    let (given_up, released) =
+        Box::pin(join(given_up, ipam::release::release(&cx.store, &cx.call, held, &endpoints))).await;
     released.and(given_up)
 }
 
-/// Takes down what is on this node, and has `record` note the debt.
-async fn without_datastore(session: &mut Session, cause: &CniError, record: Record) -> Result<(), CniError> {
+/// Removes the interface, and records the rest by `record`.
+async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down");
-    let is_pod = matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_));
-    let made = made_by_add(session);
-    if is_pod && made != Some(true) && attach::is_of_another_interface(session)? {
+    let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
+    let made = made_by_add(cx);
+    if is_pod && made != Some(true) && interface::is_of_another_interface(cx.interface())? {
         if made.is_none() {
-            return Err(undecided(session, cause));
+            return Err(undecided(cx, cause));
         }
         tracing::warn!("the pod's interface is another one; leaving it and its addresses");
-        return ipam::release_foreign(session);
+        return ipam::release_by_plugin(&cx.call);
     }
-    let removal = attach::remove(session, Recorded::Unknown).await?;
-    let foreign = ipam::release_foreign(session);
+    let removal = interface::remove(cx.interface(), &cx.store, Recorded::Unknown).await?;
+    let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
-    foreign?;
-    keep(session, cause, record)
+    by_plugin?;
+    record_rest(cx, cause, record)
 }
 
 /// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read,
 /// as runtimes call plugins before CNI 0.4.0. KubeVirt renames the pod's end of the interface.
-fn made_by_add(session: &Session) -> Option<bool> {
-    let call = &session.call;
+fn made_by_add(cx: &Context) -> Option<bool> {
+    let call = &cx.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
     let names = |name: &str| result.interfaces.iter().any(|interface| interface.name == name);
-    Some(names(&call.ifname) && names(&session.host_ifname()))
+    Some(names(&call.ifname) && names(&cx.interface().host_ifname()))
 }
 
 /// Returns the error where the pod's end of the interface has another name: the interface was renamed since the ADD, or
 /// the runtime deletes one that the ADD never made. Only the endpoint or a `prevResult` tells these apart.
-fn undecided(session: &Session, cause: &CniError) -> CniError {
-    let (ifname, host) = (&session.call.ifname, session.host_ifname());
+fn undecided(cx: &Context, cause: &CniError) -> CniError {
+    let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let words = format!(
         "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made {ifname}; call \
          DEL again when the datastore answers"
@@ -259,13 +245,13 @@ fn undecided(session: &Session, cause: &CniError) -> CniError {
     CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
 
-/// Writes down what the datastore is owed. If even that fails, the runtime must come again.
-fn keep(session: &Session, cause: &CniError, record: Record) -> Result<(), CniError> {
+/// Records the rest of the DEL in the journal. If even that fails, the runtime must repeat the DEL.
+fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     let failed = |error: JournalError| {
         CniError::new(Code::TRY_AGAIN, cause.msg.clone())
             .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
     };
-    record(&session.journal, &owed::debt(session, cause)).map_err(failed)?;
+    record(&cx.journal, &deferred_del::debt(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
         "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent takes them back"

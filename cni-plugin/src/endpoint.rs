@@ -9,13 +9,13 @@ use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
 use netconf::result::{Interface, IpConfig, IpNet};
-use netconf::{Call, CniError, CniResult, Code};
+use netconf::{Call, CniError, CniResult, Code, NetConf};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub use self::listing::Listing;
 pub use self::unlist::EndpointsOf;
-use crate::session::{Session, store_error};
+use crate::cni_error::store_error;
 
 /// How often a write that broke off is looked after.
 const TRIES: u32 = 3;
@@ -129,7 +129,7 @@ impl From<CniError> for WriteFailure {
 }
 
 /// Returns true if an endpoint is this container's. An endpoint that names no container is anybody's, unless it is
-/// known to be of another pod of the same name than the one with the uid `unnamed` (CNI-262, [`Session::pod_uid`]), or
+/// known to be of another pod of the same name than the pod with the uid `unnamed` (CNI-262), or
 /// `unnamed` is `None`.
 pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed: Option<&str>) -> bool {
     let (holder, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
@@ -152,9 +152,8 @@ pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
 }
 
 /// A pod whose policy does not come from Kubernetes has the network's profile, like a plain container (CNI-115).
-pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, session: &Session) {
-    let conf = &session.call.conf;
-    if matches!(session.facts.orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
+pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, conf: &NetConf, orchestrator: &Orchestrator) {
+    if matches!(orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
         endpoint.spec.profiles = vec![conf.name.clone()];
     }
 }

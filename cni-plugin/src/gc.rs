@@ -14,11 +14,12 @@ use libcalico::names::InterfaceAlias;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
-use crate::attach::host_link_of;
+use crate::cni_error::store_error;
+use crate::context::Context;
 use crate::dataplane::{self, DataplaneError, Interface, Running, Suspect};
 use crate::endpoint::EndpointsOf;
-use crate::session::{Question, Session, store_error};
-use crate::{ipam, owed};
+use crate::ipam::release::{Kept, leaked, release_leaked};
+use crate::{deferred_del, reads};
 
 /// What the runtime says exists.
 struct Valid {
@@ -27,24 +28,24 @@ struct Valid {
 }
 
 impl Valid {
-    fn of(session: &Session) -> Self {
-        let named = session.call.conf.valid_attachments.iter().flatten();
+    fn of(cx: &Context) -> Self {
+        let named = cx.call.conf.valid_attachments.iter().flatten();
         let attachments: BTreeSet<_> = named.map(|a| (a.container_id.clone(), a.ifname.clone())).collect();
         Valid { containers: attachments.iter().map(|(container, _)| container.clone()).collect(), attachments }
     }
 }
 
 /// Releases addresses and deletes endpoints whose container the runtime does not know any more.
-pub async fn gc(session: &mut Session) -> Result<(), CniError> {
-    let known = session.read(Question::Cluster).await?;
-    known.ensure_ready()?;
-    owed::settle_some(session).await;
-    owed::learn(session).await;
-    let valid = Valid::of(session);
+pub async fn gc(cx: &Context) -> Result<(), CniError> {
+    reads::cluster(cx).await?;
+    deferred_del::settle_some(cx).await;
+    deferred_del::learn(cx).await;
+    let valid = Valid::of(cx);
 
-    let leaked =
-        ipam::leaked(session, &valid.containers).await.map_err(|error| nothing_collected("the blocks", &error))?;
-    let conf = &session.call.conf;
+    let (in_pods, node) = (cx.is_on_kubernetes(), &cx.workload.node);
+    let leaked = leaked(&cx.store, in_pods, &cx.call, node, &valid.containers).await;
+    let leaked = leaked.map_err(|error| nothing_collected("the blocks", &error))?;
+    let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
@@ -53,19 +54,19 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
         );
         return Ok(());
     }
-    let endpoints = endpoints(session, &leaked).await;
+    let endpoints = endpoints(cx, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| {
-        is_stale(session, &valid, entry)
+        is_stale(cx, &valid, entry)
             && !lists_addresses_of_another_network(&leaked, entry)
-            && (!session.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
+            && (!cx.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
     });
     if !stale.is_empty() {
         let aliases = dataplane::aliases().map_err(|error| running_unknown(&error))?;
-        stale.retain(|entry| !is_of_another_network(session, &aliases, entry));
+        stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
     let (interfaces, running) =
-        look(session, &suspects(session, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
+        look(cx, &suspects(cx, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
     let mut failures = Vec::new();
     let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL: no address is given back while an interface still answers for it.
@@ -83,15 +84,16 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
     stale.retain(|entry| !staying.contains(&entry.value.spec.container_id));
     // Nor while an endpoint lists it.
     for entry in stale {
-        if let Err(error) = endpoints_of(session, &entry).give_up().await {
+        if let Err(error) = endpoints_of(cx, &entry).give_up().await {
             failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
             staying.insert(entry.value.spec.container_id);
         }
     }
     let mut keeping = valid.containers;
     keeping.extend(staying.iter().cloned());
-    failures.extend(ipam::gc(session, leaked, &keeping, &staying).await);
-    failures.extend(running.iter().map(|running| left(session, running)));
+    let kept = Kept { containers: &keeping, unnamed: &staying };
+    failures.extend(release_leaked(&cx.store, in_pods, &cx.call, node, leaked, kept).await);
+    failures.extend(running.iter().map(|running| left(cx, running)));
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
@@ -102,18 +104,18 @@ pub async fn gc(session: &mut Session) -> Result<(), CniError> {
 /// The endpoints to look at. Where they are pods, the plugin may read one by its name and not list them (DS-84): there,
 /// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next
 /// ADD.
-async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
-    if !session.is_on_kubernetes() {
-        return session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
+async fn endpoints(cx: &Context, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    if !cx.is_on_kubernetes() {
+        return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
     }
     let of_pod = |(namespace, name): &(String, String)| {
         let pod = PodFacts { namespace: namespace.clone(), name: name.clone(), ..PodFacts::default() };
-        EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..session.facts.clone() }.select().ok()
+        EndpointFacts { orchestrator: Orchestrator::Kubernetes(pod), ..cx.workload.clone() }.select().ok()
     };
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> =
         leaked.pods().filter_map(of_pod).map(|select| batch.list::<WorkloadEndpoint>(&select)).collect();
-    let answers = session.store.read(&batch).await?;
+    let answers = cx.store.read(&batch).await?;
     Ok(tickets.iter().flat_map(|ticket| answers.list(ticket)).collect())
 }
 
@@ -122,28 +124,28 @@ async fn endpoints(session: &Session, leaked: &Leaked) -> Result<Vec<Entry<Workl
 /// an endpoint of another network for pods from its interface, see [`is_of_another_network`].
 ///
 /// A pod has one endpoint, of the interface that the first ADD was asked for: there the container alone decides.
-fn is_stale(session: &Session, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn is_stale(cx: &Context, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     let attachment = (spec.container_id.clone(), spec.endpoint.clone());
     let is_valid = match spec.orchestrator.as_str() {
         "k8s" => valid.containers.contains(&spec.container_id),
         _ => valid.attachments.contains(&attachment),
     };
-    spec.node == session.facts.node
+    spec.node == cx.workload.node
         && !spec.container_id.is_empty()
         && !is_valid
-        && (spec.profiles.contains(&session.call.conf.name)
-            || (spec.orchestrator == "k8s" && session.call.conf.policy.policy_type == "k8s"))
+        && (spec.profiles.contains(&cx.call.conf.name)
+            || (spec.orchestrator == "k8s" && cx.call.conf.policy.policy_type == "k8s"))
 }
 
 /// Returns true if the interface of a pod's endpoint was made for another network than this one.
 fn is_of_another_network(
-    session: &Session,
+    cx: &Context,
     aliases: &BTreeMap<String, InterfaceAlias>,
     entry: &Entry<WorkloadEndpoint>,
 ) -> bool {
     let spec = &entry.value.spec;
-    let own = own_alias(session, entry);
+    let own = own_alias(cx, entry);
     let alias = aliases.get(&spec.interface_name).filter(|alias| alias.is_of_container(&spec.container_id));
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
@@ -152,7 +154,7 @@ fn is_of_another_network(
 /// of upstream's or of another dataplane has no alias that tells its network.
 fn lists_addresses_of_another_network(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
-    host_link_of(spec).1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
+    spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
 /// Returns true if the container that a pod's annotation names has a leaked address which IPAM holds for this very pod.
@@ -175,8 +177,8 @@ fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
 }
 
 /// Returns the containers whose network is to be taken, with their addresses.
-fn suspects(session: &Session, valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
-    let network = &session.call.conf.name;
+fn suspects(cx: &Context, valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+    let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {
         let suspect = suspects.entry(container.to_owned()).or_default();
@@ -188,10 +190,10 @@ fn suspects(session: &Session, valid: &Valid, leaked: &Leaked, stale: &[Entry<Wo
     }
     for entry in stale {
         let suspect = suspects.entry(entry.value.spec.container_id.clone()).or_default();
-        suspect.aliases.push(own_alias(session, entry));
+        suspect.aliases.push(own_alias(cx, entry));
         // On Kubernetes the pod's annotations list them, which a tenant writes.
-        if !session.is_on_kubernetes() {
-            suspect.listed.extend(host_link_of(&entry.value.spec).1);
+        if !cx.is_on_kubernetes() {
+            suspect.listed.extend(entry.value.spec.host_link().1);
         }
     }
     let named = suspects.into_iter().map(|(container_id, suspect)| {
@@ -203,20 +205,20 @@ fn suspects(session: &Session, valid: &Valid, leaked: &Leaked, stale: &[Entry<Wo
 }
 
 /// The alias of the interface that an endpoint has where it is of this network.
-fn own_alias(session: &Session, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
+fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.as_deref().unwrap_or_default();
     match spec.orchestrator.as_str() {
-        "k8s" => InterfaceAlias::for_pod(&session.call.conf.name, namespace, &spec.pod, &spec.container_id),
+        "k8s" => InterfaceAlias::for_pod(&cx.call.conf.name, namespace, &spec.pod, &spec.container_id),
         _ => InterfaceAlias::for_container(&spec.container_id),
     }
 }
 
 /// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers
 /// that run, none is looked for.
-fn look(session: &Session, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
+fn look(cx: &Context, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
     let interfaces = dataplane::interfaces(suspects)?;
-    let running = match session.call.conf.feature_control.gc_running_containers {
+    let running = match cx.call.conf.feature_control.gc_running_containers {
         true => Vec::new(),
         false => dataplane::running(&interfaces)?,
     };
@@ -224,9 +226,9 @@ fn look(session: &Session, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<
 }
 
 /// Logs that a container is left, and returns the words for the error.
-fn left(session: &Session, running: &Running) -> String {
+fn left(cx: &Context, running: &Running) -> String {
     let Running { container_id, ifname, process } = running;
-    let network = &session.call.conf.name;
+    let network = &cx.call.conf.name;
     let words = format!(
         "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and process \
          {process} is in its network namespace. It is left alone. If another runtime uses network {network}, name the networks \
@@ -237,7 +239,7 @@ fn left(session: &Session, running: &Running) -> String {
 }
 
 /// The endpoint itself, as long as it is of the container that is gone.
-fn endpoints_of<'s>(session: &'s Session, entry: &Entry<WorkloadEndpoint>) -> EndpointsOf<'s, Datastore> {
+fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> EndpointsOf<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
     let pod = PodFacts { namespace, name: spec.pod.clone(), ..PodFacts::default() };
@@ -247,8 +249,8 @@ fn endpoints_of<'s>(session: &'s Session, entry: &Entry<WorkloadEndpoint>) -> En
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    let in_pods = session.is_on_kubernetes();
+    let in_pods = cx.is_on_kubernetes();
     // A pod says more than its endpoint does.
     let known = (!in_pods).then(|| vec![entry.clone().into()]);
-    EndpointsOf::new(&session.store, in_pods, facts).known(known)
+    EndpointsOf::new(&cx.store, in_pods, facts).known(known)
 }

@@ -9,9 +9,9 @@ use libcalico::kubernetes::{Namespace, Pod, PodCidrError, PodCidrs};
 use libcalico::store::{Answers, GetTicket, ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
+use crate::cni_error::store_error;
 use crate::ipam::pod_cidr::{self, Subnets};
 use crate::pod::{Described, no_such_namespace};
-use crate::session::{Session, store_error};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +39,7 @@ pub struct Tickets {
 #[derive(Debug, Default)]
 pub struct Facts {
     /// The pod and its namespace.
-    pub pod: Option<Described>,
+    pub described: Option<Described>,
     /// The labels of its namespace.
     pub labels: Option<Labels>,
     /// What stands for `usePodCidr` and `usePodCidrIPv6`.
@@ -117,18 +117,24 @@ impl Questions {
 }
 
 impl Tickets {
-    /// Adds the questions of a call to the batch of whoever answers them.
-    pub fn ask(session: &Session, datastore: &mut ReadBatch, beside: &mut ReadBatch) -> Self {
-        let batch = match &session.api {
+    /// Adds the reads of a call on `node` to the batch of the datastore, or to the batch of the API beside it.
+    pub fn ask(
+        api: &Api,
+        call: &Call,
+        config: &DatastoreConfig,
+        node: &str,
+        datastore: &mut ReadBatch,
+        beside: &mut ReadBatch,
+    ) -> Self {
+        let batch = match api {
             Api::Datastore => datastore,
             Api::Beside(_) => beside,
             Api::Unasked => return Tickets::default(),
         };
-        let call = &session.call;
         let Some(pod) = call.args.pod() else { return Tickets::default() };
-        let questions = Questions::of(call, &session.datastore_config);
+        let questions = Questions::of(call, config);
         let node = match call.conf.kubernetes.node_name.as_str() {
-            "" => &session.facts.node,
+            "" => node,
             name => name,
         };
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
@@ -160,7 +166,7 @@ impl Tickets {
             facts.labels = Some(found.metadata.labels.clone());
         }
         if let Some(pod) = pod.filter(|_| self.questions.description) {
-            facts.pod = Some(Described { pod, namespace: namespace.unwrap_or_default() });
+            facts.described = Some(Described { pod, namespace: namespace.unwrap_or_default() });
         }
         if let Some(ticket) = &self.node {
             let node = answers.get(ticket).map_err(unreadable)?.ok_or_else(|| no_such_node(call))?;

@@ -1,7 +1,7 @@
 //! The CNI plugin `calico`: gives a container its network and takes it back.
 //!
 //! ```text
-//! environment, stdin ─ netconf ─▶ Call ─▶ Session ─▶ add / del / check / status / gc
+//! environment, stdin ─ netconf ─▶ Call ─▶ Context ─▶ add / del / check / status / gc
 //!                                            │ 1 one batch of reads
 //!                                            │ 2 ipam: in process, or a foreign plugin
 //!                                            │ 3 dataplane: plan (pure), then netlink
@@ -14,26 +14,26 @@
 pub mod add;
 pub mod agent_debts;
 pub mod annotations;
-pub mod attach;
-pub mod chain;
 pub mod check;
+pub mod cni_error;
+pub mod context;
 pub mod dataplane;
+pub mod deferred_del;
 pub mod del;
 pub mod endpoint;
-pub mod endpoint_plan;
 pub mod gc;
-pub mod host_interface;
+pub mod interface;
 pub mod ipam;
 pub mod kubernetes;
 pub mod kubevirt;
 mod migration;
 pub mod mtu;
-pub mod owed;
 pub mod pod;
 pub mod policy_wait;
+pub mod prev_result;
 pub mod readiness;
+pub mod reads;
 pub mod run;
-pub mod session;
 pub mod status;
 pub mod test_connection;
 #[cfg(test)]

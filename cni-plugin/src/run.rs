@@ -7,7 +7,8 @@ use ipam_plugin::process;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Command};
 
-use crate::session::Session;
+use crate::cni_error::not_available;
+use crate::context::Context;
 use crate::timings::Timings;
 use crate::{add, check, del, gc, status, test_connection};
 
@@ -40,23 +41,24 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     })
 }
 
-/// Serves one operation; what it answers is for stdout.
+/// Runs one verb, and returns the text for stdout.
 async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
-    let session = match (Session::open(call, timings), command) {
-        (Err(error), Command::Status) => return Err(status::not_available(&error)),
-        (session, _) => session?,
+    let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
+    let cx = match (Context::open(call, request_timeout), command) {
+        (Err(error), Command::Status) => return Err(not_available(&error)),
+        (cx, _) => cx?,
     };
-    // Not taken down: the process ends with the operation.
-    let mut session = ManuallyDrop::new(session);
+    // Not dropped: the process ends with the verb.
+    let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
     let printed = match command {
-        Command::Add => add::add(&mut session).await.and_then(|result| result.to_json(result_version)),
-        Command::Del => del::del(&mut session).await.map(|()| String::new()),
-        Command::Check => check::check(&mut session).await.map(|()| String::new()),
-        Command::Status => status::status(&mut session).await.map(|()| String::new()),
-        Command::Gc => gc::gc(&mut session).await.map(|()| String::new()),
+        Command::Add => add::add(&cx, &mut timings).await.and_then(|result| result.to_json(result_version)),
+        Command::Del => del::del(&cx, &mut timings).await.map(|()| String::new()),
+        Command::Check => check::check(&cx, &mut timings).await.map(|()| String::new()),
+        Command::Status => status::status(&cx).await.map(|()| String::new()),
+        Command::Gc => gc::gc(&cx).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
     };
-    session.timings.report(command.as_str(), session.store.requests() + session.api.requests());
+    timings.report(command.as_str(), cx.store.requests() + cx.api.requests());
     printed
 }

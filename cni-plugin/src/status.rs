@@ -1,45 +1,36 @@
-//! STATUS: could an ADD be served now (CNI-214)? Cheap: runtimes ask every few seconds.
+//! STATUS: tells the runtime whether an ADD could be served now (CNI-214). Runtimes call it every few seconds, so it makes few
+//! requests.
 
 use std::path::Path;
 use std::time::Duration;
 
-use ipam_plugin::{busy_server, own_node};
-use netconf::{CniError, Code};
+use ipam_plugin::busy_server;
+use netconf::CniError;
 use tokio::time::{Instant, timeout_at};
 
-use crate::session::{Question, Session};
-use crate::{ipam, mtu, owed};
+use crate::cni_error::not_available;
+use crate::context::Context;
+use crate::ipam::{self, inspect};
+use crate::{deferred_del, mtu, reads};
 
-/// All that one STATUS may take: a datastore that is slower than this cannot serve an ADD.
+/// The time of one STATUS: a datastore that is slower cannot serve an ADD.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Succeeds only if an ADD could be served, which waits for an API server that is busy. Every failure has code 50.
-pub async fn status(session: &mut Session) -> Result<(), CniError> {
+/// Succeeds only if an ADD could be served; an ADD waits for an API server that is busy. Every failure has code 50.
+pub async fn status(cx: &Context) -> Result<(), CniError> {
     let until = Instant::now() + DEADLINE;
-    let interface = &session.call.conf.interface;
+    let interface = &cx.call.conf.interface;
     mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
-    let call = ipam::call_of(session);
-    let question = call.as_ref().map_or(Question::Cluster, Question::Allocator);
-    let known = timeout_at(until, session.read(question)).await.unwrap_or_else(|_| Err(too_slow(session)));
-    let ready = known.and_then(|mut known| {
-        known.ensure_ready()?;
-        if let Some(prelude) = &mut known.assign {
-            own_node::assume(&session.store, &session.facts.node, prelude);
-        }
-        ipam::status(session, call.as_ref(), known.assign.as_ref())
-    });
-    busy_server::status(ready, &session.store, &session.api).map_err(|error| not_available(&error))?;
-    // What is not paid in the time that is left waits for the next call.
-    let _ = timeout_at(until, owed::settle_some(session)).await;
+    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let inputs = timeout_at(until, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(too_slow(cx)));
+    let ready = inputs.and_then(|inputs| inspect::status(&cx.call, DEADLINE, request.as_ref().zip(inputs.as_ref())));
+    busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
+    // Deferred DELs that are not replayed in the remaining time are left to the next call.
+    let _ = timeout_at(until, deferred_del::settle_some(cx)).await;
     Ok(())
 }
 
-fn too_slow(session: &Session) -> CniError {
-    CniError::internal(format!("datastore {} took more than {} s", session.datastore_name(), DEADLINE.as_secs()))
-}
-
-/// The same failure with the code that says what it means for a runtime.
-pub fn not_available(error: &CniError) -> CniError {
-    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
+fn too_slow(cx: &Context) -> CniError {
+    CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
 }

@@ -9,7 +9,7 @@ use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 use netconf::{CallError, CniError, Code, NetConf};
 
-use crate::session::cluster_key;
+use crate::reads::cluster_key;
 
 /// How long the datastore may take.
 const DEADLINE: Duration = Duration::from_secs(2);

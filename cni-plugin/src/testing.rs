@@ -14,8 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::advance;
 
-use crate::session::Session;
-use crate::timings::Timings;
+use crate::context::Context;
 
 /// Set in the copy of a test that runs with an empty /run.
 const WITH_EMPTY_RUN: &str = "CNI_PLUGIN_TESTS_WITH_EMPTY_RUN";
@@ -51,8 +50,8 @@ impl Clock {
     }
 }
 
-/// Opens the session of a call for the pod shop/web on node1, whose datastore is `server`, with its own files.
-pub(crate) fn session(command: &str, server: &ApiServer, files: &Path) -> Session {
+/// Opens the context of a call for the pod shop/web on node1, whose datastore is `server`, with its own files.
+pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
         "kubernetes": { "k8s_api_root": server.url }, "ipam_lock_file": files.join("ipam.lock"),
@@ -60,8 +59,8 @@ pub(crate) fn session(command: &str, server: &ApiServer, files: &Path) -> Sessio
     open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
 }
 
-/// Opens the session of a call on node1 with these CNI_ARGS and these keys of its configuration, with its own journal.
-pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Session {
+/// Opens the context of a call on node1 with these CNI_ARGS and these keys of its configuration, with its own journal.
+pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => command,
@@ -78,9 +77,8 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
     }
     conf["ipam"] = json!({ "type": "calico-ipam" });
     let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
-    let mut session = Session::open(Box::new(call), Timings::start()).unwrap();
-    session.journal = Journal::new(files.join("journal"));
-    session
+    let context = Context::open(Box::new(call), None).unwrap();
+    Context { journal: Journal::new(files.join("journal")), ..context }
 }
 
 /// Returns true in a test that has an empty /run for itself. Otherwise runs the calling test again there, alone: calls

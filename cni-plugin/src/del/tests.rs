@@ -7,30 +7,30 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use super::*;
-use crate::session::cluster_key;
-use crate::testing::{ApiServer, Clock, Reply, session};
+use crate::reads::cluster_key;
+use crate::testing::{ApiServer, Clock, Reply, context};
 
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
 /// A DEL of a pod whose interface is gone, with files of its own.
 struct Deletion {
-    session: Session,
+    cx: Context,
     _files: TempDir,
 }
 
 impl Deletion {
     fn new(server: &ApiServer) -> Deletion {
         let files = tempfile::tempdir().unwrap();
-        Deletion { session: session("DEL", server, files.path()), _files: files }
+        Deletion { cx: context("DEL", server, files.path()), _files: files }
     }
 
     /// Runs the DEL, which succeeds and notes its debt. Returns how long it took by the clock, and the debt's reason.
     async fn run(&mut self) -> (u64, String) {
         let begun = Instant::now();
-        del(&mut self.session).await.unwrap();
+        del(&self.cx, &mut Timings::start()).await.unwrap();
         let took = begun.elapsed().as_secs();
-        let [(_, debt)] = &self.session.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+        let [(_, debt)] = &self.cx.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
         assert_eq!(debt.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
         (took, debt.reason.clone())
     }
@@ -99,11 +99,11 @@ async fn requests_of_a_del_to_a_silent_api_server_share_3_seconds_and_the_debt_i
 #[tokio::test(start_paused = true)]
 async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_together_after_3_seconds() {
     let server = ApiServer::start(never).await;
-    let Deletion { session, .. } = &Deletion::new(&server);
+    let Deletion { cx, .. } = &Deletion::new(&server);
     let begun = Instant::now();
     let ended = async |after: u64| {
         sleep(Duration::from_secs(after)).await;
-        let error = session.store.get::<ClusterInformation>(&cluster_key()).await.unwrap_err();
+        let error = cx.store.get::<ClusterInformation>(&cluster_key()).await.unwrap_err();
         assert!(error.to_string().contains("within 3s"), "{error}");
         begun.elapsed().as_secs()
     };

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datastore::DatastoreConfig;
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,19 @@ impl Debt {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
         (ids.orchestrator == "k8s").then_some((namespace.as_str(), ids.pod))
+    }
+
+    /// Returns the pod or container and its interface, by the name of the endpoint.
+    pub fn attachment(&self) -> EndpointFacts {
+        let (namespace, name) = &self.endpoint;
+        let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
+        let namespace = namespace.clone();
+        let orchestrator = match ids.pod.as_str() {
+            "" => Orchestrator::Cni(ContainerFacts { namespace, ..ContainerFacts::new(&self.network) }),
+            pod => Orchestrator::Kubernetes(PodFacts { namespace, name: pod.into(), ..PodFacts::default() }),
+        };
+        let (node, container_id, endpoint) = (self.node.clone(), self.container_id.clone(), self.ifname.clone());
+        EndpointFacts { node, container_id, endpoint, orchestrator }
     }
 
     /// The handle of before v3, with the pod or container that its allocations must name to be released.

@@ -1,5 +1,7 @@
 //! WorkloadEndpoint: one interface of one pod or container (CNI-135).
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -73,6 +75,11 @@ impl WorkloadEndpointSpec {
     /// Returns the networks of the endpoint's addresses, which may be written without a prefix length. Any other text is left out.
     pub fn networks(&self) -> impl Iterator<Item = Cidr> {
         self.ip_networks.iter().filter_map(|text| Cidr::parse_or_host(text))
+    }
+
+    /// Returns the name of the host's end of the interface, and the addresses that the host routes to it.
+    pub fn host_link(&self) -> (String, Vec<IpAddr>) {
+        (self.interface_name.clone(), self.networks().map(|network| network.network()).collect())
     }
 }
 

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ipam_plugin::journal::Debt;
+use netconf::Call;
 
 use crate::annotations::{Addresses, Annotations};
-use crate::ipam;
-use crate::session::{Known, Session};
+use crate::pod::Described;
 
 /// The urgency of a debt for an ADD, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,12 +28,11 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub(super) fn of(session: &Session, known: &Known) -> Wanted {
-        let call = &session.call;
+    /// Creates the wanted attachment of `call`, which asks for the address `asked` in CNI_ARGS.
+    pub(super) fn new(call: &Call, asked: Option<IpAddr>, described: Option<&Described>) -> Wanted {
         let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
         let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
-        let mut addresses: Vec<IpAddr> = ipam::call_of(session).and_then(|call| call.ip).into_iter().collect();
-        let described = known.kubernetes.as_ref().ok().and_then(|facts| facts.pod.as_ref());
+        let mut addresses = Vec::from_iter(asked);
         // Annotations that make no sense fail the ADD itself, a little later.
         let annotations =
             described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());

@@ -2,6 +2,7 @@ mod limits;
 
 use datastore::Local;
 use datastore::config::LocalConfig;
+use libcalico::conversion::{ContainerFacts, Orchestrator, PodFacts};
 
 use super::*;
 use crate::testing::open;
@@ -47,7 +48,7 @@ async fn a_containers_other_interface_is_seen_and_nothing_else() {
         (facts("c1", "eth0", pod()), false),
         (facts("c2", "eth1", pod()), false),
     ] {
-        let owed = facts_of(&debt_of(&owes));
+        let owed = debt_of(&owes).attachment();
         assert_eq!(owed.key(), owes.key());
         assert_eq!(has_other_interface(&store, &owed).await.unwrap(), expected, "{owes:?}");
     }
@@ -65,14 +66,14 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
         let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
-        EndpointsOf::new(&store, false, facts_of(&owed)).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
+        EndpointsOf::new(&store, false, owed.attachment()).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
         let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
         assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
     }
 }
 
 /// Opens an ADD on an embedded datastore, which is ready, with a journal beside it.
-fn session_of_add(files: &Path, args: &str) -> Session {
+fn context_of_add(files: &Path, args: &str) -> Context {
     open("ADD", args, serde_json::json!({ "datastore_type": "local", "datastore_path": files.join("db") }), files)
 }
 
@@ -83,9 +84,9 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
     let files = tempfile::tempdir().unwrap();
     let journal = files.path().join("journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
-    let session = session_of_add(files.path(), "");
-    let error = settle_before_add(&session).await.unwrap_err();
-    assert_eq!((error.code, session.store.requests()), (Code::IO, 0));
+    let cx = context_of_add(files.path(), "");
+    let error = settle_before_add(&cx).await.unwrap_err();
+    assert_eq!((error.code, cx.store.requests()), (Code::IO, 0));
     assert!(error.msg.contains(&journal.display().to_string()) && error.msg.contains("move it away"), "{error:?}");
 }
 
@@ -93,5 +94,5 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
 async fn an_add_whose_journal_is_a_file_goes_on_because_no_debt_can_be_in_there() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("journal"), "").unwrap();
-    settle_before_add(&session_of_add(files.path(), "")).await.unwrap();
+    settle_before_add(&context_of_add(files.path(), "")).await.unwrap();
 }

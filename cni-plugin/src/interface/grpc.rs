@@ -1,31 +1,29 @@
-//! A dataplane behind gRPC: what it is told, and what it answers (CNI-235..CNI-238).
+//! The requests to a dataplane behind gRPC, and its replies (CNI-235, CNI-237).
 
 use std::collections::BTreeMap;
 
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
-use netconf::{CniError, Code};
+use netconf::{Call, CniError, Code};
 
-use super::{AttachError, Attachment};
+use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
-use crate::endpoint_plan;
-use crate::ipam::Lease;
-use crate::session::Session;
 
-pub(super) async fn attach(
-    session: &Session,
+/// Asks the server to create the interface.
+pub(super) async fn create(
+    config: InterfaceConfig<'_>,
     socket: &str,
-    lease: &Lease,
-    endpoint: &WorkloadEndpoint,
-) -> Result<Attachment, AttachError> {
-    let plan = endpoint_plan::from_conf(session, &lease.addresses)?;
-    let ips = lease.result.ips.iter().map(|ip| IpConfig {
+    new: NewInterface<'_>,
+) -> Result<CreatedInterface, CreateError> {
+    let (call, assigned) = (config.call, new.assigned);
+    let plan = config.plan(&assigned.addresses, new.before)?;
+    let ips = assigned.result.ips.iter().map(|ip| IpConfig {
         address: ip.address.to_string(),
         gateway: ip.gateway.map_or(NO_GATEWAY.to_owned(), |gateway| gateway.to_string()),
     });
     let request = AddRequest {
-        interface_name: session.call.ifname.clone(),
-        netns: session.call.netns.clone(),
+        interface_name: call.ifname.clone(),
+        netns: call.netns.clone(),
         desired_host_interface_name: plan.host_ifname,
         settings: Some(ContainerSettings {
             allow_ip_forwarding: plan.allow_ip_forwarding,
@@ -33,26 +31,26 @@ pub(super) async fn attach(
         }),
         container_ips: ips.collect(),
         container_routes: plan.routes.iter().map(ToString::to_string).collect(),
-        workload: Some(workload(endpoint, &session.pod_annotations)),
+        workload: Some(workload(new.endpoint, new.pod_annotations)),
         dataplane_options: Default::default(),
     };
-    let reply = match server(session, socket)?.add(request).await {
+    let reply = match server(call, socket)?.add(request).await {
         Ok(reply) => reply,
-        // The server may still be at it: a Del now might come before the interface does.
-        Err(error) if error.is_outcome_unknown() => return Err(AttachError::Unknown(refused(error))),
+        // The server may still create the interface, after a Del that is sent now.
+        Err(error) if error.is_outcome_unknown() => return Err(CreateError::Unknown(refused(error))),
         Err(error) => return Err(refused(error).into()),
     };
     let Ok(mac) = reply.container_mac.parse::<MacAddr>() else {
         let error =
             CniError::internal(format!("gRPC dataplane {socket}: {:?} is not a MAC address", reply.container_mac));
-        return Err(match remove(session, socket).await {
+        return Err(match remove(call, socket).await {
             Ok(()) => error.into(),
             Err(left) => {
-                AttachError::Unknown(error.with_details(format!("the interface could not be removed: {left}")))
+                CreateError::Unknown(error.with_details(format!("the interface could not be removed: {left}")))
             }
         });
     };
-    Ok(Attachment {
+    Ok(CreatedInterface {
         host_ifname: reply.host_interface_name,
         host_index: None,
         mac: mac.to_string(),
@@ -61,12 +59,13 @@ pub(super) async fn attach(
     })
 }
 
-pub(super) async fn remove(session: &Session, socket: &str) -> Result<(), CniError> {
-    server(session, socket)?.del(&session.call.ifname, &session.call.netns).await.map_err(refused)
+/// Asks the server to remove the interface of `call`.
+pub(super) async fn remove(call: &Call, socket: &str) -> Result<(), CniError> {
+    server(call, socket)?.del(&call.ifname, &call.netns).await.map_err(refused)
 }
 
-fn server(session: &Session, socket: &str) -> Result<GrpcDataplane, CniError> {
-    let options = session.call.conf.dataplane_options.options.clone();
+fn server(call: &Call, socket: &str) -> Result<GrpcDataplane, CniError> {
+    let options = call.conf.dataplane_options.options.clone();
     GrpcDataplane::new(socket, options).map_err(|error| {
         CniError::new(Code::INVALID_CONFIG, error.to_string()).with_details("$.dataplane_options.socket")
     })

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use netconf::Code;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::*;
-use crate::testing::{ApiServer, Clock, Reply, has_empty_run, session};
+use crate::del;
+use crate::testing::{ApiServer, Clock, Reply, context, has_empty_run};
+use crate::timings::Timings;
 
 /// Admits no request.
 fn busy(_: &str) -> Option<Reply> {
@@ -19,8 +23,8 @@ async fn an_add_whose_server_stays_busy_fails_after_110_seconds() {
     }
     let (clock, server, files) = (Clock::stop(), ApiServer::start(busy).await, tempfile::tempdir().unwrap());
     let begun = Instant::now();
-    let session = session("ADD", &server, files.path());
-    let error = clock.run_until(session.read(Question::Endpoint)).await.unwrap_err();
+    let cx = context("ADD", &server, files.path());
+    let error = clock.run_until(cluster(&cx)).await.unwrap_err();
     assert_eq!(begun.elapsed().as_secs(), 110, "{:?}", server.requests());
     assert!(error.code == Code::TRY_AGAIN && error.msg.contains("429"), "{error:?}");
 }
@@ -33,9 +37,9 @@ async fn del_whose_server_stays_busy_ends_after_45_seconds_and_succeeds_with_its
     }
     let (clock, server, files) = (Clock::stop(), ApiServer::start(busy).await, tempfile::tempdir().unwrap());
     let begun = Instant::now();
-    let mut session = session("DEL", &server, files.path());
-    clock.run_until(del::del(&mut session)).await.unwrap();
+    let cx = context("DEL", &server, files.path());
+    clock.run_until(del::del(&cx, &mut Timings::start())).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 45, "{:?}", server.requests());
-    let [(_, debt)] = &session.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+    let [(_, debt)] = &cx.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
     assert!(debt.reason.contains("429"), "{}", debt.reason);
 }

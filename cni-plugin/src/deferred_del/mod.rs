@@ -1,28 +1,29 @@
-//! Pays what earlier DELs owe the datastore (design decision 7).
+//! Deferred DELs: a DEL that cannot reach the datastore records the rest of its work in the journal, and a later call or
+//! the agent replays it.
 
-mod wanted;
+mod urgency;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::busy_server;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::journal::{Creditor, Debt, JournalError, Locked};
-use ipam_plugin::kubernetes_api::Api;
-use ipam_plugin::lock::LockError;
+use ipam_plugin::kubernetes_api::{self, Api};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
-use libcalico::names::EndpointIdentifiers;
+use libcalico::conversion::EndpointFacts;
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use self::wanted::{Urgency, Wanted};
+use self::urgency::{Urgency, Wanted};
+use crate::cni_error::{journal_error, store_error};
+use crate::context::Context;
 use crate::endpoint::EndpointsOf;
-use crate::session::{Question, Session, store_error};
-use crate::{ipam, kubevirt};
+use crate::{ipam, kubevirt, reads};
 
 /// The node in the name of the endpoint of a debt whose DEL could not tell the node.
 const UNKNOWN_NODE: &str = "unknown";
@@ -69,25 +70,26 @@ pub struct Payer<'a> {
 }
 
 /// Returns the debt of this call's DEL, which could not pay for `reason`.
-pub fn debt(session: &Session, reason: &CniError) -> Debt {
-    let call = &session.call;
-    let mut facts = session.facts.clone();
-    if facts.node.is_empty() {
-        facts.node = UNKNOWN_NODE.into();
+pub fn debt(cx: &Context, reason: &CniError) -> Debt {
+    let call = &cx.call;
+    let mut workload = cx.workload.clone();
+    if workload.node.is_empty() {
+        workload.node = UNKNOWN_NODE.into();
     }
-    let endpoint = facts.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
+    let handles = ipam::request(call, &cx.workload.node, None).map(|request| request.handles()).unwrap_or_default();
+    let endpoint = workload.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
     // A DEL must not fail on its prevResult.
     let result = call.conf.read_prev_result(call.version).ok().flatten();
     Debt {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
         ifname: call.ifname.clone(),
-        node: session.facts.node.clone(),
-        datastore: session.datastore_name(),
+        node: cx.workload.node.clone(),
+        datastore: cx.datastore_name(),
         identity: String::new(),
         endpoint,
-        pod_uid: session.pod_uid().to_owned(),
-        handles: ipam::handles_of(session).iter().map(|handle| handle.as_str().to_owned()).collect(),
+        pod_uid: cx.pod_uid().to_owned(),
+        handles: handles.iter().map(|handle| handle.as_str().to_owned()).collect(),
         addresses: result.map(|result| result.ips.iter().map(|ip| ip.address.addr()).collect()).unwrap_or_default(),
         noted: time::OffsetDateTime::now_utc().unix_timestamp().try_into().unwrap_or_default(),
         reason: netconf::printable::line(&reason.to_string()).into_owned(),
@@ -97,10 +99,10 @@ pub fn debt(session: &Session, reason: &CniError) -> Debt {
 impl<'a> Payer<'a> {
     /// Prepares the payments of a call of the plugin, whose datastore has answered. The datastore is asked for its
     /// identity: the configuration may lead to another datastore today than yesterday.
-    async fn of_call(session: &'a Session) -> Payer<'a> {
-        let Session { call, datastore_config, store, api, .. } = session;
-        let creditor = creditor(store, session.datastore_name()).await;
-        let (node, within) = (&session.facts.node, &call.container_id);
+    async fn of_call(cx: &'a Context) -> Payer<'a> {
+        let Context { call, datastore_config, store, api, .. } = cx;
+        let creditor = creditor(store, cx.datastore_name()).await;
+        let (node, within) = (&cx.workload.node, &call.container_id);
         let environment = |name: &str| std::env::var(name).ok();
         Payer { conf: &call.conf, environment, datastore_config, store, api, node, within, creditor }
     }
@@ -157,17 +159,17 @@ impl<'a> Payer<'a> {
     /// Takes the endpoint's addresses off, then releases them: as in DEL.
     async fn pay(&self, locked: &Locked<'_>, entry: &Path, owed: &Debt) -> Result<(), CniError> {
         let owed = &owed.clone().or_on_node(self.node);
-        let facts = facts_of(owed);
+        let workload = owed.attachment();
         let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
-        let endpoints = EndpointsOf::new(store, in_pods, facts.clone()).or_unnamed(&owed.pod_uid);
+        let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&owed.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // In Kubernetes a pod has one endpoint, whatever its interface is called.
-        let is_shared = !in_pods && has_other_interface(store, &facts).await.map_err(unlisted)?;
+        let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(unlisted)?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
-            ipam::release_owed(store, owed, &endpoints).await?;
-            Box::pin(kubevirt::settle(self, owed, &endpoints)).await?;
+            ipam::release::release_deferred(store, owed, &endpoints).await?;
+            Box::pin(self.release_vmi(owed, &endpoints)).await?;
         }
         locked.settle(entry).map_err(journal_error)?;
         tracing::info!(
@@ -177,9 +179,29 @@ impl<'a> Payer<'a> {
         Ok(())
     }
 
+    /// Removes the pod of a debt from the owners of its VMI's addresses.
+    async fn release_vmi(&self, owed: &Debt, endpoints: &EndpointsOf<'_, Datastore>) -> Result<(), CniError> {
+        if !kubevirt::may_have_had_vmi(owed) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
+            return Ok(());
+        }
+        let opened;
+        let api = match self.api {
+            // The call itself asks the Kubernetes API nothing.
+            Api::Unasked => {
+                opened = Api::with_environment(self.conf, self.datastore_config, self.environment)?;
+                &opened
+            }
+            api => api,
+        };
+        match api.reached(self.store) {
+            Some(api) => kubevirt::release_deferred(self.store, api, owed, endpoints).await,
+            None => Ok(()),
+        }
+    }
+
     /// Returns the span of the lines of a payment, which are about the attachment of the debt.
     fn span_of(&self, owed: &Debt) -> Span {
-        Subject::of_attachment(&facts_of(owed)).span(self.within)
+        Subject::of_attachment(&owed.attachment()).span(self.within)
     }
 }
 
@@ -196,9 +218,9 @@ pub async fn creditor(store: &Datastore, name: String) -> Creditor {
 ///
 /// # Errors
 /// The journal cannot be read.
-pub fn is_owed(session: &Session) -> Result<bool, JournalError> {
-    let call = &session.call;
-    session.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
+pub fn is_owed(cx: &Context) -> Result<bool, JournalError> {
+    let call = &cx.call;
+    cx.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the
@@ -208,24 +230,24 @@ pub fn is_owed(session: &Session) -> Result<bool, JournalError> {
 /// # Errors
 /// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so. The journal
 /// cannot be read: it may have such a debt, whose payment would take back what the ADD gives once the journal is mended.
-pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
-    if session.journal.is_empty() {
+pub async fn settle_before_add(cx: &Context) -> Result<(), CniError> {
+    if cx.journal.is_empty() {
         return Ok(());
     }
-    let is_own_owed = is_owed(session).map_err(journal_error)?;
-    if !is_own_owed && !session.journal.may_owe(&session.datastore_name()) {
+    let is_own_owed = is_owed(cx).map_err(journal_error)?;
+    if !is_own_owed && !cx.journal.may_owe(&cx.datastore_name()) {
         return Ok(());
     }
-    let known = session.read(Question::Endpoint).await?;
-    known.ensure_ready()?;
-    let wanted = Wanted::of(session, &known);
-    let entries = session.journal.entries().unwrap_or_default();
+    let described = reads::described_pod(cx).await?;
+    let asked = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
+    let wanted = Wanted::new(&cx.call, asked, described.as_ref());
+    let entries = cx.journal.entries().unwrap_or_default();
     let is_urgent = entries.iter().flat_map(|entry| &entry.debt).any(|debt| wanted.urgency(debt) == Urgency::Must);
     // Before the lock: the request may wait for a busy server, and the lock keeps other calls waiting.
-    let payer = Payer::of_call(session).await;
+    let payer = Payer::of_call(cx).await;
     let locked = match is_own_owed || is_urgent {
-        true => session.journal.lock().map(Some),
-        false => session.journal.try_lock(),
+        true => cx.journal.lock().map(Some),
+        false => cx.journal.try_lock(),
     };
     let locked = match locked {
         Ok(Some(locked)) => locked,
@@ -238,20 +260,20 @@ pub async fn settle_before_add(session: &Session) -> Result<(), CniError> {
     };
     locked.remove_abandoned();
     if is_own_owed {
-        pay_own(session, &payer, &locked).await?;
+        pay_own(cx, &payer, &locked).await?;
     }
-    session.unless_busy(payer.pay_by_urgency(&locked, OF_AN_ADD, |debt| wanted.urgency(debt))).await;
+    unless_busy(cx, cx.busy_until, payer.pay_by_urgency(&locked, OF_AN_ADD, |debt| wanted.urgency(debt))).await;
     Ok(())
 }
 
 /// Pays the debts of the call's attachment. A debt that is surely another datastore's stays.
-async fn pay_own(session: &Session, payer: &Payer<'_>, locked: &Locked<'_>) -> Result<(), CniError> {
+async fn pay_own(cx: &Context, payer: &Payer<'_>, locked: &Locked<'_>) -> Result<(), CniError> {
     let owed_here = payer.debts(locked);
-    for (entry, owed) in owed_here.iter().filter(|(_, owed)| is_own(session, owed)) {
+    for (entry, owed) in owed_here.iter().filter(|(_, owed)| is_own(cx, owed)) {
         payer.pay(locked, entry, owed).instrument(payer.span_of(owed)).await?;
     }
-    let call = &session.call;
-    let left = session.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
+    let call = &cx.call;
+    let left = cx.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
     let unclear = left.into_iter().find(|(_, owed)| !owed.is_surely_owed_elsewhere(&payer.creditor));
     let Some((_, owed)) = unclear else { return Ok(()) };
     let msg = format!(
@@ -264,29 +286,29 @@ async fn pay_own(session: &Session, payer: &Payer<'_>, locked: &Locked<'_>) -> R
     )))
 }
 
-fn is_own(session: &Session, owed: &Debt) -> bool {
-    let call = &session.call;
+fn is_own(cx: &Context, owed: &Debt) -> bool {
+    let call = &cx.call;
     owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Tries to pay a bounded number of debts. A failure is logged, and the debt stays for a later time.
-pub async fn settle_some(session: &Session) {
-    settle(session, false).await;
+pub async fn settle_some(cx: &Context) {
+    settle(cx, cx.busy_until, false).await;
 }
 
 /// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back, and then tries
 /// to pay others' debts. An entry that stays does no harm: its payment finds nothing, and an ADD of the same attachment
-/// pays first.
-pub async fn settle_after_del(session: &Session) {
-    settle(session, true).await;
+/// pays first. Later requests wait for a busy server until `busy_until`.
+pub async fn settle_after_del(cx: &Context, busy_until: Instant) {
+    settle(cx, busy_until, true).await;
 }
 
-async fn settle(session: &Session, forgets_own: bool) {
+async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
     // The usual path: one system call.
-    if session.journal.is_empty() {
+    if cx.journal.is_empty() {
         return;
     }
-    let locked = match session.journal.try_lock() {
+    let locked = match cx.journal.try_lock() {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
@@ -295,25 +317,25 @@ async fn settle(session: &Session, forgets_own: bool) {
     };
     locked.remove_abandoned();
     // A journal that cannot be read is logged with its debts below.
-    let forgets_own = forgets_own && is_owed(session).unwrap_or(true);
-    if !forgets_own && !session.journal.may_owe(&session.datastore_name()) {
+    let forgets_own = forgets_own && is_owed(cx).unwrap_or(true);
+    if !forgets_own && !cx.journal.may_owe(&cx.datastore_name()) {
         return;
     }
-    let payer = Payer::of_call(session).await;
+    let payer = Payer::of_call(cx).await;
     if forgets_own {
-        for (entry, _) in payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(session, owed)) {
+        for (entry, _) in payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(cx, owed)) {
             if let Err(error) = locked.settle(&entry) {
                 tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
             }
         }
     }
-    session.unless_busy(payer.pay_some(&locked, MOST)).await;
+    unless_busy(cx, busy_until, payer.pay_some(&locked, MOST)).await;
 }
 
 /// Has the node learn the identity of this call's datastore: a DEL that cannot reach the datastore needs it.
-pub async fn learn(session: &Session) {
-    let creditor = creditor(&session.store, session.datastore_name()).await;
-    let learned = match session.journal.try_lock() {
+pub async fn learn(cx: &Context) {
+    let creditor = creditor(&cx.store, cx.datastore_name()).await;
+    let learned = match cx.journal.try_lock() {
         Ok(Some(locked)) => locked.learn(&creditor),
         Ok(None) => Ok(()),
         Err(error) => Err(error),
@@ -323,17 +345,13 @@ pub async fn learn(session: &Session) {
     }
 }
 
-/// Returns the attachment of a debt, by the name of its endpoint.
-pub(crate) fn facts_of(owed: &Debt) -> EndpointFacts {
-    let (namespace, name) = &owed.endpoint;
-    let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
-    let namespace = namespace.clone();
-    let orchestrator = match ids.pod.as_str() {
-        "" => Orchestrator::Cni(ContainerFacts { namespace, ..ContainerFacts::new(&owed.network) }),
-        pod => Orchestrator::Kubernetes(PodFacts { namespace, name: pod.into(), ..PodFacts::default() }),
-    };
-    let (node, container_id, endpoint) = (owed.node.clone(), owed.container_id.clone(), owed.ifname.clone());
-    EndpointFacts { node, container_id, endpoint, orchestrator }
+/// Does `work` without waiting for an API server that is busy: other processes wait for the journal's lock meanwhile.
+/// Later requests wait until `busy_until` again.
+async fn unless_busy<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
+    busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
+    let done = work.await;
+    busy_server::wait_until(busy_until, &cx.store, &cx.api);
+    done
 }
 
 /// Returns true if the container has an endpoint under another interface's name: handle and host's end are named after
@@ -348,14 +366,6 @@ async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Resu
 
 fn unlisted(error: StoreError) -> CniError {
     store_error("list the endpoints", &error)
-}
-
-fn journal_error(error: JournalError) -> CniError {
-    let code = match &error {
-        JournalError::Lock(LockError::Busy { .. }) => Code::TRY_AGAIN,
-        _ => Code::IO,
-    };
-    CniError::new(code, error.to_string())
 }
 
 #[cfg(test)]

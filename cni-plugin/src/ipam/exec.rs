@@ -1,5 +1,6 @@
-//! Runs a foreign IPAM plugin by the rules of the CNI specification (CNI-53..CNI-58).
+//! Another IPAM plugin, run as a child process by the rules of the CNI specification (CNI-53, CNI-57).
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -7,11 +8,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use netconf::{CniError, Code};
+use netconf::args::for_delegate;
+use netconf::{Call, CniError, CniResult, Code, Version};
 
-use super::child;
+use super::pod_cidr::Subnets;
+use super::{child, with_addresses};
 
-/// How long a plugin may take unless [`Delegate::within`] says otherwise. Kubelet gives a sandbox two minutes, in which
+/// How long a plugin may take unless [`IpamExec::within`] says otherwise. Kubelet gives a sandbox two minutes, in which
 /// a failed ADD has to be followed by a DEL.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -19,14 +22,80 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
+/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. `is_new`: the container had no addresses before, so a
+/// failed ADD is followed by a DEL: the plugin may have allocated addresses (CNI-219), and DEL is by container.
+pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Result<CniResult, CniError> {
+    let conf = match subnets {
+        Some(subnets) => subnets.fill_in(call)?,
+        None => Cow::Borrowed(call.raw.as_slice()),
+    };
+    let outcome = IpamExec::of(call)?
+        .call("ADD", &for_delegate(&call.raw_args), &conf)
+        .and_then(|printed| CniResult::parse(&printed, call.version))
+        .and_then(with_addresses);
+    if outcome.is_err()
+        && is_new
+        && let Err(error) = release_by_plugin(call)
+    {
+        tracing::warn!(%error, "cannot release what the IPAM plugin may have allocated; DEL will");
+    }
+    outcome
+}
+
+/// Runs DEL of the plugin. Does nothing when `calico-ipam` keeps the addresses.
+pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
+    if call.conf.ipam.is_calico() {
+        return Ok(());
+    }
+    call_plugin(call, "DEL")?;
+    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses");
+    Ok(())
+}
+
+/// Runs STATUS of the plugin within `limit`, if the configuration's version has STATUS.
+pub(super) fn status(call: &Call, limit: Duration) -> Result<(), CniError> {
+    let plugin = IpamExec::of(call)?.within(limit);
+    if call.version < Version::V1_1_0 {
+        return Ok(());
+    }
+    unless_too_old(plugin.call("STATUS", &for_delegate(&call.raw_args), &Subnets::any().fill_in(call)?))
+}
+
+/// Runs GC of the plugin.
+pub(super) fn gc(call: &Call) -> Result<(), CniError> {
+    unless_too_old(call_plugin(call, "GC"))
+}
+
+/// Runs a verb other than ADD: the subnets do not matter to these.
+pub(super) fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
+    let conf = Subnets::any().fill_in(call)?;
+    IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
+}
+
+/// Ignores the error of a plugin of before CNI 1.1.0: it refuses the version, the command, or the missing container, as
+/// Debian's host-local does.
+fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
+    const TOO_OLD: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
+    match outcome {
+        Err(error) if !TOO_OLD.contains(&error.code) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// An IPAM plugin found in CNI_PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delegate {
+pub struct IpamExec {
     binary: PathBuf,
     limit: Duration,
 }
 
-impl Delegate {
+impl IpamExec {
+    /// Finds the plugin that a call's configuration names.
+    fn of(call: &Call) -> Result<Self, CniError> {
+        let path: Vec<_> = call.path.iter().map(Into::into).collect();
+        IpamExec::find(&call.conf.ipam.ipam_type, &path)
+    }
+
     /// Looks for `plugin` in the directories of CNI_PATH, in order.
     pub fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         if plugin.is_empty() {
@@ -39,7 +108,7 @@ impl Delegate {
                 .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
         }
         match path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
-            Some(binary) => Ok(Delegate { binary, limit: LIMIT }),
+            Some(binary) => Ok(IpamExec { binary, limit: LIMIT }),
             None => {
                 let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
                 Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
@@ -50,7 +119,7 @@ impl Delegate {
 
     /// The same plugin, with another limit to the time that one call may take.
     pub fn within(self, limit: Duration) -> Self {
-        Delegate { limit, ..self }
+        IpamExec { limit, ..self }
     }
 
     /// Calls the plugin and gives what it printed. `args` is our CNI_ARGS; the rest of the environment is inherited. A
@@ -115,21 +184,21 @@ mod tests {
 
     use super::*;
 
-    fn plugin(script: &str) -> (tempfile::TempDir, Delegate) {
+    fn plugin(script: &str) -> (tempfile::TempDir, IpamExec) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("test-ipam");
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let delegate = Delegate::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
+        let delegate = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
         (directory, delegate)
     }
 
     #[test]
     fn what_cannot_be_found_is_named_with_where_it_was_sought() {
-        let error = Delegate::find("no-such-ipam", &["/a".into(), "/b".into()]).unwrap_err();
+        let error = IpamExec::find("no-such-ipam", &["/a".into(), "/b".into()]).unwrap_err();
         assert_eq!(error.msg, "failed to find plugin \"no-such-ipam\" in path [/a /b]");
-        assert_eq!(Delegate::find("", &[]).unwrap_err().code, Code::INVALID_CONFIG);
-        assert_eq!(Delegate::find("../x", &["/".into()]).unwrap_err().code, Code::INVALID_CONFIG);
+        assert_eq!(IpamExec::find("", &[]).unwrap_err().code, Code::INVALID_CONFIG);
+        assert_eq!(IpamExec::find("../x", &["/".into()]).unwrap_err().code, Code::INVALID_CONFIG);
     }
 
     #[test]

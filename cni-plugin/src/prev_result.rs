@@ -3,19 +3,19 @@
 use netconf::CniResult;
 
 /// `previous` followed by `ours`: interfaces, addresses and routes of both; DNS settings of ours when it has any.
-pub fn joined(previous: Option<CniResult>, ours: CniResult) -> CniResult {
-    let Some(mut joined) = previous else { return ours };
-    let offset = joined.interfaces.len();
-    joined.interfaces.extend(ours.interfaces);
-    joined.ips.extend(ours.ips.into_iter().map(|mut ip| {
+pub fn merge(previous: Option<CniResult>, ours: CniResult) -> CniResult {
+    let Some(mut merged) = previous else { return ours };
+    let offset = merged.interfaces.len();
+    merged.interfaces.extend(ours.interfaces);
+    merged.ips.extend(ours.ips.into_iter().map(|mut ip| {
         ip.interface = ip.interface.map(|index| index + offset);
         ip
     }));
-    joined.routes.extend(ours.routes);
+    merged.routes.extend(ours.routes);
     if !ours.dns.is_empty() {
-        joined.dns = ours.dns;
+        merged.dns = ours.dns;
     }
-    joined
+    merged
 }
 
 #[cfg(test)]
@@ -38,12 +38,12 @@ mod tests {
             r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "b"}, {"name": "c", "sandbox": "/n"}],
                 "ips": [{"address": "10.65.0.1/32", "interface": 1}]}"#,
         );
-        let both = joined(Some(previous), ours.clone());
+        let both = merge(Some(previous), ours.clone());
         let names: Vec<_> = both.interfaces.iter().map(|interface| interface.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(both.ips[0].interface, Some(0));
         assert_eq!(both.ips[1].interface, Some(2));
         assert_eq!(both.dns.nameservers, ["1.1.1.1"]);
-        assert_eq!(joined(None, ours.clone()), ours);
+        assert_eq!(merge(None, ours.clone()), ours);
     }
 }

@@ -3,29 +3,29 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::{ApiServer, Clock, Reply, session};
+use crate::testing::{ApiServer, Clock, Reply, context};
 
 /// Returns a debt of a container whose endpoint has this name in the namespace shop.
-fn debt(session: &Session, container: &str, endpoint: &str) -> Debt {
+fn debt(cx: &Context, container: &str, endpoint: &str) -> Debt {
     Debt {
         network: "net1".into(),
         container_id: container.into(),
         ifname: "eth0".into(),
         node: "node1".into(),
-        datastore: session.datastore_name(),
+        datastore: cx.datastore_name(),
         endpoint: ("shop".into(), endpoint.into()),
         ..Debt::default()
     }
 }
 
 /// Notes a debt of each of so many containers, which `name` makes of its number.
-fn note(session: &Session, count: usize, name: impl Fn(usize) -> Debt) {
-    (0..count).for_each(|number| session.journal.record(&name(number)).unwrap());
+fn note(cx: &Context, count: usize, name: impl Fn(usize) -> Debt) {
+    (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
 /// Returns the containers whose debts are left, in order.
-fn left(session: &Session) -> Vec<String> {
-    let entries = session.journal.entries().unwrap();
+fn left(cx: &Context) -> Vec<String> {
+    let entries = cx.journal.entries().unwrap();
     let mut left: Vec<_> = entries.into_iter().map(|entry| entry.debt.unwrap().container_id).collect();
     left.sort();
     left
@@ -36,17 +36,17 @@ fn left(session: &Session) -> Vec<String> {
 async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_whatever_their_number() {
     for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
         let files = tempfile::tempdir().unwrap();
-        let session = session_of_add(files.path(), args);
-        note(&session, 3, |number| debt(&session, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
-        note(&session, 6, |number| match args.strip_prefix("IP=") {
-            None => debt(&session, &format!("own{number}"), "node1-k8s-web-eth0"),
+        let cx = context_of_add(files.path(), args);
+        note(&cx, 3, |number| debt(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
+        note(&cx, 6, |number| match args.strip_prefix("IP=") {
+            None => debt(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
             Some(ip) => Debt {
                 addresses: vec!["10.65.0.7".parse().unwrap(), ip.parse().unwrap()],
-                ..debt(&session, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
+                ..debt(&cx, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
             },
         });
-        settle_before_add(&session).await.unwrap();
-        assert_eq!(left(&session), ["other0", "other1", "other2"], "{args}");
+        settle_before_add(&cx).await.unwrap();
+        assert_eq!(left(&cx), ["other0", "other1", "other2"], "{args}");
     }
 }
 
@@ -89,16 +89,16 @@ async fn an_add_begins_no_debt_after_a_second_but_those_of_its_pod_and_finishes_
     let clock = Clock::stop();
     let files = tempfile::tempdir().unwrap();
     let server = ApiServer::start(slowly_without_pods).await;
-    let session = session("ADD", &server, files.path());
-    let other = |number| debt(&session, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
-    note(&session, 2, other);
-    settle_before_add(&session).await.unwrap();
-    let (tried, stay) = (asked(&server), left(&session));
+    let cx = context("ADD", &server, files.path());
+    let other = |number| debt(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
+    note(&cx, 2, other);
+    settle_before_add(&cx).await.unwrap();
+    let (tried, stay) = (asked(&server), left(&cx));
     assert_eq!((tried.len(), stay.len()), (1, 1), "{tried:?} {stay:?}");
     assert_ne!(tried, stay);
 
-    note(&session, 3, |number| debt(&session, &format!("own{number}"), "node1-k8s-web-eth0"));
-    settle_before_add(&session).await.unwrap();
-    assert_eq!((left(&session), asked(&server)), (stay, tried));
+    note(&cx, 3, |number| debt(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
+    settle_before_add(&cx).await.unwrap();
+    assert_eq!((left(&cx), asked(&server)), (stay, tried));
     drop(clock);
 }

@@ -1,0 +1,254 @@
+//! ADD: connects a container to the network.
+//!
+//! Reads, addresses, interface, endpoint, in this order. A failure undoes the steps in the reverse order, and the error
+//! names the step that failed and what was undone (CNI-219, CNI-221).
+//!
+//! [`validate`] refuses a call before anything is read, [`busy_address`] and [`attach_and_record`] create the interface
+//! and write the endpoint, and [`rollback`] undoes them.
+
+mod attach_and_record;
+mod busy_address;
+mod rollback;
+mod validate;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use ipam_plugin::ahead::Ahead;
+use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
+use libcalico::names;
+use libcalico::store::Entry;
+use netconf::{CniError, CniResult, Code};
+
+use self::attach_and_record::with_interface;
+use crate::cni_error::naming_error;
+use crate::context::Context;
+use crate::dataplane::{Before, NetnsFd, Occupant};
+use crate::endpoint::{self, EndpointWrite};
+use crate::interface::{self, CreatedInterface, InterfaceConfig, existing};
+use crate::ipam::{self, AddressRequest, AssignedAddresses, inspect};
+use crate::reads::{self, AddReads, WorkloadRequest};
+use crate::timings::Timings;
+use crate::{deferred_del, policy_wait, prev_result, readiness};
+
+/// The network namespace of the container, and the interface of the host that had the name of its host's end before this
+/// ADD.
+struct Place {
+    /// `None` if CNI_NETNS cannot be opened: the step that needs it fails.
+    netns: Option<NetnsFd>,
+    before: Before,
+}
+
+/// Connects the container to the network, and returns the result to print.
+pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
+    for key in cx.call.conf.windows.ignored() {
+        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
+    }
+    validate::request(&cx.call, &cx.workload)?;
+    let netns = interface::open_netns(&cx.call)?;
+    Box::pin(deferred_del::settle_before_add(cx)).await?;
+    Box::pin(wait_for_gates(cx)).await?;
+
+    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
+    // No write goes ahead of an ADD that may be refused.
+    let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
+    let ahead = request.as_ref().filter(|_| !may_be_refused).and_then(|request| Ahead::of(request, &cx.store));
+    let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, ahead).await?;
+    timings.stage("read");
+
+    let profile = if has_profile { None } else { wanted_profile(cx) };
+    let result = match (existing, &request.workload.orchestrator) {
+        (Some(existing), Orchestrator::Cni(_)) => {
+            // The node's lock is free before the interface is created.
+            drop(addresses);
+            // Another ADD of the container may create the interface meanwhile. An interface that has the name already is
+            // the state before.
+            let before = if may_be_refused {
+                Before::Unknown
+            } else {
+                Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
+            };
+            Box::pin(rejoin(cx, timings, Place { netns, before }, &request, existing, profile)).await?
+        }
+        (existing, _) => {
+            let before = Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?;
+            attach_new(cx, timings, Place { netns, before }, &request, addresses, existing, profile).await?
+        }
+    };
+    Ok(prev_result::merge(cx.call.prev_result.clone(), result))
+}
+
+/// Waits for the readiness gates before the ADD reads anything: that may take minutes, in which a pool may be disabled
+/// (CNI-77, IPAM-100).
+async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
+    let gates = &cx.call.conf.readiness.readiness_gates;
+    if gates.is_empty() {
+        return Ok(());
+    }
+    reads::cluster(cx).await?;
+    readiness::wait_for(gates, readiness::Patience::default())
+}
+
+/// Returns the interface of the pod or container as the datastore describes it.
+fn interface_of<'c>(cx: &'c Context, request: &'c WorkloadRequest) -> InterfaceConfig<'c> {
+    InterfaceConfig::new(&cx.call, &request.workload)
+}
+
+/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets the
+/// network's profile (CNI-149). An interface that is gone, as all are after a reboot, is created again: upstream's result
+/// names an interface that does not exist.
+async fn rejoin(
+    cx: &Context,
+    timings: &mut Timings,
+    place: Place,
+    request: &WorkloadRequest,
+    existing: Entry<WorkloadEndpoint>,
+    profile: Option<Profile>,
+) -> Result<CniResult, CniError> {
+    refuse_second_interface(cx, &existing.value)?;
+    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    let config = interface_of(cx, request);
+    let updated = request.workload.update(existing.value.clone(), &[]);
+    let restored = match &place.netns {
+        Some(netns) if interface::is_gone(config, netns, &updated)? => {
+            Some(restore_interface(cx, config, netns, place.before, &updated).await?)
+        }
+        _ => None,
+    };
+    timings.stage("dataplane");
+    let updated = match &restored {
+        Some(created) => with_interface(updated, created),
+        None => updated,
+    };
+    let write = EndpointWrite::of(Some(existing), updated).with_profile(profile);
+    let endpoint = match (write.apply(&cx.store).await, &restored) {
+        (Ok(endpoint), _) => endpoint,
+        (Err(failure), None) => return Err(failure.error),
+        (Err(failure), Some(created)) => {
+            return Err(rollback::remove_interface(config, created, failure.error).await);
+        }
+    };
+    timings.stage("write");
+    endpoint::result_of(&endpoint, &cx.call)
+}
+
+/// Creates the interface of an endpoint again, unless the container lost one of its addresses: a DEL that was killed may
+/// have released them.
+async fn restore_interface(
+    cx: &Context,
+    config: InterfaceConfig<'_>,
+    netns: &NetnsFd,
+    before: Before,
+    endpoint: &WorkloadEndpoint,
+) -> Result<CreatedInterface, CniError> {
+    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let lost = inspect::lost_addresses(&cx.store, request, endpoint).await?;
+    if lost.is_empty() {
+        return Ok(interface::restore(config, netns, endpoint, before)?);
+    }
+    let name = &endpoint.metadata.name;
+    let lost = lost.join("; ");
+    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    Err(CniError::new(Code::TRY_AGAIN, msg)
+        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
+}
+
+/// Refuses a second interface of a container: the result would name an interface that does not exist (CNI-259).
+fn refuse_second_interface(cx: &Context, existing: &WorkloadEndpoint) -> Result<(), CniError> {
+    let (asked, has) = (&cx.call.ifname, &existing.spec.endpoint);
+    if asked == has {
+        return Ok(());
+    }
+    let msg = format!("container {} already has interface {has}; it cannot get {asked} too", cx.call.container_id);
+    Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
+        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
+    ))
+}
+
+/// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces the earlier one.
+async fn attach_new(
+    cx: &Context,
+    timings: &mut Timings,
+    place: Place,
+    request: &WorkloadRequest,
+    addresses: AddressRequest,
+    existing: Option<Entry<WorkloadEndpoint>>,
+    profile: Option<Profile>,
+) -> Result<CniResult, CniError> {
+    let before = existing.as_ref().map(|entry| &entry.value);
+    let assigned =
+        ipam::assign(&cx.store, cx.is_on_kubernetes(), &cx.call, &request.workload, addresses, before).await?;
+    timings.stage("ipam");
+
+    let attached = busy_address::attach(cx, timings, &place, request, assigned, existing, profile).await?;
+    wait_for_policy(cx, request, &attached.endpoint);
+    Ok(attached.created.complete(attached.result, &cx.call))
+}
+
+/// Returns the endpoint as far as it is known before the interface exists. An endpoint that cannot be written is refused
+/// now, before the interface is created.
+fn desired_endpoint(
+    cx: &Context,
+    request: &WorkloadRequest,
+    existing: Option<&endpoint::Existing>,
+    addresses: &[IpAddr],
+) -> Result<WorkloadEndpoint, CniError> {
+    let WorkloadRequest { workload, annotations, .. } = request;
+    let mut endpoint = match existing {
+        Some(existing) => workload.update(existing.value.clone(), addresses),
+        None => workload.create(addresses).map_err(|error| naming_error(&error))?,
+    };
+    endpoint::set_plain_profile(&mut endpoint, &cx.call.conf, &workload.orchestrator);
+    if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
+        // Replaces what the addresses of an earlier sandbox made of them (CNI-240).
+        endpoint.spec.ip_nats = annotations.nats(addresses)?;
+        endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
+    }
+    endpoint.spec.interface_name = interface_of(cx, request).host_ifname();
+    endpoint::validate(&endpoint)?;
+    Ok(endpoint)
+}
+
+/// Waits until Felix has set up the policy of a pod, as upstream for pods only (CNI-138).
+fn wait_for_policy(cx: &Context, request: &WorkloadRequest, endpoint: &WorkloadEndpoint) {
+    let conf = &cx.call.conf.readiness;
+    let Orchestrator::Kubernetes(pod) = &request.workload.orchestrator else { return };
+    if conf.policy_setup_timeout_seconds == 0 {
+        return;
+    }
+    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
+    let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
+    if !policy_wait::wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
+        tracing::warn!(file, directory = %conf.endpoint_status_dir, "policy is not set up yet; the pod starts without waiting longer");
+    }
+}
+
+/// Returns the profile named after the network, where the configuration asks for one (CNI-140).
+fn wanted_profile(cx: &Context) -> Option<Profile> {
+    let conf = &cx.call.conf;
+    // On an API server, profiles are made of namespaces and service accounts.
+    if !conf.policy.policy_type.is_empty() || cx.is_on_kubernetes() {
+        return None;
+    }
+    let reach = match cx.workload.orchestrator {
+        Orchestrator::Cni(_) => ProfileReach::SameNetwork,
+        Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
+    };
+    Some(default_profile(&conf.name, reach))
+}
+
+/// An interface that was created, its endpoint, and the result of IPAM.
+struct Attached {
+    created: CreatedInterface,
+    endpoint: WorkloadEndpoint,
+    result: CniResult,
+}
+
+impl Attached {
+    fn new(created: CreatedInterface, endpoint: WorkloadEndpoint, assigned: AssignedAddresses) -> Self {
+        Attached { created, endpoint, result: assigned.result }
+    }
+}

@@ -1,0 +1,34 @@
+//! Refuses an ADD that would fail at its last step, before the first read (CNI-85, CNI-140, CNI-148).
+
+use libcalico::conversion::{EndpointFacts, Orchestrator, ProfileReach, default_profile};
+use libcalico::validation;
+use netconf::{Call, CniError, Code};
+
+use crate::cni_error::naming_error;
+use crate::endpoint;
+use crate::interface::InterfaceConfig;
+
+/// Checks the configuration, the MTU, and the names of the endpoint and its profile.
+///
+/// # Errors
+/// One of them is invalid; the error names the key or variable.
+pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
+    let conf = &call.conf;
+    let is_container = matches!(workload.orchestrator, Orchestrator::Cni(_));
+    if is_container && conf.feature_control.ip_addrs_no_ipam {
+        return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
+            .with_details("$.feature_control.ip_addrs_no_ipam needs Kubernetes (K8S_POD_NAME in CNI_ARGS)"));
+    }
+    if conf.policy.policy_type.is_empty() {
+        let profile = default_profile(&conf.name, ProfileReach::SameNetwork);
+        validation::validate_profile(&profile).map_err(|error| {
+            CniError::new(Code::INVALID_CONFIG, error.to_string())
+                .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
+        })?;
+    }
+    let config = InterfaceConfig::new(call, workload);
+    config.mtu()?;
+    let mut endpoint = workload.create(&[]).map_err(|error| naming_error(&error))?;
+    endpoint.spec.interface_name = config.host_ifname();
+    endpoint::validate(&endpoint)
+}

@@ -1,0 +1,82 @@
+//! Conversions of other crates' and modules' errors to [`CniError`], with the code that a runtime acts on.
+
+use ipam_plugin::journal::JournalError;
+use ipam_plugin::lock::LockError;
+use libcalico::store::StoreError;
+use libcalico::validation::ValidationError;
+use netconf::{CniError, Code};
+
+use crate::dataplane::{DataplaneError, NetnsError};
+
+/// Converts an error of the datastore. `doing` completes "cannot …".
+pub fn store_error(doing: &str, error: &StoreError) -> CniError {
+    let msg = format!("cannot {doing}: {error}");
+    match error {
+        StoreError::Unavailable { .. } | StoreError::Conflict { .. } => CniError::new(Code::TRY_AGAIN, msg),
+        StoreError::DiskFull { .. } => CniError::new(Code::IO, msg),
+        _ => CniError::internal(msg),
+    }
+}
+
+/// Converts an error of the first read of a call, in upstream's words (CNI-75).
+pub fn first_read_error(error: &StoreError) -> CniError {
+    let code = match error {
+        StoreError::Unavailable { .. } | StoreError::NotFound { .. } => Code::TRY_AGAIN,
+        StoreError::DiskFull { .. } => Code::IO,
+        _ => Code::INTERNAL,
+    };
+    let advice = match error {
+        StoreError::NotFound { .. } => "calico-node creates it at its first start; by hand: calico-ipam init",
+        _ => "",
+    };
+    CniError::new(code, format!("error getting ClusterInformation: {error}")).with_details(advice)
+}
+
+/// Converts an error about an identifier that cannot be part of a WorkloadEndpoint's name.
+pub fn naming_error(reason: &ValidationError) -> CniError {
+    CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
+        .with_details("a node, pod, container id or interface name may not begin or end with '-'")
+}
+
+/// Converts an error of the kernel's dataplane.
+pub fn dataplane_error(error: DataplaneError) -> CniError {
+    match error {
+        DataplaneError::Netns(error) => netns_error(error),
+        DataplaneError::Plan(error) => CniError::new(Code::INVALID_CONFIG, error.to_string()),
+        other => CniError::internal(other.to_string()),
+    }
+}
+
+/// Converts an error about a network namespace that cannot be used.
+pub fn netns_error(error: NetnsError) -> CniError {
+    let code = match &error {
+        NetnsError::SameNamespace { .. } => Code::SAME_NETNS,
+        NetnsError::Io { .. } => Code::INTERNAL,
+        _ => Code::INVALID_ENVIRONMENT,
+    };
+    match &error {
+        // Upstream's text, which people search for.
+        NetnsError::NotFound { path } => {
+            CniError::new(code, format!("failed to Statfs {path:?}: no such file or directory"))
+                .with_details("CNI_NETNS: the network namespace does not exist")
+        }
+        NetnsError::NotANamespace { .. } => {
+            CniError::new(code, error.to_string()).with_details("CNI_NETNS must be the path of a network namespace")
+        }
+        _ => CniError::new(code, error.to_string()),
+    }
+}
+
+/// Converts an error of the journal of deferred DELs.
+pub fn journal_error(error: JournalError) -> CniError {
+    let code = match &error {
+        JournalError::Lock(LockError::Busy { .. }) => Code::TRY_AGAIN,
+        _ => Code::IO,
+    };
+    CniError::new(code, error.to_string())
+}
+
+/// Converts any error of STATUS: the code tells the runtime that no ADD can be served now.
+pub fn not_available(error: &CniError) -> CniError {
+    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
+}

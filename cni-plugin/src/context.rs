@@ -1,0 +1,158 @@
+//! [`Context`]: what a verb works with, opened once per call and never changed.
+//!
+//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every other
+//! function takes the parts that it uses.
+
+use std::time::Duration;
+
+use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::journal::{self, Journal};
+use ipam_plugin::kubernetes_api::Api;
+use ipam_plugin::{busy_server, datastore_settings, node_name};
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use netconf::conf::DatastoreType;
+use netconf::{Call, CniError, Code, Command, NetConf};
+use tokio::time::Instant;
+
+use crate::interface::InterfaceConfig;
+use crate::kubernetes;
+
+/// The time in which a datastore must answer the first request of a DEL.
+const FIRST_ANSWER_TO_DEL: Duration = Duration::from_secs(3);
+
+/// One CNI call and the connections that serve it.
+#[derive(Debug)]
+pub struct Context {
+    /// The decoded call.
+    pub call: Box<Call>,
+    /// The node, the container or pod, and the interface. The node of a DEL is empty where its name is unknown.
+    pub workload: EndpointFacts,
+    /// The settings of the connection to the datastore. The journal names the datastore by them.
+    pub datastore_config: DatastoreConfig,
+    /// The datastore. Opening it sends no request.
+    pub store: Datastore,
+    /// The Kubernetes API. Opening it sends no request.
+    pub api: Api,
+    /// The time until which requests wait for an API server that is busy.
+    pub busy_until: Instant,
+    /// The journal of deferred DELs.
+    pub journal: Journal,
+}
+
+impl Context {
+    /// Determines the node's name and opens the datastore without sending a request. `request_timeout` replaces the
+    /// configured time limit of a request.
+    ///
+    /// # Errors
+    /// The configuration is invalid, the node's name is unknown, or calico-node has not started on this node.
+    pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
+        let node = match call.command {
+            Command::Del => known_node_name(&call.conf),
+            Command::Add | Command::Status => {
+                ensure_nodename_file(&call.conf)?;
+                node_name::of(&call.conf)?
+            }
+            Command::Check | Command::Gc | Command::Version => node_name::of(&call.conf)?,
+        };
+        let datastore_config = datastore_settings::of(&call.conf, request_timeout)?;
+        let store = Datastore::open(&datastore_config)
+            .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+        let api = kubernetes::api_of(&call, &datastore_config)?;
+        let busy_until = match call.command {
+            Command::Del => {
+                expect_first_answer(&store, &api);
+                // A DEL cuts the traffic and records the rest before it waits for a busy server.
+                Instant::now()
+            }
+            command => Instant::now() + busy_server::longest_wait(command),
+        };
+        busy_server::wait_until(busy_until, &store, &api);
+        if call.command == Command::Add && matches!(api, Api::Datastore) {
+            // An API server stores endpoints of pods only: without a pod, ADD would fail at its last step.
+            call.args.require_pod()?;
+        }
+        let workload = workload_of(&call, node);
+        let journal = Journal::new(journal::DEFAULT_DIRECTORY);
+        Ok(Context { call, workload, datastore_config, store, api, busy_until, journal })
+    }
+
+    /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes
+    /// defines the profiles.
+    pub fn is_on_kubernetes(&self) -> bool {
+        matches!(self.api, Api::Datastore)
+    }
+
+    /// Returns K8S_POD_UID where endpoints have their pod's uid (CNI-223); empty elsewhere and without the variable.
+    pub fn pod_uid(&self) -> &str {
+        self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
+    }
+
+    /// Returns the interface that this call adds, checks or deletes.
+    pub fn interface(&self) -> InterfaceConfig<'_> {
+        InterfaceConfig::new(&self.call, &self.workload)
+    }
+
+    /// Returns the datastore's address without credentials, by which the journal names the datastore.
+    pub fn datastore_name(&self) -> String {
+        journal::name_of(&self.datastore_config)
+    }
+}
+
+/// Fails until calico-node has started on this node and written the nodename file, even when the name comes from
+/// elsewhere (CNI-71). The embedded datastore works without calico-node, so no program writes the file there.
+fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
+    let node = &conf.node;
+    if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
+        return Ok(());
+    }
+    std::fs::metadata(&node.nodename_file).map(drop).map_err(|error| {
+        CniError::new(Code::TRY_AGAIN, format!("nodename file {}: {error}", node.nodename_file)).with_details(
+            "check that the calico/node container is running and has mounted /var/lib/calico/; \
+             without calico-node set \"nodename_file_optional\": true",
+        )
+    })
+}
+
+/// Returns the name of the node, or an empty name where calico-node has not written it and the configuration does not
+/// have it: the kernel's host name may be another node's name.
+pub fn known_node_name(conf: &NetConf) -> String {
+    if let Err(error) = ensure_nodename_file(conf) {
+        tracing::warn!(%error, "the node has the name of the configuration, if any");
+        return conf.node.nodename.clone();
+    }
+    node_name::of(conf).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the node has no name");
+        String::new()
+    })
+}
+
+/// Ends all requests of a DEL early if the server answers none of them.
+fn expect_first_answer(store: &Datastore, api: &Api) {
+    store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+    if let Api::Beside(api) = api {
+        api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+    }
+}
+
+/// Returns the workload of a call: a pod when CNI_ARGS names one (CNI-31), else a plain container. The labels and ports
+/// of a pod come from the Kubernetes API later.
+fn workload_of(call: &Call, node: String) -> EndpointFacts {
+    let orchestrator = match call.args.pod() {
+        Some(pod) => Orchestrator::Kubernetes(PodFacts {
+            namespace: pod.namespace.into(),
+            name: pod.name.into(),
+            ..PodFacts::default()
+        }),
+        None => {
+            let mut container = ContainerFacts::new(&call.conf.name);
+            if !call.args.test_namespace.is_empty() {
+                container.namespace = call.args.test_namespace.clone();
+            }
+            // For every verb: a label may name the namespace, and DEL must look there too (CNI-260).
+            let labels = &call.conf.args.mesos.network_info.labels.labels;
+            container.add_mesos_labels(labels.iter().map(|label| (label.key.as_str(), label.value.as_str())));
+            Orchestrator::Cni(container)
+        }
+    };
+    EndpointFacts { node, container_id: call.container_id.clone(), endpoint: call.ifname.clone(), orchestrator }
+}

@@ -1,0 +1,120 @@
+//! [`InterfaceConfig`]: the interface of one call, as its configuration asks for it.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use libcalico::conversion::{EndpointFacts, Orchestrator};
+use libcalico::names::InterfaceAlias;
+use libcalico::net::Cidr;
+use netconf::{Call, CniError, CniResult, Code};
+
+use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use crate::dataplane::{Before, DeviceType, EndpointPlan};
+use crate::mtu;
+
+/// The interface of one call: its two ends, and the workload that it belongs to.
+#[derive(Debug, Clone, Copy)]
+pub struct InterfaceConfig<'c> {
+    /// The call.
+    pub call: &'c Call,
+    /// The pod or container.
+    pub workload: &'c EndpointFacts,
+}
+
+impl<'c> InterfaceConfig<'c> {
+    /// Creates the configuration of the interface of `workload`.
+    pub fn new(call: &'c Call, workload: &'c EndpointFacts) -> Self {
+        InterfaceConfig { call, workload }
+    }
+
+    /// Returns the name of the host's end (CNI-88, CNI-89).
+    pub fn host_ifname(&self) -> String {
+        let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        self.workload.host_interface(prefix.as_deref())
+    }
+
+    /// Returns the alias that the host's end gets, which names the pod or container.
+    pub fn alias(&self) -> InterfaceAlias {
+        let Call { conf, container_id, .. } = self.call;
+        match &self.workload.orchestrator {
+            Orchestrator::Cni(_) => InterfaceAlias::for_container(container_id),
+            Orchestrator::Kubernetes(pod) => {
+                InterfaceAlias::for_pod(&conf.name, &pod.namespace, &pod.name, container_id)
+            }
+        }
+    }
+
+    /// Returns the socket of the gRPC dataplane, or `None` where the kernel's dataplane makes the interface.
+    pub fn grpc_socket(&self) -> Option<&'c str> {
+        self.call.conf.dataplane_options.grpc_socket()
+    }
+
+    /// Returns the plan of the interface with these addresses. `before` is the interface that has the name of the host's
+    /// end now.
+    ///
+    /// # Errors
+    /// The MTU cannot be determined.
+    pub fn plan(&self, addresses: &[IpAddr], before: Before) -> Result<EndpointPlan, CniError> {
+        let conf = &self.call.conf;
+        Ok(EndpointPlan {
+            host_ifname: self.host_ifname(),
+            container_ifname: self.call.ifname.clone(),
+            alias: self.alias(),
+            before,
+            addresses: addresses.to_vec(),
+            mtu: self.mtu()?,
+            num_queues: conf.interface.num_queues.max(1),
+            device: match conf.interface.device_type {
+                netconf::conf::DeviceType::Veth => DeviceType::Veth,
+                netconf::conf::DeviceType::Netkit => DeviceType::Netkit,
+            },
+            container_mac: None,
+            routes: self.routes(),
+            ipv4_gateway: DEFAULT_IPV4_GATEWAY,
+            allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
+            host_routes: true,
+            replaces_idle_routes: false,
+            refuses_addresses_of_pods: false,
+        })
+    }
+
+    /// Returns true if the host gets routes to the addresses of `result`. `calico-ipam` returns no routes for a pod whose
+    /// routes Felix makes: a pod that chose its addresses itself, or to which a VMI migrates (CNI-127).
+    pub fn has_host_routes(&self, result: &CniResult) -> bool {
+        !(self.is_of_pod() && self.call.conf.ipam.is_calico() && result.routes.is_empty())
+    }
+
+    /// Returns the MTU of both ends; 0 is the kernel's default.
+    ///
+    /// # Errors
+    /// The MTU file is missing although the configuration requires it, or cannot be read.
+    pub fn mtu(&self) -> Result<u32, CniError> {
+        let interface = &self.call.conf.interface;
+        mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
+            .map_err(|error| CniError::new(Code::IO, error.to_string()))
+    }
+
+    /// Returns true if the interface is a pod's.
+    pub fn is_of_pod(&self) -> bool {
+        matches!(self.workload.orchestrator, Orchestrator::Kubernetes(_))
+    }
+
+    /// Returns the container's routes: for pods those that host-local is configured with, else the two default routes
+    /// (CNI-112).
+    fn routes(&self) -> Vec<Cidr> {
+        let conf = &self.call.conf;
+        let mut routes: Vec<_> = if self.is_of_pod() && conf.ipam.is_host_local() {
+            let configured = conf.ipam.routes.iter().filter_map(|route| route.dst);
+            configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect()
+        } else {
+            Vec::new()
+        };
+        if routes.is_empty() {
+            return default_routes();
+        }
+        if conf.interface.include_default_routes {
+            routes.splice(0..0, default_routes());
+        }
+        routes
+    }
+}

@@ -1,0 +1,151 @@
+//! An interface that has the name of the host's end already. IPAM may prove that it belongs to the same pod; otherwise the
+//! error names its owner.
+
+use datastore::Datastore;
+use ipam_plugin::cni;
+use libcalico::conversion::Orchestrator;
+use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
+use netconf::CniError;
+
+use super::InterfaceConfig;
+use crate::cni_error::dataplane_error;
+use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
+
+const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
+
+/// Returns the interface that has the name of the host's end; `None` where the kernel is not asked. Call this before the
+/// first write, and once more before the endpoint is written: another ADD of this pod may have created an interface
+/// meanwhile. `before` is the interface found the first time.
+pub fn find(
+    config: InterfaceConfig<'_>,
+    before: Before,
+    netns: Option<&NetnsFd>,
+) -> Result<Option<Occupant>, CniError> {
+    let Some(netns) = netns.filter(|_| config.grpc_socket().is_none()) else {
+        return Ok(None);
+    };
+    let (host_ifname, alias) = (config.host_ifname(), config.alias());
+    let wanted = Wanted { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, before };
+    occupant(&wanted, netns).map(Some).map_err(dataplane_error)
+}
+
+/// Returns the interface that the ADD may replace.
+///
+/// # Errors
+/// The interface belongs to another pod or container, or its owner is unknown.
+pub async fn replaceable(
+    config: InterfaceConfig<'_>,
+    store: &Datastore,
+    occupant: Option<Occupant>,
+) -> Result<Before, CniError> {
+    Ok(match occupant {
+        None => Before::Unknown,
+        Some(Occupant::Nothing) => Before::Nothing,
+        Some(Occupant::Replaceable(index)) => Before::Interface { index, is_proven: false },
+        Some(Occupant::Holder(holder)) => {
+            Before::Interface { index: prove(config, store, holder).await?, is_proven: true }
+        }
+    })
+}
+
+/// Fails if another ADD of this pod has created an interface since this ADD began: that ADD owns the endpoint, too.
+pub fn ensure_not_overtaken(
+    config: InterfaceConfig<'_>,
+    before: Before,
+    netns: Option<&NetnsFd>,
+) -> Result<(), CniError> {
+    match find(config, before, netns)? {
+        Some(Occupant::Holder(holder)) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the index of `holder`, which may be replaced: one of its addresses is allocated to this pod.
+///
+/// # Errors
+/// No address of the interface is allocated to this pod. The error names the owner as far as it is known.
+async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
+    let (noted, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
+        match cni::attributes_of(store, &holder.addresses).await {
+            Ok(noted) => (noted, None),
+            Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
+        }
+    } else {
+        (Vec::new(), None)
+    };
+    if holder.reason == Reason::Unproven && noted.iter().any(|attribute| is_of_same_pod(config, attribute)) {
+        return Ok(holder.index);
+    }
+    let owner = Owner::new(&config.call.conf.name, &holder, &noted);
+    let details = doubt.into_iter().chain([WAY_OUT.to_owned()]).collect::<Vec<_>>().join("; ");
+    let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)));
+    Err(CniError::new(code, format!("{msg}{}", owner.words())).with_details(details))
+}
+
+/// Returns true if an address that the host routes through the interface is allocated to this pod.
+pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &Holder) -> bool {
+    if !config.call.conf.ipam.is_calico() {
+        return false;
+    }
+    let noted = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
+        Vec::new()
+    });
+    let is_ours = noted.iter().any(|attribute| is_of_same_pod(config, attribute));
+    if !is_ours {
+        tracing::warn!(
+            interface = holder.ifname,
+            "host interface left alone: IPAM does not prove that it is this pod's"
+        );
+    }
+    is_ours
+}
+
+/// Returns true if an allocation belongs to the pod or container of the call. The attributes of an allocation contain
+/// nothing that a pod can write.
+fn is_of_same_pod(config: InterfaceConfig<'_>, attribute: &Attribute) -> bool {
+    match &config.workload.orchestrator {
+        Orchestrator::Kubernetes(pod) => pods(attribute).any(|noted| noted == (&pod.namespace, &pod.name)),
+        Orchestrator::Cni(_) => {
+            let call = config.call;
+            attribute.handle() == Some(HandleId::for_container(&call.conf.name, &call.container_id))
+        }
+    }
+}
+
+/// Returns namespace and name of the pods that an allocation names: two while a VMI migrates.
+fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
+    let slots = [OwnerSlot::Active, OwnerSlot::Alternate].into_iter();
+    slots.filter_map(|slot| {
+        let owner = attribute.owner(slot);
+        owner.get("namespace").zip(owner.get("pod"))
+    })
+}
+
+/// The owner of an interface, as far as it is known.
+struct Owner {
+    container: Option<String>,
+    pod: Option<String>,
+}
+
+impl Owner {
+    /// Finds the owner in the interface's alias, or in the handle of its addresses where the interface has no alias.
+    fn new(network: &str, holder: &Holder, noted: &[Attribute]) -> Owner {
+        let network = format!("{network}.");
+        let by_handle = || {
+            let handles = noted.iter().filter_map(|attribute| attribute.handle_id.as_deref());
+            handles.filter_map(|handle| handle.strip_prefix(&network)).map(str::to_owned).next()
+        };
+        let pod = noted.iter().flat_map(pods).map(|(namespace, name)| format!("{namespace}/{name}")).next();
+        Owner { container: holder.container.clone().or_else(by_handle), pod }
+    }
+
+    fn words(&self) -> String {
+        let container = self.container.as_ref().map(|id| format!("container {id}"));
+        let pod = self.pod.as_ref().map(|pod| format!("pod {pod}"));
+        match container.into_iter().chain(pod).collect::<Vec<_>>() {
+            words if words.is_empty() => String::new(),
+            words => format!(" ({})", words.join(", ")),
+        }
+    }
+}

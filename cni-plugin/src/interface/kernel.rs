@@ -1,0 +1,124 @@
+//! The kernel's dataplane: translates between the interface of a call and [`crate::dataplane`].
+
+use std::path::Path;
+
+use datastore::Datastore;
+use libcalico::api::WorkloadEndpointSpec;
+use libcalico::conversion::Orchestrator;
+use netconf::CniError;
+
+use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface, Recorded, existing};
+use crate::cni_error::{dataplane_error, netns_error};
+use crate::dataplane::{
+    self, Before, DataplaneError, Endpoint, EndpointPlan, Holder, HostLinkProof, MacAddr, NetnsFd, Occupant, Reason,
+    Teardown,
+};
+
+/// Creates the interface, in `netns` or in CNI_NETNS.
+pub(super) fn create(
+    config: InterfaceConfig<'_>,
+    netns: Option<&NetnsFd>,
+    new: NewInterface<'_>,
+) -> Result<CreatedInterface, CreateError> {
+    let assigned = new.assigned;
+    let host_routes = config.has_host_routes(&assigned.result);
+    let plan = EndpointPlan {
+        container_mac: new.mac,
+        host_routes,
+        replaces_idle_routes: assigned.is_kept,
+        refuses_addresses_of_pods: !host_routes && assigned.is_kept && !new.has_vmi,
+        ..config.plan(&assigned.addresses, new.before)?
+    };
+    match netns {
+        Some(netns) => set_up(&plan, netns),
+        None => set_up(&plan, &NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?),
+    }
+}
+
+/// Returns true if neither end of an endpoint's interface exists.
+pub(super) fn is_gone(
+    config: InterfaceConfig<'_>,
+    netns: &NetnsFd,
+    endpoint: &WorkloadEndpointSpec,
+) -> Result<bool, CniError> {
+    dataplane::is_absent(&endpoint.interface_name, &config.call.ifname, netns).map_err(dataplane_error)
+}
+
+/// Creates the interface that an endpoint records.
+pub(super) fn restore(
+    config: InterfaceConfig<'_>,
+    netns: &NetnsFd,
+    endpoint: &WorkloadEndpointSpec,
+    before: Before,
+) -> Result<CreatedInterface, CreateError> {
+    let (host_ifname, addresses) = endpoint.host_link();
+    let recorded_mac = endpoint.mac.parse().ok().filter(MacAddr::is_assignable);
+    let desired = config.plan(&addresses, before)?;
+    set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)
+}
+
+fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, CreateError> {
+    let attached = dataplane::setup(plan, netns).map_err(|error| match error {
+        DataplaneError::BusyRoute(busy) => CreateError::BusyRoute(busy),
+        left @ DataplaneError::LeftBehind { .. } => CreateError::Unknown(dataplane_error(left)),
+        other => CreateError::Other(dataplane_error(other)),
+    })?;
+    for stage in &attached.stages {
+        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
+    }
+    Ok(CreatedInterface {
+        host_ifname: attached.host_ifname,
+        host_index: Some(attached.host_index),
+        mac: attached.container_mac.to_string(),
+        mtu: if plan.mtu == 0 { 0 } else { attached.mtu },
+        as_hosts: true,
+    })
+}
+
+/// Cuts the container's traffic and begins to delete the interface.
+pub(super) async fn remove(
+    config: InterfaceConfig<'_>,
+    store: &Datastore,
+    recorded: Recorded<'_>,
+) -> Result<Teardown, CniError> {
+    let call = config.call;
+    let (host_ifname, addresses) = match recorded {
+        Recorded::Endpoint(endpoint) => endpoint.spec.host_link(),
+        Recorded::Nothing | Recorded::Unknown | Recorded::OtherInterface => Default::default(),
+    };
+    let proof = match (&config.workload.orchestrator, recorded) {
+        (_, Recorded::OtherInterface) => HostLinkProof::OtherInterface,
+        // Named after this very container, whatever its interface is called.
+        (Orchestrator::Cni(_), Recorded::Unknown) => HostLinkProof::NameUnlessPeerInPod,
+        (Orchestrator::Cni(_), _) => HostLinkProof::Name,
+        // Named after the pod, whose next sandbox may have it by now.
+        (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,
+        (Orchestrator::Kubernetes(_), _) => HostLinkProof::RouteTo(addresses),
+    };
+    let endpoint = Endpoint {
+        netns: (!call.netns.is_empty()).then(|| call.netns.clone().into()),
+        container_ifname: call.ifname.clone(),
+        host_ifname: if host_ifname.is_empty() { config.host_ifname() } else { host_ifname },
+        container_id: Some(call.container_id.clone()),
+        proof,
+    };
+    let teardown = Teardown::start(endpoint.clone()).map_err(dataplane_error)?;
+    let Some(unproven) = &teardown.unproven else { return Ok(teardown) };
+    match Box::pin(existing::is_proven(config, store, unproven)).await {
+        true => Teardown::start(Endpoint { proof: HostLinkProof::Index(unproven.index), ..endpoint })
+            .map_err(dataplane_error),
+        false => Ok(teardown),
+    }
+}
+
+/// Returns true if the host's end is that of another interface in CNI_NETNS, and no interface there is called CNI_IFNAME.
+pub(super) fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
+    let netns = NetnsFd::open(Path::new(&config.call.netns)).ok();
+    let occupant = existing::find(config, Before::Unknown, netns.as_ref())?;
+    Ok(matches!(occupant, Some(Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. }))))
+}
+
+/// Deletes the interface that [`create`] has created.
+pub(super) fn remove_created(config: InterfaceConfig<'_>, host_index: u32) -> Result<(), CniError> {
+    dataplane::remove(host_index, &config.alias()).map_err(dataplane_error)
+}

@@ -1,0 +1,227 @@
+//! The container's interface: created and removed by the kernel's dataplane or by a dataplane behind gRPC (CNI-106,
+//! CNI-234).
+//!
+//! [`config`] derives the plan from the call, [`existing`] handles an interface that has the same name already, and
+//! [`kernel`] and [`grpc`] carry the plan out.
+
+mod config;
+pub mod existing;
+mod grpc;
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use datastore::Datastore;
+use libcalico::api::WorkloadEndpoint;
+use netconf::result::Interface;
+use netconf::{Call, CniError, CniResult};
+
+use crate::cni_error::{dataplane_error, netns_error};
+use crate::dataplane::{Before, BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
+use crate::ipam::AssignedAddresses;
+
+pub use config::InterfaceConfig;
+
+/// The interface to create for one ADD.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInterface<'a> {
+    /// The addresses that it gets.
+    pub assigned: &'a AssignedAddresses,
+    /// The endpoint that will be written. A dataplane behind gRPC gets it.
+    pub endpoint: &'a WorkloadEndpoint,
+    /// The pod's annotations, for a dataplane behind gRPC.
+    pub pod_annotations: &'a BTreeMap<String, String>,
+    /// The MAC address of the container's end, if the pod asks for one. For the kernel's dataplane only.
+    pub mac: Option<MacAddr>,
+    /// The interface that had the name of the host's end before this ADD.
+    pub before: Before,
+    /// Whether to refuse addresses that are routed to another pod. A VMI's addresses may still be routed to the pod from
+    /// which the VMI migrates.
+    pub has_vmi: bool,
+}
+
+/// An interface that this ADD created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedInterface {
+    /// Name of the host's end.
+    pub host_ifname: String,
+    /// Index of the host's end; `None` where another dataplane created it.
+    host_index: Option<u32>,
+    /// MAC address of the container's end, lower case with colons.
+    pub mac: String,
+    /// MTU as the result reports it: 0, for nothing, unless one was asked for (CNI-185).
+    pub mtu: u32,
+    /// Whether to report addresses as /32 and /128. Another dataplane leaves the prefixes of IPAM alone (CNI-43).
+    as_hosts: bool,
+}
+
+/// The endpoint that the datastore has for the interface to be removed.
+#[derive(Debug, Clone, Copy)]
+pub enum Recorded<'a> {
+    /// Its endpoint.
+    Endpoint(&'a WorkloadEndpoint),
+    /// No endpoint.
+    Nothing,
+    /// The datastore could not be asked.
+    Unknown,
+    /// The endpoint of another interface of the container. The host's end, which is named after the container, belongs
+    /// to that interface.
+    OtherInterface,
+}
+
+/// A failure to create the interface.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The host has a route to one of the addresses, and keeps it. No part of the interface is left.
+    BusyRoute(BusyRoute),
+    /// The interface may exist: another dataplane may have created it or may still do so, or the kernel did not delete
+    /// it.
+    Unknown(CniError),
+    /// Any other reason. No part of the interface is left.
+    Other(CniError),
+}
+
+/// The removal of an interface, under way.
+#[derive(Debug)]
+pub enum PendingRemoval {
+    /// The kernel is deleting the interface.
+    Kernel(Teardown),
+    /// Another dataplane has removed the interface.
+    Done,
+}
+
+/// Opens CNI_NETNS before anything is changed. The plugin's own namespace is an error now (CNI-250), unless
+/// CNI_NETNS_OVERRIDE is set. A namespace that cannot be opened is left to the step that needs it, as upstream.
+pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
+    match NetnsFd::open(Path::new(&call.netns)) {
+        Err(NetnsError::SameNamespace { .. }) if call.netns_override => Ok(None),
+        Err(error @ NetnsError::SameNamespace { .. }) => Err(netns_error(error)),
+        opened => Ok(opened.ok()),
+    }
+}
+
+/// Creates the interface. After a failure no part of it is left, unless the error says so. `netns` is the result of
+/// [`open_netns`].
+pub async fn create(
+    config: InterfaceConfig<'_>,
+    netns: Option<&NetnsFd>,
+    new: NewInterface<'_>,
+) -> Result<CreatedInterface, CreateError> {
+    let created = match config.grpc_socket() {
+        Some(socket) => grpc::create(config, socket, new).await?,
+        None => kernel::create(config, netns, new)?,
+    };
+    tracing::info!(host = %created.host_ifname, mac = %created.mac, "interface is up");
+    Ok(created)
+}
+
+/// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
+/// and an interface of another dataplane cannot be inspected: both count as existing.
+pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+    if config.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
+        return Ok(false);
+    }
+    kernel::is_gone(config, netns, &endpoint.spec)
+}
+
+/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the endpoint.
+/// `before` is the interface that has the name of the host's end.
+pub fn restore(
+    config: InterfaceConfig<'_>,
+    netns: &NetnsFd,
+    endpoint: &WorkloadEndpoint,
+    before: Before,
+) -> Result<CreatedInterface, CreateError> {
+    let created = kernel::restore(config, netns, &endpoint.spec, before)?;
+    tracing::info!(host = %created.host_ifname, mac = %created.mac, "the interface was gone; it is up again");
+    Ok(created)
+}
+
+/// Cuts the container's traffic and begins to remove its interface. `store` may prove that an interface is the pod's.
+pub async fn remove(
+    config: InterfaceConfig<'_>,
+    store: &Datastore,
+    recorded: Recorded<'_>,
+) -> Result<PendingRemoval, CniError> {
+    match config.grpc_socket() {
+        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval::Done),
+        None => kernel::remove(config, store, recorded).await.map(PendingRemoval::Kernel),
+    }
+}
+
+/// Returns true if the pod's interface that DEL would find by its name belongs to another attachment: the pod has an
+/// interface of another name, and none of the name to be deleted. A runtime deletes interfaces that it failed to add.
+pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
+    match config.grpc_socket() {
+        Some(_) => Ok(false),
+        None => kernel::is_of_another_interface(config),
+    }
+}
+
+impl From<CniError> for CreateError {
+    fn from(error: CniError) -> Self {
+        CreateError::Other(error)
+    }
+}
+
+impl From<CreateError> for CniError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::BusyRoute(busy) => dataplane_error(busy.into()),
+            CreateError::Unknown(error) | CreateError::Other(error) => error,
+        }
+    }
+}
+
+impl PendingRemoval {
+    /// Waits until the interface is gone.
+    pub fn finish(self) -> Result<(), CniError> {
+        match self {
+            PendingRemoval::Kernel(teardown) => {
+                let removed = teardown.finish().map_err(dataplane_error)?;
+                match removed.interface {
+                    Some(interface) => tracing::info!(interface, "interface is gone"),
+                    None => tracing::info!("no interface to take away"),
+                }
+            }
+            PendingRemoval::Done => tracing::info!("interface is gone, by the gRPC dataplane"),
+        }
+        Ok(())
+    }
+}
+
+impl CreatedInterface {
+    /// Removes the interface of a failed ADD.
+    pub async fn remove(&self, config: InterfaceConfig<'_>) -> Result<(), CniError> {
+        tracing::info!(host = %self.host_ifname, "taking the interface of the failed ADD away");
+        match (self.host_index, config.grpc_socket()) {
+            (Some(index), _) => kernel::remove_created(config, index),
+            (None, Some(socket)) => grpc::remove(config.call, socket).await,
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Adds both ends of the interface to the result of IPAM (CNI-38, CNI-137).
+    pub fn complete(&self, ipam: CniResult, call: &Call) -> CniResult {
+        let mut result = ipam;
+        result.interfaces = vec![
+            Interface { name: self.host_ifname.clone(), ..Interface::default() },
+            Interface {
+                name: call.ifname.clone(),
+                mac: self.mac.clone(),
+                mtu: self.mtu,
+                sandbox: call.netns.clone(),
+                ..Interface::default()
+            },
+        ];
+        for ip in &mut result.ips {
+            if self.as_hosts {
+                ip.address = netconf::result::IpNet::host(ip.address.addr());
+            }
+            ip.gateway = None;
+            ip.interface = Some(1);
+        }
+        result
+    }
+}

@@ -1,0 +1,59 @@
+//! CHECK and STATUS of the addresses.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use datastore::Datastore;
+use ipam_plugin::cni::{self, IpamCall};
+use ipam_plugin::prelude::Prelude;
+use libcalico::api::WorkloadEndpoint;
+use netconf::{Call, CniError};
+
+use super::exec;
+use crate::cni_error::store_error;
+
+const READ_BLOCKS: &str = "read the address blocks";
+
+/// Returns the differences between the addresses that an ADD recorded and IPAM, as one text for each. `request` is the
+/// request to `calico-ipam`, or `None` where another plugin keeps the addresses.
+pub async fn differences(
+    store: &Datastore,
+    call: &Call,
+    request: Option<&IpamCall>,
+    recorded: &[IpAddr],
+) -> Result<Vec<String>, CniError> {
+    if let Some(request) = request {
+        let differences = cni::differences(store, request, recorded).await;
+        return differences.map_err(|error| store_error(READ_BLOCKS, &error));
+    }
+    match exec::call_plugin(call, "CHECK") {
+        Ok(_) => Ok(Vec::new()),
+        Err(error) => Ok(vec![format!("IPAM plugin {}: {error}", call.conf.ipam.ipam_type)]),
+    }
+}
+
+/// Returns the addresses of an endpoint that the container does not hold any more, as one text for each. Other IPAM
+/// plugins are not asked, as many of them do not implement CHECK.
+pub async fn lost_addresses(
+    store: &Datastore,
+    request: Option<IpamCall>,
+    endpoint: &WorkloadEndpoint,
+) -> Result<Vec<String>, CniError> {
+    let Some(mut request) = request else { return Ok(Vec::new()) };
+    // The first network assigned them, and its handle holds them.
+    if let Some(first) = endpoint.spec.profiles.first() {
+        request.network.clone_from(first);
+    }
+    let (_, addresses) = endpoint.spec.host_link();
+    let differences = cni::differences(store, &request, &addresses).await;
+    differences.map_err(|error| store_error(READ_BLOCKS, &error))
+}
+
+/// Fails unless an ADD could get addresses, judged by the objects that an ADD reads first, or by the STATUS of another
+/// plugin, which has `limit` to answer.
+pub fn status(call: &Call, limit: Duration, calico: Option<(&IpamCall, &Prelude)>) -> Result<(), CniError> {
+    match calico {
+        Some((request, inputs)) => cni::status_of(request, inputs),
+        None => exec::status(call, limit),
+    }
+}

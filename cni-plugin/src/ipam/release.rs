@@ -1,0 +1,143 @@
+//! Releases of DEL, of deferred DELs and of GC.
+
+use std::collections::BTreeSet;
+
+use datastore::Datastore;
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::{self, IpamCall, Leaked};
+use ipam_plugin::error::IpamError;
+use ipam_plugin::exhausted::Releasing;
+use ipam_plugin::journal::Debt;
+use ipam_plugin::release::{Listings, ReleasePrelude, Turn};
+use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
+use libcalico::ipam::Block;
+use libcalico::store::{ReadBatch, Store};
+use netconf::{Call, CniError};
+
+use super::exec;
+use crate::cni_error::store_error;
+use crate::endpoint::EndpointsOf;
+
+/// A failure to release addresses.
+#[derive(Debug)]
+pub enum ReleaseError {
+    /// The datastore is unreachable or refuses this process, or an endpoint still lists the addresses: the journal can
+    /// record the rest.
+    Postponed(CniError),
+    /// The datastore or another IPAM plugin refused the release.
+    Refused(CniError),
+}
+
+impl From<IpamError> for ReleaseError {
+    fn from(error: IpamError) -> Self {
+        let told = cni::cni_error(&error);
+        match error {
+            IpamError::Store(cause) if cause.is_postponable() => ReleaseError::Postponed(told),
+            IpamError::StillListed { .. } => ReleaseError::Postponed(told),
+            _ => ReleaseError::Refused(told),
+        }
+    }
+}
+
+/// Releases all addresses of the container, after its endpoints have given them up. A container without addresses is no
+/// failure. `calico` has the request to `calico-ipam` and what its handles hold.
+pub async fn release<L: Listings>(
+    store: &Datastore,
+    call: &Call,
+    calico: Option<(IpamCall, ReleasePrelude)>,
+    endpoints: &L,
+) -> Result<(), ReleaseError> {
+    let Some((request, held)) = calico else {
+        // The journal records no addresses of another plugin: the runtime has to repeat the DEL.
+        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni::cni_error(&error)))?;
+        return exec::release_by_plugin(call).map_err(ReleaseError::Refused);
+    };
+    Ok(cni::release_call(store, &SystemClock::start(), &request, held, endpoints).await?)
+}
+
+/// Releases the addresses that a deferred DEL left, after the container's endpoints have given them up.
+pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, endpoints: &L) -> Result<(), CniError> {
+    // Another plugin keeps the addresses.
+    if owed.handles.is_empty() {
+        return Ok(());
+    }
+    let old = owed.old_handle();
+    let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
+    let held = ReleasePrelude::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
+    if held.is_empty() {
+        return Ok(());
+    }
+    let _releasing = Releasing::here();
+    let (clock, mut turn) = (SystemClock::start(), Turn::default());
+    let (old, node) = (old.as_ref(), owed.node.as_str());
+    let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut turn).await;
+    released.map(drop).map_err(|error| cni::cni_error(&error))
+}
+
+/// Returns the addresses on this node of containers that are not in `valid`; none when another plugin keeps the
+/// addresses.
+pub async fn leaked(
+    store: &Datastore,
+    in_pods: bool,
+    call: &Call,
+    node: &str,
+    valid: &BTreeSet<String>,
+) -> Result<Leaked, IpamError> {
+    let is_calico = call.conf.ipam.is_calico();
+    // On an API server, GC looks only at pods that leaked addresses name.
+    if !is_calico && in_pods {
+        return Ok(Leaked::default());
+    }
+    let mut batch = ReadBatch::new();
+    let all = batch.list::<Block>(&None);
+    let answers = store.read(&batch).await?;
+    let unreadable = answers.each(&all).filter(|(_, block)| block.is_err()).map(|(cidr, _)| cidr).collect();
+    let leaked = cni::leaked(&answers.list(&all), &call.conf.name, node, valid).beside_unreadable(unreadable);
+    Ok(if is_calico { leaked } else { leaked.without_leaks() })
+}
+
+/// The containers whose addresses a GC keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept<'a> {
+    /// All of them.
+    pub containers: &'a BTreeSet<String>,
+    /// Those that the runtime does not name, and whose network stays.
+    pub unnamed: &'a BTreeSet<String>,
+}
+
+/// Releases leaked addresses, except those of kept containers, after endpoints have given them up. Returns one text per
+/// failure.
+pub async fn release_leaked(
+    store: &Datastore,
+    in_pods: bool,
+    call: &Call,
+    node: &str,
+    leaked: Leaked,
+    kept: Kept<'_>,
+) -> Vec<String> {
+    if !call.conf.ipam.is_calico() {
+        // GC of another plugin takes the list of valid attachments alone.
+        if !kept.unnamed.is_empty() {
+            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.unnamed.iter().cloned()));
+            let containers = containers.join(", ");
+            return vec![format!("GC of IPAM plugin {plugin} is left out, as these containers stay: {containers}")];
+        }
+        return exec::gc(call).err().map(|error| error.to_string()).into_iter().collect();
+    }
+    let endpoints_of_container = |container: &str| {
+        // Of any interface: all leaked addresses of the container go.
+        let workload = EndpointFacts {
+            node: node.to_owned(),
+            container_id: container.to_owned(),
+            endpoint: String::new(),
+            orchestrator: Orchestrator::Cni(ContainerFacts::new(&call.conf.name)),
+        };
+        EndpointsOf::new(store, in_pods, workload)
+    };
+    let _releasing = (leaked.containers() > 0).then(Releasing::here);
+    let collected = leaked.release(store, &SystemClock::start(), kept.containers, endpoints_of_container).await;
+    for handle in &collected.released {
+        tracing::info!(%handle, "released addresses of a container that is gone");
+    }
+    collected.failed.iter().map(|(handle, error)| format!("release handle {handle}: {error}")).collect()
+}

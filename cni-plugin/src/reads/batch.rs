@@ -1,0 +1,245 @@
+//! One batch of reads: the ClusterInformation, and the objects that a verb needs beside it.
+
+use futures::future::join;
+use ipam_plugin::ahead::{self, Ahead, EarlyHandle};
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::IpamCall;
+use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::ReleasePrelude;
+use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
+use libcalico::conversion::Orchestrator;
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::Pod;
+use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
+use netconf::{CniError, Code};
+
+use crate::cni_error::first_read_error;
+use crate::context::Context;
+use crate::endpoint::Listing;
+use crate::kubernetes::{Facts, FactsError, Tickets};
+use crate::{ipam, migration};
+
+/// A datastore in which no verb may change anything.
+#[derive(Debug)]
+pub struct NotReady {
+    /// The error of the call.
+    pub error: CniError,
+    /// Whether a ClusterInformation exists. Without it the datastore was never set up, or was set up anew.
+    pub has_cluster_information: bool,
+}
+
+/// The objects to read beside the ClusterInformation, in the same batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Query<'a> {
+    /// None.
+    Cluster,
+    /// The endpoints and the profile.
+    Endpoint,
+    /// These, and the inputs of the allocation, with a part of the allocation done beside the reads.
+    Assign(&'a IpamCall, Option<&'a Ahead>),
+    /// The inputs of an allocation without a container.
+    Allocator(&'a IpamCall),
+    /// The endpoints, and the addresses that these handles hold.
+    Release(&'a [HandleId]),
+}
+
+/// The answers to a query.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) cluster: Option<Entry<ClusterInformation>>,
+    pub(super) endpoints: Vec<Entry<WorkloadEndpoint>>,
+    pub(super) listings: Option<Vec<Listing>>,
+    pub(super) profile: Option<Entry<Profile>>,
+    pub(super) inputs: Option<Prelude>,
+    pub(super) release: Option<ReleasePrelude>,
+    /// An error when an ADD's pod or node does not exist, or when the API beside the datastore did not answer.
+    pub(super) kubernetes: Result<Facts, FactsError>,
+    /// Whether the objects moved to `projectcalico.org/v3` while the configuration names the other group.
+    has_moved: bool,
+}
+
+pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, CniError> {
+    try_read(cx, query).await.map_err(|error| first_read_error(&error))
+}
+
+/// Answers `query`. Where upstream's migration has locked the objects of the group read and moved them to
+/// `projectcalico.org/v3`, the call goes on there, unless the configuration names the other group.
+pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+    let mut found = read_once(cx, query).await?;
+    if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
+        return Ok(found);
+    }
+    let without_ahead = match query {
+        Query::Assign(request, _) => Query::Assign(request, None),
+        other => other,
+    };
+    read_once(cx, without_ahead).await
+}
+
+/// Returns true if the call goes on in v3, where everything has to be read again.
+async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> Result<bool, StoreError> {
+    let has_moved = migration::has_moved(&cx.store).await;
+    if !has_moved || cx.store.has_configured_group() {
+        found.has_moved = has_moved;
+        return Ok(false);
+    }
+    if let Query::Assign(request, Some(_)) = query {
+        // A handle that was created in the other group counts for no block of v3.
+        forget_ahead(cx, Some(request), found.inputs.as_mut()).await;
+    }
+    migration::go_on(&cx.store).await?;
+    Ok(true)
+}
+
+/// Undoes the part of an allocation that was done beside the reads.
+pub(super) async fn forget_ahead(cx: &Context, request: Option<&IpamCall>, inputs: Option<&mut Prelude>) {
+    if let (Some(request), Some(inputs)) = (request, inputs) {
+        ahead::forget(&cx.store, &SystemClock::start(), request, inputs).await;
+    }
+}
+
+async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let cluster = batch.get::<ClusterInformation>(&cluster_key());
+    let endpoints = match (query, cx.workload.select()) {
+        (Query::Cluster | Query::Allocator(_), _) | (_, Err(_)) => None,
+        (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
+    };
+    // The same request as the endpoint's.
+    let pod = match (query, &cx.workload.orchestrator) {
+        (Query::Release(_), Orchestrator::Kubernetes(pod)) if cx.is_on_kubernetes() => {
+            Some(batch.get::<Pod>(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone())))
+        }
+        _ => None,
+    };
+    let profile = match query {
+        Query::Endpoint | Query::Assign(..) => Some(batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name))),
+        Query::Cluster | Query::Allocator(_) | Query::Release(_) => None,
+    };
+    let inputs = match query {
+        Query::Assign(request, ahead) => {
+            let inputs = request.prelude_query().sparing(&cx.store);
+            let inputs = match ahead {
+                Some(ahead) => ahead.extend(inputs),
+                None => inputs,
+            };
+            Some(Prelude::ask(&mut batch, &inputs))
+        }
+        Query::Allocator(request) => Some(Prelude::ask(&mut batch, &request.prelude_query().sparing(&cx.store))),
+        _ => None,
+    };
+    let release = match query {
+        Query::Release(handles) if !handles.is_empty() => Some(ReleasePrelude::ask(&mut batch, handles)),
+        _ => None,
+    };
+
+    let mut beside = ReadBatch::new();
+    let kubernetes = match query {
+        Query::Cluster | Query::Allocator(_) => Tickets::default(),
+        _ => Tickets::ask(&cx.api, &cx.call, &cx.datastore_config, &cx.workload.node, &mut batch, &mut beside),
+    };
+
+    let ((answers, early), beside) = join(answer(cx, query, &batch), cx.api.read_beside(&beside)).await;
+    let found = answers.and_then(|answers| {
+        let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
+        let (endpoints, unreadable): (Vec<_>, Vec<_>) =
+            own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, found)| found).partition(Result::is_ok);
+        let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
+        let listings = match &pod {
+            Some(ticket) => answers.get(ticket).ok().and_then(|pod| listings_of(pod, &cx.workload.node)),
+            None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
+        };
+        Ok(Box::new(Found {
+            cluster: answers.get(&cluster)?,
+            endpoints,
+            listings,
+            profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
+            inputs: inputs.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
+            release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
+            kubernetes: match beside {
+                Some(beside) => kubernetes.facts(&cx.call, beside.as_ref().map_err(Clone::clone)),
+                None => kubernetes.facts(&cx.call, Ok(&answers)),
+            },
+            has_moved: false,
+        }))
+    });
+    if found.as_ref().is_ok_and(|found| !found.is_ready()) {
+        stop_ahead(cx, query);
+    }
+    let Some(early) = early else { return found };
+    match (found, query) {
+        (Ok(mut found), _) => {
+            if let Some(inputs) = &mut found.inputs {
+                early.join(inputs);
+            }
+            Ok(found)
+        }
+        (Err(error), Query::Assign(request, _)) => {
+            Box::pin(early.forget(&cx.store, &SystemClock::start(), request)).await;
+            Err(error)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Records that the datastore is not ready: no ADD of the node writes ahead from now on.
+fn stop_ahead(cx: &Context, query: Query<'_>) {
+    match query {
+        Query::Assign(request, ahead) => ahead::stop(request, ahead),
+        _ => {
+            let request = ipam::request(&cx.call, &cx.workload.node, None);
+            request.iter().for_each(|request| ahead::stop(request, None));
+        }
+    }
+}
+
+/// Returns the listing of a pod, or none for a pod that does not exist; `None` if the pod has no valid name.
+fn listings_of(pod: Option<Entry<Pod>>, node: &str) -> Option<Vec<Listing>> {
+    pod.map(|pod| Listing::of_pod(pod, node).ok()).into_iter().collect()
+}
+
+async fn answer(
+    cx: &Context,
+    query: Query<'_>,
+    batch: &ReadBatch,
+) -> (Result<Answers, StoreError>, Option<EarlyHandle>) {
+    match query {
+        Query::Assign(request, Some(ahead)) => {
+            let clock = SystemClock::start();
+            let (answers, early) = Box::pin(ahead.read(&cx.store, &clock, request, batch)).await;
+            (answers, Some(early))
+        }
+        _ => (cx.store.read(batch).await, None),
+    }
+}
+
+impl Found {
+    pub(super) fn ensure_ready(&self) -> Result<(), CniError> {
+        self.readiness().map_err(|not_ready| not_ready.error)
+    }
+
+    /// Fails while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
+    pub(super) fn readiness(&self) -> Result<(), NotReady> {
+        let has_cluster_information = self.cluster.is_some();
+        let error = if self.has_moved {
+            migration::way_out()
+        } else if !has_cluster_information {
+            first_read_error(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
+        } else if self.is_ready() {
+            return Ok(());
+        } else {
+            let reason = "ClusterInformation default has datastoreReady unset or false: an upgrade may be in progress";
+            CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(reason)
+        };
+        Err(NotReady { error, has_cluster_information })
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
+    }
+}
+
+/// Returns the key of the only ClusterInformation.
+pub fn cluster_key() -> ObjectKey {
+    ObjectKey::global("default")
+}

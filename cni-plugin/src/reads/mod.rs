@@ -1,0 +1,222 @@
+//! The reads of each verb: one batch with everything that the verb needs before it acts, checked for readiness.
+//!
+//! Where the Kubernetes API is not the datastore, it is asked at the same time.
+
+mod batch;
+
+use std::collections::BTreeMap;
+
+use ipam_plugin::ahead::Ahead;
+use ipam_plugin::cni::IpamCall;
+use ipam_plugin::own_node;
+use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::ReleasePrelude;
+use libcalico::api::WorkloadEndpoint;
+use libcalico::conversion::{EndpointFacts, Orchestrator};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{MachinePod, Pod};
+use libcalico::store::{Entry, StoreError};
+use netconf::CniError;
+
+use crate::annotations::{Addresses, Annotations};
+use crate::cni_error::store_error;
+use crate::context::Context;
+use crate::endpoint::Listing;
+use crate::ipam::pod_cidr::Subnets;
+use crate::ipam::{AddressRequest, CalicoRequest};
+use crate::kubernetes::{Facts, FactsError};
+use crate::kubevirt;
+use crate::pod::Described;
+
+use self::batch::{Found, Query, forget_ahead, read, try_read};
+
+pub use self::batch::{NotReady, cluster_key};
+
+/// The objects that an ADD has read, and the request that follows from them.
+#[derive(Debug)]
+pub struct AddReads {
+    /// The endpoint that the container or pod has already.
+    pub existing: Option<Entry<WorkloadEndpoint>>,
+    /// Whether to leave out the network's profile: the datastore has it.
+    pub has_profile: bool,
+    /// The pod or container.
+    pub request: WorkloadRequest,
+    /// The addresses.
+    pub addresses: AddressRequest,
+}
+
+/// The pod or container that an ADD connects to the network.
+#[derive(Debug)]
+pub struct WorkloadRequest {
+    /// Its names, and a pod's labels and ports.
+    pub workload: EndpointFacts,
+    /// The settings in the annotations of the pod and its namespace.
+    pub annotations: Annotations,
+    /// All annotations of the pod, for a dataplane behind gRPC; empty for the kernel's.
+    pub pod_annotations: BTreeMap<String, String>,
+    /// The VMI in the pod, if it keeps its addresses.
+    pub vmi: Option<MachinePod>,
+}
+
+/// The objects that a DEL has read.
+#[derive(Debug)]
+pub struct DelReads {
+    /// The state of the datastore.
+    pub readiness: Result<(), NotReady>,
+    /// Endpoints of this container or pod on this node, of any interface.
+    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The same endpoints with the addresses that they list; `None` where one of them could not be read.
+    pub listings: Option<Vec<Listing>>,
+    /// The addresses that the container's handles hold; `None` without handles.
+    pub release: Option<ReleasePrelude>,
+    /// The pod, if it may run a VMI.
+    pub pod: Result<Option<Pod>, FactsError>,
+}
+
+/// The objects that a CHECK has read.
+#[derive(Debug)]
+pub struct CheckReads {
+    /// Endpoints of this container or pod on this node, of any interface.
+    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The pod and its namespace, where the pod may have addresses that IPAM does not know.
+    pub described: Option<Described>,
+    /// The VMI in the pod, if it keeps its addresses.
+    pub vmi: Option<MachinePod>,
+}
+
+/// Reads the ClusterInformation.
+///
+/// # Errors
+/// The datastore is unreachable or not ready.
+pub async fn cluster(cx: &Context) -> Result<(), CniError> {
+    read(cx, Query::Cluster).await?.ensure_ready()
+}
+
+/// Reads the pod of an ADD whose journal has entries; `None` for a plain container.
+///
+/// # Errors
+/// The datastore is unreachable or not ready.
+pub async fn described_pod(cx: &Context) -> Result<Option<Described>, CniError> {
+    let found = read(cx, Query::Endpoint).await?;
+    found.ensure_ready()?;
+    // An error about the pod fails the ADD itself a little later.
+    Ok(found.kubernetes.ok().and_then(|facts| facts.described))
+}
+
+/// Reads what an ADD needs. `request` is the request to `calico-ipam`; `ahead` is the part of the allocation that is done
+/// beside the reads, and undone after a failure.
+///
+/// # Errors
+/// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is
+/// invalid.
+pub async fn for_add(cx: &Context, request: Option<IpamCall>, ahead: Option<Ahead>) -> Result<AddReads, CniError> {
+    let query = match &request {
+        None => Query::Endpoint,
+        Some(request) => Query::Assign(request, ahead.as_ref()),
+    };
+    let mut found = read(cx, query).await?;
+    let mut request = request;
+    let prepared = Box::pin(prepare(cx, &mut found, request.as_mut())).await;
+    let (workload, subnets) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            Box::pin(forget_ahead(cx, request.as_ref(), found.inputs.as_mut())).await;
+            return Err(error);
+        }
+    };
+    if !matches!(workload.annotations.addresses, Addresses::Allocated) {
+        Box::pin(forget_ahead(cx, request.as_ref(), found.inputs.as_mut())).await;
+    }
+    let addresses = match (&workload.annotations.addresses, request, found.inputs) {
+        (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
+        (addresses, Some(request), Some(inputs)) => {
+            let (chosen, lock) = match addresses {
+                // Each chosen address takes the lock in its turn.
+                Addresses::Requested(chosen) => (chosen.clone(), None),
+                _ => (Vec::new(), ahead.map(Ahead::into_lock)),
+            };
+            AddressRequest::Calico(Box::new(CalicoRequest { request, inputs, lock, chosen }))
+        }
+        _ => AddressRequest::Exec(subnets),
+    };
+    let (existing, has_profile) = (found.endpoints.into_iter().next(), found.profile.is_some());
+    Ok(AddReads { existing, has_profile, request: workload, addresses })
+}
+
+/// Applies the objects read to the request, before the first write except the part that was done beside the reads.
+async fn prepare(
+    cx: &Context,
+    found: &mut Found,
+    mut request: Option<&mut IpamCall>,
+) -> Result<(WorkloadRequest, Option<Subnets>), CniError> {
+    found.ensure_ready()?;
+    if let Some(inputs) = &mut found.inputs {
+        let made = own_node::ensure(&cx.store, &cx.workload.node, inputs).await;
+        made.map_err(|error| store_error("make the Node", &error))?;
+    }
+    let facts = std::mem::replace(&mut found.kubernetes, Ok(Facts::default()))?;
+    let conf = &cx.call.conf;
+    let (mut workload, mut annotations) = (cx.workload.clone(), Annotations::default());
+    let mut pod_annotations = BTreeMap::new();
+    if let Some(described) = &facts.described {
+        described.ensure_is_pod_of(&cx.call)?;
+        annotations = Annotations::of(&described.pod, &described.namespace, conf)?;
+        if let Some(request) = request.as_deref_mut() {
+            annotations.tell(request);
+        }
+        workload.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
+        // With another policy type upstream does not look at the pod.
+        if conf.dataplane_options.grpc_socket().is_some() && conf.policy.policy_type == "k8s" {
+            pod_annotations.clone_from(&described.pod.metadata.annotations);
+        }
+    }
+    if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
+        pod.namespace.labels = labels;
+    }
+    let vmi = kubevirt::arriving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    if let Some(request) = request {
+        request.machine.clone_from(&vmi);
+    }
+    Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
+}
+
+/// Reads what a DEL needs. `handles` are the handles whose addresses it may release.
+///
+/// # Errors
+/// The datastore is unreachable or refuses the read. [`StoreError::is_postponable`] tells these apart.
+pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, StoreError> {
+    let found = *try_read(cx, Query::Release(handles)).await?;
+    let readiness = found.readiness();
+    let Found { endpoints, listings, release, kubernetes, .. } = found;
+    Ok(DelReads { readiness, endpoints, listings, release, pod: kubernetes.map(|facts| facts.machine_pod) })
+}
+
+/// Reads what a CHECK needs.
+///
+/// # Errors
+/// The datastore is unreachable or not ready, or the Kubernetes API did not answer: without it no address can be called
+/// missing.
+pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
+    let found = *read(cx, Query::Endpoint).await?;
+    found.ensure_ready()?;
+    let facts = found.kubernetes?;
+    let vmi = kubevirt::leaving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
+}
+
+/// Reads what a STATUS needs: the inputs of an allocation by `request`.
+///
+/// # Errors
+/// The datastore is unreachable or not ready.
+pub async fn for_status(cx: &Context, request: Option<&IpamCall>) -> Result<Option<Prelude>, CniError> {
+    let found = read(cx, request.map_or(Query::Cluster, Query::Allocator)).await?;
+    found.ensure_ready()?;
+    let mut inputs = found.inputs;
+    if let Some(inputs) = &mut inputs {
+        own_node::assume(&cx.store, &cx.workload.node, inputs);
+    }
+    Ok(inputs)
+}
+
+#[cfg(test)]
+mod tests;

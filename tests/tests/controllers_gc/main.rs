@@ -1,4 +1,4 @@
-//! Garbage collection on real servers: what nobody holds any more goes within its grace period, and nothing else.
+//! Garbage collection on real servers: leaked addresses are released within their grace period, and no others.
 
 mod blocks;
 mod claims;
@@ -11,7 +11,7 @@ mod requests;
 mod reused;
 mod telling;
 
-/// Makes each named function, `fn(&Lab)`, a test with Calico's objects in etcd, and one with custom resources.
+/// Turns each named function, `fn(&Lab)`, into one test with Calico's objects in etcd and one with custom resources.
 macro_rules! on_each_datastore {
     ($($test:ident),* $(,)?) => {
         mod etcd {
